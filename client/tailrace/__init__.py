@@ -1,0 +1,1 @@
+"""Subscribe to the changes of a tailrace server: values, errors and the async client."""

@@ -1,0 +1,1 @@
+"""The faces: each turns a subscription into one protocol."""

@@ -1,0 +1,1 @@
+"""The capture engine: from published record batches to every subscription."""

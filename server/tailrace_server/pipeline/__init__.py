@@ -1,0 +1,1 @@
+"""The Spark pipeline: from a source's changes to commits of the log."""

@@ -1,0 +1,1 @@
+"""The log: immutable numbered objects in a folder, their writer and their readers."""
