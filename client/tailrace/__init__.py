@@ -1,1 +1,1 @@
-"""Subscribe to the changes of a tailrace server: values, errors and the async client."""
+"""tailrace: subscribe to the changes of tables that a pipeline maintains."""

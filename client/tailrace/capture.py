@@ -1,0 +1,69 @@
+"""What a subscriber receives: captures, and the acknowledgement and heartbeats around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tailrace.criteria import Area, ContainerType, Operation
+from tailrace.cursor import Cursor
+from tailrace.position import Position, TimestampMicros
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One delivered change.
+
+    Bodies are the source's own UTF-8 JSON text, byte for byte; None = not asked for, or not there (an insert has no
+    ``before``). Column-level captures (ordinal ≥ 1) carry bodies cut down to their one column.
+    """
+
+    catalog_uuid: UUID
+    version: int
+    index: int
+    ordinal: int
+    commit_timestamp: TimestampMicros
+    area: Area
+    operation: Operation
+    entity_type: str | None
+    """None on transaction leads."""
+    primary_key: str | None
+    """Canonical text; None on leads and on a truncate, which stands for every key."""
+    changed: tuple[str, ...] | None
+    """Names of the columns that an update changed, in schema order; None for inserts and removals."""
+    container_type: ContainerType | None = None
+    """Role of the column of a column-level capture; None at entity level."""
+    container_name: str | None = None
+    """Name of that column."""
+    change: bytes | None = None
+    before: bytes | None = None
+    after: bytes | None = None
+    omitted_bytes: int = 0
+    """Size of bodies left out because the capture exceeded the subscription's message limit; read them back
+    with ``read_changes``."""
+
+    @property
+    def position(self) -> Position:
+        """The record that it comes from."""
+        return Position(self.version, self.index)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Resume strictly after this capture."""
+        return Cursor(self.catalog_uuid, self.version, self.index, self.ordinal)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Proof of life, in order with the captures: all matches up to ``cursor`` have been sent before it."""
+
+    published: int
+    """The watermark: highest published version, 0 for none."""
+    cursor: Cursor
+    """Safe to resume from: nothing that matches at or before it is still to come."""
+    records_scanned: int
+    """Records looked at for this subscription since its resolved start."""
+    records_matched: int
+    """Records of those that matched, whether or not several captures came of one."""
+    next_within_s: float
+    """The next heartbeat or capture comes within this many seconds."""

@@ -1,0 +1,180 @@
+"""What a subscriber asks for: criteria (which captures), content (which bodies), start (from where).
+
+Several criteria are OR; the fields of one are AND; the values of one field are any-of. A field that is absent or
+empty asks for nothing in particular. No criteria at all = every record, entity level, transaction leads included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Flag, IntEnum
+from typing import Final
+
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest
+from tailrace.position import Position, TimestampMicros
+
+
+class Area(IntEnum):
+    """What kind of thing a record is about."""
+
+    SCHEMA = 1
+    DATA = 2
+    INFRASTRUCTURE = 3
+
+
+class Operation(IntEnum):
+    """What happened to it. ``EXPIRE`` is a removal by time-to-live, never mixed up with ``REMOVE``."""
+
+    UPSERT = 1
+    REMOVE = 2
+    TRANSACTION = 3
+    EXPIRE = 4
+
+
+class ContainerType(IntEnum):
+    """The level that a capture speaks of: the catalog, a row, or a column by its declared role."""
+
+    CATALOG = 1
+    ENTITY = 2
+    ATTRIBUTE = 3
+    ASSOCIATED_DATA = 4
+    PRICE = 5
+    REFERENCE = 6
+
+
+COLUMN_TYPES: Final = frozenset(
+    {
+        ContainerType.ATTRIBUTE,
+        ContainerType.ASSOCIATED_DATA,
+        ContainerType.PRICE,
+        ContainerType.REFERENCE,
+    }
+)
+"""The container types that name a column."""
+
+
+class Content(Flag):
+    """Which bodies a capture carries. ``HEADER`` is none of them, ``BODY`` all three."""
+
+    HEADER = 0
+    CHANGE = 1
+    BEFORE = 2
+    AFTER = 4
+    BODY = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """One alternative of what a subscriber wants; its fields are AND, their values any-of.
+
+    Values are sorted and made distinct, so that two spellings of one wish are equal and share one publisher.
+
+    Raises:
+        InvalidRequest: An empty name, or fields that contradict each other (a key of a transaction lead, say).
+    """
+
+    area: Area | None = None
+    """None: every area."""
+    entity_type: tuple[str, ...] = ()
+    """Exact names, case and all; leads have none and never match a name."""
+    primary_key: tuple[str, ...] = ()
+    """Canonical key text. A truncate (null key) matches every key of its entity type."""
+    operation: tuple[Operation, ...] = ()
+    container_type: tuple[ContainerType, ...] = ()
+    """Naming a column type, or ``container_name``, asks for column-level captures."""
+    container_name: tuple[str, ...] = ()
+    """Column names."""
+
+    def __post_init__(self) -> None:
+        """Bring the values into canonical order and refuse contradictions."""
+        for name in ("entity_type", "primary_key", "operation", "container_type", "container_name"):
+            object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
+        for name in ("entity_type", "container_name"):
+            if "" in getattr(self, name):
+                raise InvalidRequest(f"criteria.{name}: an empty name matches nothing; leave it out")
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        named = self.entity_type or self.primary_key or self.container_name
+        if self.area is Area.INFRASTRUCTURE and named:
+            raise InvalidRequest(
+                "criteria: area INFRASTRUCTURE holds transaction leads, which have no "
+                "entity type, key or column; leave those fields out"
+            )
+        if self.operation == (Operation.TRANSACTION,):
+            if named:
+                raise InvalidRequest(
+                    "criteria: operation TRANSACTION is a lead, which has no entity type, key or column"
+                )
+            if self.area not in (None, Area.INFRASTRUCTURE):
+                raise InvalidRequest(
+                    f"criteria: operation TRANSACTION belongs to area INFRASTRUCTURE, not {self.area.name}"
+                )
+        if self.area is Area.INFRASTRUCTURE and self.operation not in ((), (Operation.TRANSACTION,)):
+            raise InvalidRequest(
+                "criteria: area INFRASTRUCTURE has the operation TRANSACTION only, not "
+                + ", ".join(operation.name for operation in self.operation)
+            )
+        if self.area is Area.SCHEMA and self.primary_key:
+            raise InvalidRequest("criteria: area SCHEMA has no primary keys; leave primary_key out")
+        if self.area is Area.DATA and self.container_type == (ContainerType.CATALOG,):
+            raise InvalidRequest("criteria: container type CATALOG belongs to area SCHEMA, not DATA")
+        if self.area is Area.INFRASTRUCTURE and self.container_type:
+            raise InvalidRequest("criteria: area INFRASTRUCTURE has no containers; leave container_type out")
+        if self.container_name and self.container_type and not self.column_types:
+            raise InvalidRequest(
+                "criteria: container_name names columns, but container_type asks for none of "
+                + ", ".join(sorted(kind.name for kind in COLUMN_TYPES))
+            )
+
+    @property
+    def wants_columns(self) -> bool:
+        """Whether it asks for column-level captures."""
+        return bool(self.container_name or self.column_types)
+
+    @property
+    def wants_entities(self) -> bool:
+        """Whether it asks for entity-level captures (ordinal 0)."""
+        return not self.wants_columns or ContainerType.ENTITY in self.container_type
+
+    @property
+    def column_types(self) -> frozenset[ContainerType]:
+        """The column roles that it names; empty with ``container_name`` means any role."""
+        return COLUMN_TYPES.intersection(self.container_type)
+
+
+def canonical(criteria: Iterable[Criteria]) -> tuple[Criteria, ...]:
+    """Return the alternatives distinct and in a fixed order: the identity of a shared publisher.
+
+    An alternative without any field asks for every record, entity level; the list without any alternative means
+    the same, so both give ``(Criteria(),)``.
+    """
+    distinct = sorted(set(criteria), key=repr)
+    return tuple(distinct) or (Criteria(),)
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Start at a position, inclusive. Version 0 is the oldest retained position and never raises."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Start strictly after a cursor, also in the middle of a record."""
+
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class FromTime:
+    """Start at the first version whose commit timestamp is at or after a time."""
+
+    timestamp: TimestampMicros
+
+
+Start = Since | After | FromTime
+"""Where a subscription starts; None in its place = the first version after the one published at acceptance."""

@@ -1,0 +1,301 @@
+"""Every error that tailrace raises, one tree.
+
+::
+
+    TailraceError
+    ├── InvalidRequest            the caller's mistake: criteria, demand, start
+    │   ├── CursorInvalid         the text is not a cursor
+    │   ├── CatalogUnknown        no such catalog; carries the known ones
+    │   └── Unsupported           a field or value that this server does not know or has not built
+    ├── PositionCompacted         left the log; carries oldest and newest position
+    ├── CatalogReplaced           the cursor or subscription belongs to another log, or the catalog was dropped
+    ├── SubscriptionClosed        you closed it
+    ├── SubscriptionBroken        the other side or the network ended it      (retriable)
+    │   ├── HeartbeatMissed       nothing came for longer than the server announced
+    │   ├── SubscriberTooSlow     a write stayed blocked past the send deadline
+    │   └── ServerStopping        graceful stop
+    ├── TransportError            the connection failed before a subscription stood  (retriable)
+    │   └── ConnectTimeout
+    ├── LogError                  the write-ahead log, on the server or in a pipeline
+    │   ├── LogCorrupted          a committed byte is wrong: segment and byte offset
+    │   ├── LogUnreadable         a folder that is not a log, a newer format, no permission
+    │   ├── LogFull               no room left on the device                   (retriable)
+    │   ├── WriterFenced          a newer writer holds the catalog; names it
+    │   └── UnknownWriter         another writer name without permission to take over
+    └── InternalError             our bug; never retried
+
+``code`` is the machine code that every transport carries (google.rpc.ErrorInfo.reason on gRPC). ``figures()`` gives the
+error's values as text, by name. All of them pickle, since some cross from a Spark worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from tailrace.position import Position
+
+
+class TailraceError(Exception):
+    """The root of the tree; catch it to catch all of ours."""
+
+    code: ClassVar[str] = "INTERNAL"
+    retriable: ClassVar[bool] = False
+
+    def figures(self) -> dict[str, str]:
+        """Return the values that the error carries, by name, as text."""
+        return {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by attributes, since subclasses take other arguments than the message."""
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(
+    cls: type[TailraceError], args: tuple[object, ...], state: dict[str, object]
+) -> TailraceError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class InvalidRequest(TailraceError):
+    """The caller asked for something that has no meaning. The caller's doing; a retry does not help."""
+
+    code = "INVALID_REQUEST"
+
+
+class CursorInvalid(InvalidRequest):
+    """The text is not a cursor. The caller's doing; a retry does not help."""
+
+    code = "CURSOR_INVALID"
+
+    def __init__(self, text: str) -> None:
+        """Keep at most 100 characters of the text that was refused."""
+        shown = text if len(text) <= 100 else text[:100] + "…"
+        super().__init__(
+            f"not a cursor: {shown!r}; a cursor reads 1.<catalog uuid>.<version>.<index>.<ordinal> "
+            "and comes from a capture, a heartbeat or an acknowledgement"
+        )
+        self.text = shown
+
+    def figures(self) -> dict[str, str]:
+        """Return the text that was refused."""
+        return {"cursor": self.text}
+
+
+class CatalogUnknown(InvalidRequest):
+    """No catalog of that name is served. The caller's doing, unless it is about to be created."""
+
+    code = "CATALOG_UNKNOWN"
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        """Keep the name that was asked for and the names that exist."""
+        names = ", ".join(sorted(known)) or "none yet"
+        super().__init__(f"no catalog named {name!r}; known catalogs: {names}")
+        self.name = name
+        self.known = tuple(sorted(known))
+
+    def figures(self) -> dict[str, str]:
+        """Return the name asked for and the names that exist, separated by commas."""
+        return {"catalog": self.name, "known": ",".join(self.known)}
+
+
+class Unsupported(InvalidRequest):
+    """A field or value that this server does not know or has not built; never ignored silently."""
+
+    code = "UNSUPPORTED"
+
+    def __init__(self, field: str, reason: str) -> None:
+        """Keep the path of the field, as ``criteria[0].where``."""
+        super().__init__(f"unsupported: {field}: {reason}")
+        self.field = field
+
+    def figures(self) -> dict[str, str]:
+        """Return the path of the field."""
+        return {"field": self.field}
+
+
+class PositionCompacted(TailraceError):
+    """The start lies below the oldest retained position. A retry does not help: take a new snapshot."""
+
+    code = "POSITION_COMPACTED"
+
+    def __init__(self, wanted: Position, oldest: Position, newest: Position) -> None:
+        """Keep the first position wanted and both ends of what is retained."""
+        super().__init__(
+            f"position {wanted} is no longer in the log, which keeps {oldest} to {newest}; "
+            "take a new snapshot, or start at since_version = 0 for the oldest retained"
+        )
+        self.wanted = wanted
+        self.oldest = oldest
+        self.newest = newest
+
+    def figures(self) -> dict[str, str]:
+        """Return the three positions as version:index."""
+        return {
+            "wanted": str(self.wanted),
+            "oldest": str(self.oldest),
+            "newest": str(self.newest),
+        }
+
+
+class CatalogReplaced(TailraceError):
+    """The cursor or subscription belongs to a log that is gone. A retry does not help: start anew."""
+
+    code = "CATALOG_REPLACED"
+
+    def __init__(self, name: str, expected: UUID, found: UUID | None) -> None:
+        """Keep both uuids; ``found`` is None where the catalog was dropped."""
+        now = f"is now {found}" if found is not None else "was dropped"
+        super().__init__(f"catalog {name!r} {now}; the cursor or subscription belongs to {expected}")
+        self.name = name
+        self.expected = expected
+        self.found = found
+
+    def figures(self) -> dict[str, str]:
+        """Return the name and both uuids; ``found`` is empty where the catalog was dropped."""
+        return {
+            "catalog": self.name,
+            "expected": str(self.expected),
+            "found": str(self.found or ""),
+        }
+
+
+class SubscriptionClosed(TailraceError):
+    """You closed the subscription, or the client that it belongs to, and then used it."""
+
+    code = "SUBSCRIPTION_CLOSED"
+
+
+class SubscriptionBroken(TailraceError):
+    """The other side or the network ended the subscription; ``__cause__`` says what. Resume by cursor."""
+
+    code = "SUBSCRIPTION_BROKEN"
+    retriable = True
+
+    def __init__(self, message: str, resume_cursor: str | None = None) -> None:
+        """Keep the cursor to resume from, where one is known."""
+        super().__init__(message)
+        self.resume_cursor = resume_cursor
+
+    def figures(self) -> dict[str, str]:
+        """Return the cursor to resume from, where one is known."""
+        return {} if self.resume_cursor is None else {"resume_cursor": self.resume_cursor}
+
+
+class HeartbeatMissed(SubscriptionBroken):
+    """Neither a capture nor a heartbeat came within the time that the server announced."""
+
+    code = "HEARTBEAT_MISSED"
+
+
+class SubscriberTooSlow(SubscriptionBroken):
+    """The subscriber left a message unread for longer than the send deadline."""
+
+    code = "SUBSCRIBER_TOO_SLOW"
+
+
+class ServerStopping(SubscriptionBroken):
+    """The server stops in good order; a subscriber resumes elsewhere or later by its cursor."""
+
+    code = "SERVER_STOPPING"
+
+
+class TransportError(TailraceError):
+    """The connection failed. The network's doing; a retry helps."""
+
+    code = "TRANSPORT"
+    retriable = True
+
+
+class ConnectTimeout(TransportError):
+    """The server could not be reached in time."""
+
+    code = "CONNECT_TIMEOUT"
+
+
+class LogError(TailraceError):
+    """The write-ahead log cannot be used as asked."""
+
+    code = "LOG"
+
+
+class LogCorrupted(LogError):
+    """A committed byte is wrong. The storage's doing; reads that do not need it go on."""
+
+    code = "LOG_CORRUPTED"
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        """Keep the object's path relative to the catalog and the byte offset of the fault."""
+        super().__init__(f"log corrupted: {path} at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return segment, byte offset and what was wrong."""
+        return {"segment": self.path, "offset": str(self.offset), "reason": self.reason}
+
+
+class LogUnreadable(LogError):
+    """Not a log, a newer format version, or no permission. Says which and what to do."""
+
+    code = "LOG_UNREADABLE"
+
+
+class LogFull(LogError):
+    """No room is left on the device. What was committed stays; writing goes on once there is room."""
+
+    code = "LOG_FULL"
+    retriable = True
+
+
+class WriterFenced(LogError):
+    """A newer writer holds the catalog; this one must stop. A retry does not help."""
+
+    code = "WRITER_FENCED"
+
+    def __init__(self, epoch: int, holder_epoch: int, holder: str) -> None:
+        """Keep both epochs and the holder, as ``query id on host, run id``."""
+        super().__init__(
+            f"fenced: this writer's epoch is {epoch}, but epoch {holder_epoch} is held by {holder}; "
+            "stop this writer, or restart it to take the catalog over"
+        )
+        self.epoch = epoch
+        self.holder_epoch = holder_epoch
+        self.holder = holder
+
+    def figures(self) -> dict[str, str]:
+        """Return both epochs and the holder."""
+        return {
+            "epoch": str(self.epoch),
+            "holder_epoch": str(self.holder_epoch),
+            "holder": self.holder,
+        }
+
+
+class UnknownWriter(LogError):
+    """The catalog belongs to another writer name, or this one lost its checkpoint."""
+
+    code = "UNKNOWN_WRITER"
+
+    def __init__(self, writer: str, known: Sequence[str], advice: str) -> None:
+        """Keep both names; ``advice`` says how to go on."""
+        super().__init__(f"writer {writer!r} is not one of {', '.join(known) or 'none'}: {advice}")
+        self.writer = writer
+        self.known = tuple(known)
+
+    def figures(self) -> dict[str, str]:
+        """Return the writer that was refused and those that the catalog knows."""
+        return {"writer": self.writer, "known": ",".join(self.known)}
+
+
+class InternalError(TailraceError):
+    """Our bug; never retried. Please report it with the log of the server."""
+
+    code = "INTERNAL"

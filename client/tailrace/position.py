@@ -1,0 +1,59 @@
+"""Where a record stands in a catalog's log.
+
+A log is a sequence of versions, one per source transaction, each a sequence of records. Record 0 of a
+version is the transaction's lead; the others follow in source order. One record may give several captures,
+told apart by their ordinal.
+
+    version   41            42                      43
+    index     0  1  2       0  1  2  3  4           0  1
+              |  |  |       |  |  |  |  |
+              lead, then mutations  |
+                                    (42, 2) is a Position; (42, 2, 1) names one capture of it
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, NewType
+
+Version = NewType("Version", int)
+"""A catalog's transaction counter, dense from 1."""
+
+Index = NewType("Index", int)
+"""A record's place in its version; 0 is the transaction lead. Given before filtering."""
+
+Ordinal = NewType("Ordinal", int)
+"""A capture's place in its record; 0 is the record itself, 1 + i its i-th schema column."""
+
+TimestampMicros = NewType("TimestampMicros", int)
+"""Microseconds since the Unix epoch, UTC."""
+
+END: Final = 2**31 - 1
+"""As an index or ordinal: past everything in that version or record."""
+
+MAX_VERSION: Final = 2**63 - 1
+
+
+class Position(NamedTuple):
+    """A record of a log, totally ordered. As a start it is inclusive."""
+
+    version: int
+    """The transaction, from 1; 0 only as "the oldest retained position"."""
+    index: int = 0
+    """The record in it, from 0 (the lead); ``END`` stands past the last record."""
+
+    def __str__(self) -> str:
+        """Write the form that the command line takes, ``version:index``."""
+        return f"{self.version}:{'end' if self.index == END else self.index}"
+
+    def preceding(self) -> Position:
+        """Return the position just before this one: nothing can stand between the two.
+
+        The record before (V, 0) is the end of version V - 1, whatever its length.
+        """
+        if self.index > 0:
+            return Position(self.version, self.index - 1)
+        return Position(self.version - 1, END)
+
+
+FIRST: Final = Position(1, 0)
+"""Where every log begins."""
