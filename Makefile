@@ -1,0 +1,72 @@
+# Every target sets up what it needs: .venv from requirements.lock, made by any Python 3.11 or newer.
+# `make lock` renews the lock file; everything else leaves it alone.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest
+SOURCES := $(wildcard client server tests bench tools examples)
+# The figures to run, for instance `make bench BENCHES=bench/one_writer_hundred_subscribers.py`.
+BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
+
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-slow check format bench proto docs lock clean
+
+help:
+	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
+	@echo "make test        the quick tests"
+	@echo "make test-slow   the tests that start Spark, kill processes or fill disks"
+	@echo "make check       format, lint, types, import rules"
+	@echo "make format      put the format right, and what lint can mend by itself"
+	@echo "make bench       the figures of the README, each beside its baseline"
+	@echo "make proto       generate client/tailrace/v1 from proto/"
+	@echo "make docs        renew the generated parts of docs/"
+	@echo "make lock        resolve requirements.lock anew"
+
+setup: $(READY)
+
+# pip rather than a faster installer: it honours the mirror and the certificates that a machine is set up with.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "tailrace needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/tailrace demo
+
+test: $(READY)
+	$(PYTEST) -m "not slow"
+
+test-slow: $(READY)
+	$(PYTEST) -m slow
+
+check: $(READY)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy $(SOURCES)
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+bench: $(READY)
+	@set -e; for file in $(BENCHES); do \
+	  module=$$(echo "$${file%.py}" | tr / .); echo "== $$module"; $(BIN)/python -m "$$module"; done
+
+proto: $(READY)
+	$(BIN)/python tools/proto.py client
+
+docs: $(READY)
+	$(BIN)/python tools/guarantees.py
+
+lock: $(READY)
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+	  --upgrade --quiet -o requirements.lock
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
