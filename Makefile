@@ -58,10 +58,10 @@ bench: $(READY)
 	  module=$$(echo "$${file%.py}" | tr / .); echo "== $$module"; $(BIN)/python -m "$$module"; done
 
 proto: $(READY)
-	$(BIN)/python tools/proto.py client
+	$(BIN)/python -m tools.proto client
 
 docs: $(READY)
-	$(BIN)/python tools/guarantees.py
+	$(BIN)/python -m tools.guarantees
 
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \

@@ -1,6 +1,6 @@
 """Generate the wire contract's Python code: messages, service stubs and their types.
 
-``python tools/proto.py FOLDER`` writes ``FOLDER/tailrace/v1/*_pb2*.py[i]`` from
+``python -m tools.proto FOLDER`` writes ``FOLDER/tailrace/v1/*_pb2*.py[i]`` from
 ``proto/tailrace/v1/*.proto``. The generator's version comes from requirements.lock, so the same
 sources give the same bytes; a test generates into an empty folder and compares.
 """

@@ -1,0 +1,1 @@
+"""Small programs that make parts of this repository from others."""
