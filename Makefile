@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation
 PYTEST := $(BIN)/python -m pytest
 SOURCES := $(wildcard client server tests bench tools examples)
 # The figures to run, for instance `make bench BENCHES=bench/one_writer_hundred_subscribers.py`.
@@ -26,12 +27,16 @@ help:
 setup: $(READY)
 
 # pip rather than a faster installer: it honours the mirror and the certificates that a machine is set up with.
+# PySpark comes as sources. Its build tool is installed first and from the lock, as an isolated build would
+# fetch whatever is newest, without a hash.
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "tailrace needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	awk '/^[^ ]/ { mine = /^setuptools==/ } mine' requirements.lock > .venv/build.lock
+	$(PIP) --require-hashes -r .venv/build.lock
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-index -e .
 	@touch $@
 
 demo: $(READY)
