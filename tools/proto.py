@@ -18,16 +18,16 @@ PROTO = ROOT / "proto"
 
 
 def generate(folder: Path) -> None:
-    """Write the generated modules below ``folder``, replacing what an earlier run left there.
+    """Write the generated modules below ``folder``; those of sources that are gone, go.
 
     Raises:
-        SystemExit: There are no sources, or the compiler refused one (it has said why on stderr).
+        SystemExit: The compiler refused a source; it has said why on stderr.
     """
-    sources = sorted(PROTO.rglob("*.proto"))
-    if not sources:
-        raise SystemExit(f"no .proto files below {PROTO}")
     for stale in folder.glob("tailrace/v1/*_pb2*.py*"):
         stale.unlink()
+    sources = sorted(PROTO.rglob("*.proto"))
+    if not sources:
+        return
     scripts = Path(sys.executable).parent
     status = protoc.main(
         [
