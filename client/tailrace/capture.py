@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import UUID
+from typing import TYPE_CHECKING
 
-from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import Position, TimestampMicros
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tailrace.criteria import Area, ContainerType, Operation
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
     """One delivered change.
 
-    Bodies are the source's own UTF-8 JSON text, byte for byte; None = not asked for, or not there (an insert has no
-    ``before``). Column-level captures (ordinal ≥ 1) carry bodies cut down to their one column.
+    Bodies are the source's own UTF-8 JSON text, byte for byte; None = not asked for, or not there
+    (an insert has no ``before``). Column-level captures (ordinal ≥ 1) carry bodies cut down to
+    their one column.
     """
 
     catalog_uuid: UUID

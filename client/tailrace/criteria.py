@@ -1,19 +1,23 @@
 """What a subscriber asks for: criteria (which captures), content (which bodies), start (from where).
 
-Several criteria are OR; the fields of one are AND; the values of one field are any-of. A field that is absent or
-empty asks for nothing in particular. No criteria at all = every record, entity level, transaction leads included.
+Several criteria are OR; the fields of one are AND; the values of one field are any-of. A field that
+is absent or empty asks for nothing in particular. No criteria at all = every record, entity level,
+transaction leads included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Flag, IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
-from tailrace.position import Position, TimestampMicros
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.cursor import Cursor
+    from tailrace.position import Position, TimestampMicros
 
 
 class Area(IntEnum):
@@ -69,10 +73,12 @@ class Content(Flag):
 class Criteria:
     """One alternative of what a subscriber wants; its fields are AND, their values any-of.
 
-    Values are sorted and made distinct, so that two spellings of one wish are equal and share one publisher.
+    Values are sorted and made distinct, so that two spellings of one wish are equal and share one
+    publisher.
 
     Raises:
-        InvalidRequest: An empty name, or fields that contradict each other (a key of a transaction lead, say).
+        InvalidRequest: An empty name, or fields that contradict each other (a key of a transaction
+        lead, say).
     """
 
     area: Area | None = None
@@ -93,7 +99,9 @@ class Criteria:
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
         for name in ("entity_type", "container_name"):
             if "" in getattr(self, name):
-                raise InvalidRequest(f"criteria.{name}: an empty name matches nothing; leave it out")
+                raise InvalidRequest(
+                    f"criteria.{name}: an empty name matches nothing; leave it out"
+                )
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
@@ -112,7 +120,10 @@ class Criteria:
                 raise InvalidRequest(
                     f"criteria: operation TRANSACTION belongs to area INFRASTRUCTURE, not {self.area.name}"
                 )
-        if self.area is Area.INFRASTRUCTURE and self.operation not in ((), (Operation.TRANSACTION,)):
+        if self.area is Area.INFRASTRUCTURE and self.operation not in (
+            (),
+            (Operation.TRANSACTION,),
+        ):
             raise InvalidRequest(
                 "criteria: area INFRASTRUCTURE has the operation TRANSACTION only, not "
                 + ", ".join(operation.name for operation in self.operation)
@@ -120,9 +131,13 @@ class Criteria:
         if self.area is Area.SCHEMA and self.primary_key:
             raise InvalidRequest("criteria: area SCHEMA has no primary keys; leave primary_key out")
         if self.area is Area.DATA and self.container_type == (ContainerType.CATALOG,):
-            raise InvalidRequest("criteria: container type CATALOG belongs to area SCHEMA, not DATA")
+            raise InvalidRequest(
+                "criteria: container type CATALOG belongs to area SCHEMA, not DATA"
+            )
         if self.area is Area.INFRASTRUCTURE and self.container_type:
-            raise InvalidRequest("criteria: area INFRASTRUCTURE has no containers; leave container_type out")
+            raise InvalidRequest(
+                "criteria: area INFRASTRUCTURE has no containers; leave container_type out"
+            )
         if self.container_name and self.container_type and not self.column_types:
             raise InvalidRequest(
                 "criteria: container_name names columns, but container_type asks for none of "
@@ -148,8 +163,8 @@ class Criteria:
 def canonical(criteria: Iterable[Criteria]) -> tuple[Criteria, ...]:
     """Return the alternatives distinct and in a fixed order: the identity of a shared publisher.
 
-    An alternative without any field asks for every record, entity level; the list without any alternative means
-    the same, so both give ``(Criteria(),)``.
+    An alternative without any field asks for every record, entity level; the list without any
+    alternative means the same, so both give ``(Criteria(),)``.
     """
     distinct = sorted(set(criteria), key=repr)
     return tuple(distinct) or (Criteria(),)

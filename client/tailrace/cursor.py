@@ -4,9 +4,10 @@ Text form, the same on every transport, in Spark and in files::
 
     1.<catalog uuid, 32 hex digits>.<version>.<index>.<ordinal>
 
-with the numbers in decimal, without sign or leading zeros; index and ordinal may be 2147483647, "past the
-last". The leading 1 is the form's own version. Readers treat the text as opaque; its meaning is fixed so that
-any program can make one. Examples stand in docs/protocol.md and are tested.
+with the numbers in decimal, without sign or leading zeros; index and ordinal may be 2147483647,
+"past the last". The leading 1 is the form's own version. Readers treat the text as opaque; its
+meaning is fixed so that any program can make one. Examples stand in docs/protocol.md and are
+tested.
 """
 
 from __future__ import annotations

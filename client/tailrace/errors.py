@@ -24,8 +24,9 @@
     │   └── UnknownWriter         another writer name without permission to take over
     └── InternalError             our bug; never retried
 
-``code`` is the machine code that every transport carries (google.rpc.ErrorInfo.reason on gRPC). ``figures()`` gives the
-error's values as text, by name. All of them pickle, since some cross from a Spark worker.
+``code`` is the machine code that every transport carries (google.rpc.ErrorInfo.reason on gRPC).
+``figures()`` gives the error's values as text, by name. All of them pickle, since some cross from a
+Spark worker.
 """
 
 from __future__ import annotations
@@ -152,7 +153,9 @@ class CatalogReplaced(TailraceError):
     def __init__(self, name: str, expected: UUID, found: UUID | None) -> None:
         """Keep both uuids; ``found`` is None where the catalog was dropped."""
         now = f"is now {found}" if found is not None else "was dropped"
-        super().__init__(f"catalog {name!r} {now}; the cursor or subscription belongs to {expected}")
+        super().__init__(
+            f"catalog {name!r} {now}; the cursor or subscription belongs to {expected}"
+        )
         self.name = name
         self.expected = expected
         self.found = found

@@ -1,1 +1,10 @@
-"""The capture engine: from published record batches to every subscription."""
+"""The capture engine: from published log batches to every subscriber, columnar to the socket.
+
+::
+
+    wal.Tailer ─▶ observer ─▶ router ─▶ publisher ─▶ ring of runs ─▶ subscription ─▶ a face
+                                            one per criteria   │           ▲
+                                                               └─ overrun ─┴─ resync: read the log
+
+Reading order: run, predicate, router, ring, publisher, subscription, resync, observer, engine.
+"""

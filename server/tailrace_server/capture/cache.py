@@ -1,0 +1,211 @@
+"""The batch cache: heads, bodies, scans and encoded frames, once each, under one memory budget.
+
+Everything that is read from the log or made of it passes through here, so that ten subscribers at
+near positions cost about one reading. A value is loaded in a reader thread by whoever comes first;
+the others wait for it (*single flight*). Frames go first when room is short, since the rest is
+dearer to have again.
+
+The budget is kept by measurement: the cache never charges itself more than half of it, and whenever
+the process as a whole is found above it, the cache sheds a quarter of what it holds and hands freed
+pages back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from concurrent.futures import Executor, Future
+
+_MEASURE_EVERY_S: Final = 0.1
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Sized(Protocol):
+    """What the cache can charge for."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+
+
+class Kind(IntEnum):
+    """What a value is; lower ones go first."""
+
+    FRAMES = 0
+    SCAN = 1
+    BODY = 2
+    HEAD = 3
+
+
+S = TypeVar("S", bound=Sized)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """How the batch cache does."""
+
+    bytes: int
+    """Charged now."""
+    values: int
+    """Held now, of all kinds."""
+    hits: int
+    misses: int
+    """Loads, shared ones counted once."""
+    evicted: int
+    process_bytes: int
+    """Anonymous memory of the process when it was last measured."""
+
+
+class BatchCache:
+    """A bounded cache with single-flight loading. Lives on the event loop; only ``peek`` is for any thread."""
+
+    def __init__(
+        self, memory_bytes: int, executor: Executor, *, measure: Callable[[], int] | None = None
+    ) -> None:
+        """Make an empty cache; ``measure`` returns the process's anonymous bytes."""
+        self._memory_bytes = memory_bytes
+        self._executor = executor
+        self._measure = measure or anonymous_bytes
+        self._measured_at = float("-inf")
+        self._process_bytes = 0
+        self._kinds: dict[Kind, OrderedDict[Hashable, Sized]] = {
+            kind: OrderedDict() for kind in Kind
+        }
+        self._loading: dict[tuple[Kind, Hashable], list[asyncio.Future[Any]]] = {}
+        self._bytes = 0
+        self._hits = self._misses = self._evicted = 0
+
+    def peek(self, kind: Kind, key: Hashable) -> Sized | None:
+        """Return a value if it is held, without touching its age. Any thread may call it."""
+        return self._kinds[kind].get(key)
+
+    def get_nowait(self, kind: Kind, key: Hashable) -> Sized | None:
+        """Return a value if it is held and mark it as used."""
+        values = self._kinds[kind]
+        value = values.get(key)
+        if value is not None:
+            values.move_to_end(key)
+            self._hits += 1
+        return value
+
+    async def get(self, kind: Kind, key: Hashable, load: Callable[[], S]) -> S:
+        """Return a value, loading it in a reader thread if nobody else does already.
+
+        Cancelling one waiter takes nothing from the others. What ``load`` raises reaches all of
+        them, and nothing is kept.
+        """
+        value = self.get_nowait(kind, key)
+        if value is not None:
+            return cast("S", value)
+        waiter: asyncio.Future[S] = asyncio.get_running_loop().create_future()
+        self._join(kind, key, load, waiter)
+        return await waiter
+
+    def prefetch(self, kind: Kind, key: Hashable, load: Callable[[], Sized]) -> None:
+        """Begin to load a value that will be asked for soon; a failure shows when it is."""
+        if key not in self._kinds[kind]:
+            self._join(kind, key, load, None)
+
+    def put(self, kind: Kind, key: Hashable, value: Sized) -> None:
+        """Keep a value that came as a by-product."""
+        values = self._kinds[kind]
+        if key not in values:
+            values[key] = value
+            self._bytes += value.nbytes
+            self._shed()
+
+    def statistics(self) -> CacheStatistics:
+        """Return the figures of this moment."""
+        return CacheStatistics(
+            bytes=self._bytes,
+            values=sum(len(values) for values in self._kinds.values()),
+            hits=self._hits,
+            misses=self._misses,
+            evicted=self._evicted,
+            process_bytes=self._process_bytes,
+        )
+
+    def _join(
+        self,
+        kind: Kind,
+        key: Hashable,
+        load: Callable[[], Sized],
+        waiter: asyncio.Future[Any] | None,
+    ) -> None:
+        waiters = self._loading.get((kind, key))
+        if waiters is None:
+            self._misses += 1
+            waiters = self._loading[kind, key] = []
+            loop = asyncio.get_running_loop()
+            job = self._executor.submit(load)
+            job.add_done_callback(
+                lambda done: loop.call_soon_threadsafe(partial(self._loaded, kind, key, done))
+            )
+        if waiter is not None:
+            waiters.append(waiter)
+
+    def _loaded(self, kind: Kind, key: Hashable, job: Future[Sized]) -> None:
+        waiters = self._loading.pop((kind, key))
+        error = job.exception() if not job.cancelled() else asyncio.CancelledError()
+        if error is None:
+            self.put(kind, key, job.result())
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(job.result())
+            else:
+                waiter.set_exception(error)
+
+    def _shed(self) -> None:
+        while self._bytes > self._memory_bytes // 2 and self._evict_one():
+            pass
+        now = asyncio.get_running_loop().time()
+        if now - self._measured_at < _MEASURE_EVERY_S:
+            return
+        self._measured_at = now
+        self._process_bytes = self._measure()
+        if self._process_bytes > self._memory_bytes:
+            keep = self._bytes * 3 // 4
+            while self._bytes > keep and self._evict_one():
+                pass
+            return_freed_pages()
+
+    def _evict_one(self) -> bool:
+        for values in self._kinds.values():
+            if values:
+                _, value = values.popitem(last=False)
+                self._bytes -= value.nbytes
+                self._evicted += 1
+                return True
+        return False
+
+
+def anonymous_bytes() -> int:
+    """Return the anonymous resident memory of this process in bytes (resident minus file-backed)."""
+    with open("/proc/self/statm", "rb") as statm:
+        _, resident, shared, *_ = statm.read().split()
+    return (int(resident) - int(shared)) * _PAGE
+
+
+def return_freed_pages() -> None:
+    """Hand pages that the allocators keep for later back to the system."""
+    pa.default_memory_pool().release_unused()
+    _libc_trim()
+
+
+def _libc_trim() -> None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,118 @@
+"""One catalog in the engine: opened, observed, and opened again after its log could not be read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.errors import CatalogReplaced, LogError
+from tailrace_server.capture.observer import Observer
+from tailrace_server.capture.reading import CatalogReading
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.tailer import Tailer
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from tailrace_server.capture.cache import BatchCache
+    from tailrace_server.capture.counters import Counters
+    from tailrace_server.capture.rings import RingBudget
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.wal.commit_log import LogView
+
+_log = structlog.get_logger("tailrace.engine")
+
+
+class ObservedCatalog:
+    """Keeps an observer for one catalog's folder; ``run`` is its task."""
+
+    def __init__(
+        self,
+        path: Path,
+        threads: Executor,
+        cache: BatchCache,
+        rings: RingBudget,
+        settings: EngineSettings,
+        counters: Counters,
+    ) -> None:
+        """Bind to a folder; nothing is read before ``run``."""
+        self._path = path
+        self._threads = threads
+        self._cache = cache
+        self._rings = rings
+        self._settings = settings
+        self._counters = counters
+        self._closed = asyncio.Event()
+        self._error: LogError | None = None
+        self.opened = asyncio.Event()
+        """Set once the first try to open it has ended, well or badly."""
+        self.observer: Observer | None = None
+        """None while the log cannot be read."""
+
+    def require(self) -> Observer:
+        """Return the observer.
+
+        Raises:
+            LogError: Why the catalog's log cannot be read now.
+        """
+        if self.observer is None:
+            assert self._error is not None
+            raise self._error
+        return self.observer
+
+    def close(self) -> None:
+        """Let ``run`` end."""
+        self._closed.set()
+
+    async def run(self) -> None:
+        """Observe until closed; a log that cannot be read is tried again at intervals.
+
+        Raises:
+            CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with
+            the same.
+        """
+        while not self._closed.is_set():
+            try:
+                await self._observe()
+            except CatalogReplaced:
+                raise
+            except LogError as error:
+                _log.error("log unreadable", catalog=self._path.name, error=str(error))
+                self._error = error
+            finally:
+                self.observer = None
+                self.opened.set()
+            try:
+                async with asyncio.timeout(self._settings.reopen_interval_s):
+                    await self._closed.wait()
+            except TimeoutError:
+                continue
+
+    async def _observe(self) -> None:
+        loop = asyncio.get_running_loop()
+        log = await loop.run_in_executor(self._threads, CommitLog.open, self._path)
+        view = log.view
+
+        async def refresh() -> LogView | None:
+            return await loop.run_in_executor(self._threads, log.refresh)
+
+        with BatchReader(self._path) as reader:
+            reading = CatalogReading(view.uuid, reader, self._cache, self._settings)
+            self.observer = Observer(
+                view, reading, refresh, self._settings, self._counters, self._rings
+            )
+            self.opened.set()
+            async with Tailer(log) as tailer, asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self.observer.run(tailer))
+                await self._until_closed(running)
+
+    async def _until_closed(self, running: asyncio.Task[None]) -> None:
+        """Wait for the observer to fail or the catalog to be closed, whichever comes first."""
+        closed = asyncio.ensure_future(self._closed.wait())
+        await asyncio.wait({running, closed}, return_when=asyncio.FIRST_COMPLETED)
+        closed.cancel()
+        running.cancel()

@@ -1,0 +1,92 @@
+"""What a codec is given and what it gives: columns in, joined frames out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureColumns:
+    """Captures of one batch, one array element each, all arrays of one length."""
+
+    catalog_uuid: UUID
+    versions: NDArray[np.int64]
+    indexes: NDArray[np.int32]
+    timestamps: NDArray[np.int64]
+    """Commit timestamps, µs."""
+    areas: NDArray[np.uint8]
+    operations: NDArray[np.uint8]
+    type_codes: NDArray[np.int32]
+    """Place in ``entity_types``; -1 on leads."""
+    entity_types: tuple[str, ...]
+    primary_keys: pa.StringArray
+    changed: pa.ListArray
+    bodies: dict[str, pa.BinaryArray]
+    """``change``, ``before``, ``after``: those that the content asks for."""
+    ordinals: NDArray[np.int32] | None = None
+    """None: all entity level."""
+    container_types: NDArray[np.uint8] | None = None
+    """Role of the column; 0 at entity level."""
+    container_names: tuple[str, ...] | None = None
+    """Name of the column; "" at entity level."""
+
+    def __len__(self) -> int:
+        """Return the number of captures."""
+        return len(self.versions)
+
+
+class Codec(Protocol):
+    """A wire form of captures."""
+
+    name: str
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return one frame a capture. Pure; called in reader threads."""
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return a header's frame that says how many bytes of bodies were left out."""
+
+
+EMPTY = pa.scalar(b"", pa.binary())
+
+
+def lengths(array: pa.Array) -> NDArray[np.int32]:
+    """Return the byte length of each element of a binary or string array; 0 for null."""
+    offsets = np.frombuffer(array.buffers()[1], np.int32)[
+        array.offset : array.offset + len(array) + 1
+    ]
+    sizes = np.diff(offsets)
+    if array.null_count:
+        sizes = np.where(present(array), sizes, 0).astype(np.int32)
+    return sizes
+
+
+def present(array: pa.Array) -> NDArray[np.bool_]:
+    """Return which elements are not null."""
+    return array.is_valid().to_numpy(zero_copy_only=False)
+
+
+def binary(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.BinaryArray:
+    """Return the binary array whose elements of the given sizes lie end to end in ``data``."""
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), buffers)
+
+
+def fixed(rows: NDArray[np.void]) -> pa.BinaryArray:
+    """Return a packed structured array as binary elements of equal size."""
+    size = rows.dtype.itemsize
+    offsets = np.arange(0, size * (len(rows) + 1), size, dtype=np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(rows)]
+    )

@@ -1,0 +1,125 @@
+"""The JSON form of a capture: one object a capture, the same for the command line and every JSON transport.
+
+::
+
+    {"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0","commitTimestamp":1700000000000000,
+     "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
+     "change":{…},"before":{…},"after":{…}}
+
+Names are protobuf's JSON names, enums plain names, positions numbers, the timestamp µs. Images are
+spliced in byte for byte. ``containerType`` and ``containerName`` stand behind ``changed`` at column
+level only; a body appears where it was asked for, null where there is none; ``omittedBytes``
+replaces bodies that were too large. A frame is the object and a comma, so that frames end to end,
+less the last byte, are the inside of an array.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Area, ContainerType, Operation
+from tailrace_server.capture.codecs.columns import EMPTY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace_server.capture.codecs.columns import CaptureColumns
+
+_BODIES: Final = ("change", "before", "after")
+_NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
+_encode = msgspec.json.encode
+
+
+class JsonCodec:
+    """The wire form of the JSON faces."""
+
+    name = "json"
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return one JSON object a capture."""
+        versions, indexes = _digits(columns.versions), _digits(columns.indexes)
+        zeros = np.zeros(len(columns), np.int32)
+        ordinals = _digits(zeros if columns.ordinals is None else columns.ordinals)
+        cursor = f',"cursor":"1.{columns.catalog_uuid.hex}.'
+        dot = _text(b".")
+        parts: list[pa.Array | pa.Scalar] = [
+            *(_text(b'{"version":'), versions, _text(b',"index":'), indexes),
+            *(_text(b',"ordinal":'), ordinals, _text(cursor.encode())),
+            *(versions, dot, indexes, dot, ordinals),
+            *(_text(b'","commitTimestamp":'), _digits(columns.timestamps), _kinds(columns)),
+            *(_text(b',"primaryKey":'), _keys(columns.primary_keys)),
+            *(
+                _text(b',"changed":'),
+                _each(_changed(names) for names in columns.changed.to_pylist()),
+            ),
+        ]
+        if columns.container_types is not None:
+            parts.append(_containers(columns))
+        for name in _BODIES:
+            body = columns.bodies.get(name)
+            if body is not None:
+                parts += [_text(f',"{name}":'.encode()), body.fill_null(b"null")]
+        return pc.binary_join_element_wise(*parts, _text(b"},"), EMPTY)
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return the object with ``omittedBytes`` appended."""
+        return header_frame[:-2] + b',"omittedBytes":%d},' % omitted_bytes
+
+
+def _text(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.binary())
+
+
+def _digits(numbers: np.ndarray[tuple[int], np.dtype[np.signedinteger]]) -> pa.BinaryArray:
+    return pa.array(numbers).cast(pa.string()).view(pa.binary())
+
+
+def _each(values: Iterable[bytes]) -> pa.BinaryArray:
+    return pa.array(list(values), pa.binary())
+
+
+def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
+    """Return area, operation and entity type of each capture; few distinct ones."""
+    codes = (columns.type_codes.astype(np.int64) + 1) * 64 + columns.areas * 8 + columns.operations
+    distinct, place = np.unique(codes, return_inverse=True)
+    texts = []
+    for code in distinct.tolist():
+        type_code, rest = divmod(code, 64)
+        name = columns.entity_types[type_code - 1] if type_code else None
+        texts.append(
+            b',"area":"%s","operation":"%s","entityType":%s'
+            % (Area(rest // 8).name.encode(), Operation(rest % 8).name.encode(), _encode(name))
+        )
+    return pa.array(texts, pa.binary()).take(pa.array(place))
+
+
+def _keys(keys: pa.StringArray) -> pa.BinaryArray:
+    if pc.any(pc.match_substring_regex(keys, _NEEDS_ESCAPE)).as_py():
+        return _each(_encode(key) for key in keys.to_pylist())
+    quoted = pc.binary_join_element_wise('"', keys, '"', "")
+    return quoted.fill_null("null").view(pa.binary())
+
+
+def _changed(names: list[str] | None) -> bytes:
+    return _encode(names)
+
+
+def _containers(columns: CaptureColumns) -> pa.BinaryArray:
+    assert columns.container_types is not None
+    assert columns.container_names is not None
+    pairs = zip(columns.container_types.tolist(), columns.container_names, strict=True)
+    return _each(
+        b',"containerType":"%s","containerName":%s'
+        % (ContainerType(kind).name.encode(), _encode(name))
+        if kind
+        else b""
+        for kind, name in pairs
+    )
+
+
+JSON: Final = JsonCodec()

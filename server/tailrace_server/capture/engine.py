@@ -1,0 +1,315 @@
+"""The engine: every catalog under a log root, observed, and the one door through which the faces come in."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+import structlog
+
+from tailrace.criteria import Content, canonical
+from tailrace.errors import CatalogReplaced, CatalogUnknown, InvalidRequest, TailraceError
+from tailrace_server.capture.cache import BatchCache
+from tailrace_server.capture.catalog import ObservedCatalog
+from tailrace_server.capture.counters import Counters
+from tailrace_server.capture.history import History, HistoryBounds
+from tailrace_server.capture.predicate import Predicate
+from tailrace_server.capture.rings import RingBudget
+from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.capture.statistics import EngineStatistics
+from tailrace_server.capture.subscription import Delivery
+from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from uuid import UUID
+
+    from tailrace.criteria import Criteria, Start
+    from tailrace.position import Position
+    from tailrace.schema import Schema
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.subscription import Subscription
+
+_DISCOVER_EVERY_S: Final = 0.5
+_DEMAND_MAX: Final = 2**63 - 1
+_log = structlog.get_logger("tailrace.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogInfo:
+    """One catalog as it stands now."""
+
+    name: str
+    uuid: UUID
+    oldest: Position
+    published: int
+    """Highest version that subscribers may see; 0 for none."""
+    committed: int
+    """Highest durable version; those above ``published`` wait for their publication."""
+    newest_timestamp: int
+    """Commit timestamp of the newest published version, µs; 0 for none."""
+
+
+class Engine:
+    """Serves the catalogs under one log root; an async context manager that owns every task it starts."""
+
+    def __init__(self, root: Path, settings: EngineSettings | None = None) -> None:
+        """Bind to a log root; nothing is read before the context is entered."""
+        self._root = root
+        self.settings = settings or EngineSettings()
+        self._counters = Counters()
+        self._catalogs: dict[str, ObservedCatalog] = {}
+        self._stack = AsyncExitStack()
+        self._stopping = False
+
+    async def __aenter__(self) -> Self:
+        """Open the catalogs that exist and begin to follow the root."""
+        threads = ThreadPoolExecutor(self.settings.reader_threads, "tailrace-reader")
+        self._threads = threads
+        self._stack.callback(partial(threads.shutdown, wait=True))
+        self._cache = BatchCache(self.settings.memory_bytes, threads)
+        self._rings = RingBudget(self.settings.rings_bytes)
+        self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
+        await self._discover()
+        self._follower = self._tasks.create_task(self._follow_root(), name="follow log root")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End what is left and wait until no task or thread is."""
+        self.stop_subscriptions()
+        self._follower.cancel()
+        for catalog in self._catalogs.values():
+            catalog.close()
+        await self._stack.__aexit__(None, None, None)
+
+    def catalogs(self) -> tuple[CatalogInfo, ...]:
+        """Return the catalogs that can be subscribed to, by name; the system log is not one of them."""
+        return tuple(
+            CatalogInfo(
+                name=view.name,
+                uuid=view.uuid,
+                oldest=view.oldest,
+                published=view.published,
+                committed=view.committed,
+                newest_timestamp=view.newest_timestamp,
+            )
+            for name in sorted(self._names())
+            if (observer := self._catalogs[name].observer) is not None
+            for view in [observer.view]
+        )
+
+    async def subscribe(
+        self,
+        catalog: str,
+        criteria: Sequence[Criteria] = (),
+        *,
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        codec: Codec,
+        demand: int | None = None,
+        limits: SubscriptionLimits | None = None,
+    ) -> Subscription:
+        """Subscribe to a catalog.
+
+        Args:
+            catalog: Its name, exact.
+            criteria: What to deliver; empty = every record, entity level.
+            start: Where to begin; None = the first version after the one published now.
+            content: Which bodies captures carry.
+            codec: The wire form of the frames.
+            demand: Captures that may be delivered at first; None = no accounting, the caller's pace
+                is the demand.
+            limits: What differs from the engine's bounds.
+
+        Raises:
+            CatalogUnknown: No such catalog; names the known ones.
+            CatalogReplaced: The cursor belongs to another log.
+            PositionCompacted: The start is no longer retained.
+        """
+        observer = await self._observer(catalog)
+        self._refuse_when_stopping()
+        return await observer.subscribe(
+            criteria, start, self._delivery(content, codec, demand, limits)
+        )
+
+    async def subscribe_system(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        start: Start | None = None,
+        content: Content = Content.BODY,
+        codec: Codec,
+        demand: int | None = None,
+        limits: SubscriptionLimits | None = None,
+    ) -> Subscription:
+        """Subscribe to the engine-level stream: catalogs created, dropped, replaced. As ``subscribe``."""
+        return await self.subscribe(
+            SYSTEM_CATALOG,
+            criteria,
+            start=start,
+            content=content,
+            codec=codec,
+            demand=demand,
+            limits=limits,
+        )
+
+    async def history(
+        self,
+        catalog: str,
+        criteria: Sequence[Criteria] = (),
+        *,
+        bounds: HistoryBounds | None = None,
+        reverse: bool = False,
+        content: Content = Content.HEADER,
+        codec: Codec,
+        limit: int | None = None,
+    ) -> History:
+        """Read a closed range of a catalog's log; ``limit`` counts records.
+
+        Raises:
+            CatalogUnknown, CatalogReplaced, PositionCompacted: As ``subscribe``.
+            InvalidRequest: An anchor above what is published, or a limit below one.
+        """
+        observer = await self._observer(catalog)
+        return History(
+            observer,
+            Predicate(canonical(criteria)),
+            bounds or HistoryBounds(),
+            reverse=reverse,
+            content=content,
+            codec=codec,
+            limit=limit,
+            message_bytes=self.settings.message_bytes,
+        )
+
+    async def schema(self, catalog: str, version: int | None = None) -> Schema:
+        """Return the entity types and columns of a catalog at a version; None = the published one."""
+        view = (await self._observer(catalog)).view
+        return view.schema_of(view.published if version is None else version)
+
+    def statistics(self) -> EngineStatistics:
+        """Return the figures of this moment."""
+        observers = tuple(
+            catalog.observer.statistics()
+            for _, catalog in sorted(self._catalogs.items())
+            if catalog.observer is not None
+        )
+        counters = self._counters
+        return EngineStatistics(
+            observers=observers,
+            cache=self._cache.statistics(),
+            subscriptions=sum(each.subscriptions for each in observers),
+            subscriptions_opened=counters.subscriptions_opened,
+            subscriptions_failed=counters.subscriptions_failed,
+            captures_delivered=counters.captures_delivered,
+            bytes_delivered=counters.bytes_delivered,
+            heartbeats_sent=counters.heartbeats_sent,
+            resyncs=counters.resyncs,
+            returns=counters.returns,
+        )
+
+    def observer(self, catalog: str) -> Observer:
+        """Return a catalog's observer, for statistics and tests.
+
+        Raises:
+            CatalogUnknown: No such catalog is observed now.
+        """
+        found = self._catalogs.get(catalog)
+        if found is None or found.observer is None:
+            raise CatalogUnknown(catalog, self._names())
+        return found.observer
+
+    def stop_subscriptions(self) -> None:
+        """End every subscription with its resume cursor and take no more. Idempotent."""
+        self._stopping = True
+        for catalog in self._catalogs.values():
+            if catalog.observer is not None:
+                for subscription in catalog.observer.subscriptions:
+                    subscription.stop()
+
+    def _delivery(
+        self,
+        content: Content,
+        codec: Codec,
+        demand: int | None,
+        limits: SubscriptionLimits | None,
+    ) -> Delivery:
+        settings, limits = self.settings, limits or SubscriptionLimits()
+        if demand is not None and demand < 0:
+            raise InvalidRequest(f"demand {demand}: it cannot be negative")
+        return Delivery(
+            content=content,
+            codec=codec,
+            demand=None if demand is None else min(demand, _DEMAND_MAX),
+            queue_captures=limits.queue_captures or settings.queue_captures,
+            message_bytes=settings.message_bytes,
+            max_message_bytes=limits.max_message_bytes or settings.max_message_bytes,
+            heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
+        )
+
+    def _refuse_when_stopping(self) -> None:
+        if self._stopping:
+            from tailrace.errors import ServerStopping
+
+            raise ServerStopping("the server is stopping; connect again shortly")
+
+    async def _observer(self, name: str) -> Observer:
+        """Return a catalog's observer; a catalog that was created a moment ago is looked for."""
+        catalog = self._catalogs.get(name)
+        if catalog is None or catalog.observer is None:
+            await self._discover()
+            catalog = self._catalogs.get(name)
+        if catalog is None:
+            raise CatalogUnknown(name, self._names())
+        return catalog.require()
+
+    def _names(self) -> list[str]:
+        return [name for name in self._catalogs if name != SYSTEM_CATALOG]
+
+    async def _follow_root(self) -> None:
+        while True:
+            await asyncio.sleep(_DISCOVER_EVERY_S)
+            try:
+                await self._discover()
+            except TailraceError as error:
+                _log.warning("log root unreadable", error=str(error))
+
+    async def _discover(self) -> None:
+        """Open catalogs that have appeared; those that have gone end by themselves."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, list_catalogs, self._root)
+        for name in (*found, SYSTEM_CATALOG):
+            if name not in self._catalogs and (self._root / name / "catalog.json").exists():
+                catalog = ObservedCatalog(
+                    self._root / name,
+                    self._threads,
+                    self._cache,
+                    self._rings,
+                    self.settings,
+                    self._counters,
+                )
+                self._catalogs[name] = catalog
+                self._tasks.create_task(self._observe(name, catalog), name=f"observe {name}")
+        await asyncio.gather(*(each.opened.wait() for each in list(self._catalogs.values())))
+
+    async def _observe(self, name: str, catalog: ObservedCatalog) -> None:
+        """Follow one catalog until it is gone."""
+        try:
+            await catalog.run()
+        except CatalogReplaced as error:
+            _log.info("catalog gone", catalog=name, found=str(error.found))
+        finally:
+            catalog.opened.set()
+            self._catalogs.pop(name, None)

@@ -1,0 +1,183 @@
+"""Frames of one run, encoded once and shared by everybody who is sent them.
+
+A block holds a run's frames end to end, already cut into messages of about ``message_bytes``: a
+subscriber that takes a whole message gets the block's own bytes object, so a hundred of them hold
+one copy.
+
+    frames   |0|1|2|3| … |319|320| … |
+    pieces   |<--- message 0 --->|<--- message 1 --->|
+    starts    0                  320
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.criteria import Content
+from tailrace_server.capture.codecs.columns import CaptureColumns
+from tailrace_server.capture.columns import cut_bodies, roles_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Schema
+    from tailrace_server.capture.codecs.columns import Codec
+    from tailrace_server.capture.run import Selection
+    from tailrace_server.wal.batch import Head
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Captures on their way to a transport: wire bytes, and where they stand in the log."""
+
+    data: bytes
+    """The frames end to end, as the codec joins them."""
+    count: int
+    """Captures in it."""
+    last: tuple[int, int, int]
+    """Version, index and ordinal of the last capture."""
+
+
+class FrameBlock:
+    """All frames of one selection of one batch, for one codec and content. Immutable."""
+
+    __slots__ = ("indexes", "nbytes", "offsets", "ordinals", "pieces", "starts", "versions")
+
+    def __init__(
+        self,
+        frames: pa.BinaryArray,
+        versions: NDArray[np.int64],
+        indexes: NDArray[np.int32],
+        ordinals: NDArray[np.int32] | None,
+        message_bytes: int,
+    ) -> None:
+        """Cut a codec's frames into messages."""
+        self.versions = versions
+        self.indexes = indexes
+        self.ordinals = ordinals
+        offsets = np.frombuffer(frames.buffers()[1], np.int32)
+        offsets = offsets[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
+        data = memoryview(frames.buffers()[2])
+        self.starts = _cuts(offsets, message_bytes)
+        self.pieces = tuple(
+            bytes(data[offsets[start] : offsets[stop]])
+            for start, stop in zip(self.starts, self.starts[1:], strict=False)
+        )
+        self.offsets = offsets - offsets[0]
+        self.nbytes = int(self.offsets[-1]) + 24 * len(versions) + 300
+
+    def __len__(self) -> int:
+        """Return the number of frames."""
+        return len(self.versions)
+
+    def take(self, start: int, count_max: int, bytes_max: int) -> tuple[bytes, int]:
+        """Return frames from ``start``, at most ``count_max`` of them and one message's worth, and their end.
+
+        At least one frame, however large. Whole messages are shared, not copied.
+        """
+        piece = bisect_right(self.starts, start) - 1
+        first, last = self.starts[piece], self.starts[piece + 1]
+        stop = min(last, start + count_max)
+        base = self.offsets[first]
+        if self.offsets[stop] - self.offsets[start] > bytes_max:
+            limit = self.offsets[start] + bytes_max
+            stop = max(start + 1, int(np.searchsorted(self.offsets, limit, "right")) - 1)
+        if start == first and stop == last:
+            return self.pieces[piece], stop
+        return self.pieces[piece][self.offsets[start] - base : self.offsets[stop] - base], stop
+
+    def size(self, place: int) -> int:
+        """Return the bytes of one frame."""
+        return int(self.offsets[place + 1] - self.offsets[place])
+
+    def frame(self, place: int) -> bytes:
+        """Return one frame."""
+        return self.take(place, 1, 1 << 62)[0]
+
+    def coordinates(self, place: int) -> tuple[int, int, int]:
+        """Return version, index and ordinal of a capture."""
+        ordinal = 0 if self.ordinals is None else int(self.ordinals[place])
+        return int(self.versions[place]), int(self.indexes[place]), ordinal
+
+    def pick(self, selection: Selection, message_bytes: int) -> FrameBlock:
+        """Return the block of a smaller, entity-level selection; this one must be of the whole batch."""
+        frames = pa.array([self.frame(row) for row in selection.rows.tolist()], pa.binary())
+        rows = selection.rows
+        return FrameBlock(frames, self.versions[rows], self.indexes[rows], None, message_bytes)
+
+
+def _cuts(offsets: NDArray[np.int64], message_bytes: int) -> list[int]:
+    """Return where messages begin, ending with the number of frames."""
+    count = len(offsets) - 1
+    cuts = [0]
+    while cuts[-1] < count:
+        limit = offsets[cuts[-1]] + message_bytes
+        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(offsets, limit, "right")) - 1))
+    return cuts
+
+
+_BODY_NAMES = (
+    (Content.CHANGE, "change"),
+    (Content.BEFORE, "before"),
+    (Content.AFTER, "after"),
+)
+
+
+def body_columns(content: Content) -> tuple[str, ...]:
+    """Return the log's columns that a content needs."""
+    return tuple(name for flag, name in _BODY_NAMES if flag in content)
+
+
+def encode(
+    head: Head,
+    bodies: dict[str, pa.BinaryArray],
+    selection: Selection,
+    *,
+    codec: Codec,
+    catalog_uuid: UUID,
+    timestamps_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+    schema_of: Callable[[int], Schema],
+    message_bytes: int,
+) -> FrameBlock:
+    """Encode a selection of a batch. Pure; called in reader threads."""
+    if selection.identity is None:
+        versions, indexes = head.versions, head.indexes
+        rows = None
+    else:
+        rows = selection.rows
+        versions, indexes = head.versions[rows], head.indexes[rows]
+
+    def taken(array: pa.Array) -> pa.Array:
+        return array if rows is None else array.take(pa.array(rows))
+
+    roles = None
+    bodies = {name: taken(body) for name, body in bodies.items()}
+    if selection.names is not None:
+        roles = roles_of(head, selection, schema_of)
+        bodies = cut_bodies(bodies, selection.names)
+    columns = CaptureColumns(
+        catalog_uuid=catalog_uuid,
+        versions=versions,
+        indexes=indexes,
+        timestamps=timestamps_of(versions),
+        areas=head.areas if rows is None else head.areas[rows],
+        operations=head.operations if rows is None else head.operations[rows],
+        type_codes=head.type_codes if rows is None else head.type_codes[rows],
+        entity_types=head.entity_types,
+        primary_keys=taken(head.primary_keys),
+        changed=taken(head.changed),
+        bodies=bodies,
+        ordinals=selection.ordinals,
+        container_types=roles,
+        container_names=selection.names,
+    )
+    frames = codec.encode(columns)
+    return FrameBlock(frames, versions, indexes, selection.ordinals, message_bytes)

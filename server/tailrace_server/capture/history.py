@@ -1,0 +1,182 @@
+"""History: a closed range of the log, forward or reverse, in pages of whole records.
+
+Both directions visit the same records with the same numbers. A read is pinned to the version
+published when it began (its *anchor*); handing the anchor back pins later pages to the same range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.criteria import Since
+from tailrace.errors import InvalidRequest
+from tailrace.position import Position
+from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.run import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tailrace.criteria import Content, Start
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.frames import FrameBlock
+    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.predicate import Predicate
+    from tailrace_server.capture.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryBounds:
+    """What part of the log to read. Unset ends are open."""
+
+    lower: Start | None = None
+    """Inclusive position or time, or exclusive cursor; None: the oldest retained."""
+    until: Position | None = None
+    """First position not wanted."""
+    until_time: int | None = None
+    """First commit timestamp not wanted, µs."""
+    before: tuple[Position, int] | None = None
+    """Reverse pages: only captures before this position and ordinal."""
+    anchor: int | None = None
+    """Version that an earlier page was pinned to."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    low: Mark
+    high: Mark
+
+
+class History:
+    """One read of history; iterate it once."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        predicate: Predicate,
+        bounds: HistoryBounds,
+        *,
+        reverse: bool,
+        content: Content,
+        codec: Codec,
+        limit: int | None,
+        message_bytes: int,
+    ) -> None:
+        """Pin the read to what is published now, or to an earlier page's anchor."""
+        view = observer.view
+        if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
+            raise InvalidRequest(f"anchor {bounds.anchor} is above the published {view.published}")
+        if limit is not None and limit <= 0:
+            raise InvalidRequest(f"limit {limit}: it counts records and must be positive")
+        self.anchor = view.published if bounds.anchor is None else bounds.anchor
+        """Highest version that this read can show."""
+        self.closed_until = view.timestamp_of(self.anchor) + 1 if self.anchor else 0
+        """Commit timestamp, µs: nothing below it can still appear."""
+        self.has_next = False
+        """After the last message: whether the limit cut the range short."""
+        self._observer = observer
+        self._view = view
+        self._predicate = predicate
+        self._bounds = bounds
+        self._reverse = reverse
+        self._content = content
+        self._codec = codec
+        self._limit = limit
+        self._message_bytes = message_bytes
+
+    async def __aiter__(self) -> AsyncIterator[Frames]:
+        """Yield messages in order of the direction; whole records, never split by the limit."""
+        rows = await self._rows()
+        left = self._limit
+        last_row = rows.high.row - (0 if rows.high.ordinal else 1)
+        row = last_row if self._reverse else rows.low.row
+        while rows.low.row <= row <= last_row:
+            scan = await self._observer.reading.scan(self._view, row, self._predicate)
+            for run in reversed(scan.runs) if self._reverse else scan.runs:
+                start, stop = self._within(run, rows, row)
+                if start >= stop:
+                    continue
+                if left == 0:
+                    self.has_next = True
+                    return
+                start, stop, left = self._limited(run, start, stop, left)
+                async for frames in self._messages(run, start, stop):
+                    yield frames
+                if self.has_next:
+                    return
+            row = scan.first_row - 1 if self._reverse else scan.end_row
+            await asyncio.sleep(0)
+
+    def _within(self, run: Run, rows: _Range, row: int) -> tuple[int, int]:
+        """Return the places of a run that lie in the range and in this step's part of the window."""
+        low, high = rows.low, rows.high
+        if self._reverse:
+            high = min(high, Mark(row + 1))
+        else:
+            low = max(low, Mark(row))
+        return run.place_of(low), run.place_of(high)
+
+    def _limited(
+        self, run: Run, start: int, stop: int, left: int | None
+    ) -> tuple[int, int, int | None]:
+        """Cut a stretch to the records that the limit leaves."""
+        if left is None:
+            return start, stop, None
+        rows = run.selection.rows[start:stop]
+        records, firsts = np.unique(rows, return_index=True)
+        if len(records) <= left:
+            return start, stop, left - len(records)
+        self.has_next = True
+        if self._reverse:
+            return start + int(firsts[len(records) - left]), stop, 0
+        return start, start + int(firsts[left]), 0
+
+    async def _messages(self, run: Run, start: int, stop: int) -> AsyncIterator[Frames]:
+        block = await self._observer.reading.frames(run, self._view, self._codec, self._content)
+        while start < stop:
+            if self._reverse:
+                frames, stop = self._backwards(block, start, stop)
+                yield frames
+            else:
+                data, end = block.take(start, stop - start, self._message_bytes)
+                yield Frames(data, end - start, block.coordinates(end - 1))
+                start = end
+
+    def _backwards(self, block: FrameBlock, start: int, stop: int) -> tuple[Frames, int]:
+        parts: list[bytes] = []
+        size = 0
+        while stop > start and (not parts or size + block.size(stop - 1) <= self._message_bytes):
+            stop -= 1
+            parts.append(block.frame(stop))
+            size += len(parts[-1])
+        return Frames(b"".join(parts), len(parts), block.coordinates(stop)), stop
+
+    async def _rows(self) -> _Range:
+        """Return the first mark of the range and the first behind it."""
+        bounds, view, reading = self._bounds, self._view, self._observer.reading
+        low = await self._low()
+        high_position = Position(self.anchor + 1, 0)
+        if bounds.until is not None:
+            high_position = min(high_position, bounds.until)
+        if bounds.until_time is not None:
+            high_position = min(high_position, Position(view.version_at(bounds.until_time), 0))
+        high = Mark(await reading.row_of(view, high_position))
+        if bounds.before is not None:
+            position, ordinal = bounds.before
+            row = await reading.row_of(view, position)
+            exact = row < view.end_row and await reading.position_of(view, row) == position
+            high = min(high, Mark(row, ordinal if exact else 0))
+        return _Range(low, max(low, high))
+
+    async def _low(self) -> Mark:
+        view, start = self._view, self._bounds.lower
+        if start is None:
+            start = Since(Position(0, 0))
+        if isinstance(start, Since) and start.position.version == 0:
+            return Mark(await self._observer.reading.row_of(view, view.oldest))
+        mark, _, _ = await self._observer.resolve(start)
+        return mark

@@ -1,0 +1,304 @@
+"""The observer of one catalog: tails its log, routes what is published, keeps its publishers.
+
+It routes a batch only once it is published and yields after each, so nothing unpublished is ever in
+memory and one large commit delays nobody for longer than a batch. ``routed`` is the one number that
+all rings of the catalog share: every publisher's ring covers [its floor, routed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from tailrace.criteria import After, FromTime, Since, canonical
+from tailrace.cursor import Cursor
+from tailrace.errors import CatalogReplaced, LogCorrupted, PositionCompacted, TailraceError
+from tailrace.position import END, FIRST, Position
+from tailrace_server.capture.intake import SafePoint
+from tailrace_server.capture.predicate import Predicate
+from tailrace_server.capture.publisher import Publisher
+from tailrace_server.capture.reading import first_position, past
+from tailrace_server.capture.router import Router
+from tailrace_server.capture.run import Mark, Run
+from tailrace_server.capture.statistics import ObserverStatistics
+from tailrace_server.capture.subscription import Acknowledgement, Subscription
+from tailrace_server.wal.batch import SegmentMissing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from tailrace.criteria import Criteria, Start
+    from tailrace_server.capture.counters import Counters
+    from tailrace_server.capture.reading import CatalogReading
+    from tailrace_server.capture.rings import RingBudget
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.capture.subscription import Delivery
+    from tailrace_server.wal.commit_log import LogView
+
+
+class Observer:
+    """One catalog as subscribers see it. Lives on the event loop; ``run`` is its task."""
+
+    def __init__(
+        self,
+        view: LogView,
+        reading: CatalogReading,
+        refresh: Callable[[], Awaitable[LogView | None]],
+        settings: EngineSettings,
+        counters: Counters,
+        rings: RingBudget,
+    ) -> None:
+        """Begin at the end of a view: what is older is read from the log by who wants it."""
+        self.view = view
+        """What is published; replaced as a whole, in one step."""
+        self.reading = reading
+        self.routed = view.end_row
+        """First row that the live path has not seen."""
+        self.routed_position = Position(view.published, END)
+        """Nothing at or before it is still to be routed."""
+        self._refresh = refresh
+        self._settings = settings
+        self._counters = counters
+        self._rings = rings
+        self._router = Router()
+        self._publishers: dict[int, Publisher] = {}
+        self._by_criteria: dict[tuple[Criteria, ...], Publisher] = {}
+        self._ids = count()
+        self._ended: TailraceError | None = None
+        self.batches_unreadable = 0
+
+    @property
+    def newest(self) -> Position:
+        """The end of what is published."""
+        return Position(self.view.published, END)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions of the catalog, now."""
+        return [each for one in self._publishers.values() for each in one.subscriptions]
+
+    async def run(self, views: AsyncIterator[LogView]) -> None:
+        """Follow the log until its tailer ends, and end all subscriptions with its error then."""
+        try:
+            await self._route_published()
+            async for view in views:
+                self.view = view
+                await self._route_published()
+        except TailraceError as error:
+            self.end(error)
+            raise
+
+    async def subscribe(
+        self, criteria: Sequence[Criteria], start: Start | None, delivery: Delivery
+    ) -> Subscription:
+        """Resolve a start and attach a subscription.
+
+        Raises:
+            PositionCompacted: The start lies below the oldest retained position.
+            CatalogReplaced: The cursor belongs to another log.
+        """
+        wanted = canonical(criteria)
+        mark, waits_for, before = await self.resolve(start)
+        # From here to the end in one step: nothing is published, routed or closed in between.
+        if self._ended is not None:
+            raise self._ended
+        if start is None:
+            mark, before = Mark(self.view.end_row), self._end_point()
+        publisher = self._by_criteria.get(wanted) or self._open_publisher(wanted)
+        acknowledgement = self._acknowledge(before, waits_for, delivery)
+        self._counters.subscriptions_opened += 1
+        return Subscription(
+            acknowledgement,
+            self,
+            publisher,
+            delivery,
+            self._counters,
+            start=mark,
+            before=before,
+            waits_for=waits_for,
+        )
+
+    def detach(self, subscription: Subscription, publisher: Publisher) -> None:
+        """Remove a subscription; a publisher without any is closed at once."""
+        publisher.detach(subscription)
+        if not publisher.subscriptions and publisher.id in self._publishers:
+            del self._publishers[publisher.id]
+            del self._by_criteria[publisher.predicate.identity]
+            self._router.remove(publisher.id)
+            publisher.ring.forget_all()
+
+    def end(self, error: TailraceError) -> None:
+        """End all subscriptions with an error and take no more."""
+        self._ended = error
+        for subscription in self.subscriptions:
+            subscription.end(error)
+
+    async def recover(self, missing: SegmentMissing, row: int) -> None:
+        """See the newest view, in which ``row`` stands elsewhere.
+
+        Raises:
+            LogCorrupted: The newest view still names the file that is missing.
+            PositionCompacted: The row was trimmed.
+        """
+        view = await self._refresh()
+        if view is not None:
+            self.view = view
+        view = self.view
+        if not len(view) or row < view.batch(0).first_row:
+            raise PositionCompacted(Position(0, 0), view.oldest, self.newest)
+        if row < view.end_row and view.batch(view.find_row(row)).segment.path == missing.path:
+            raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
+
+    def statistics(self) -> ObserverStatistics:
+        """Return the figures of this moment."""
+        publishers = self._publishers.values()
+        return ObserverStatistics(
+            catalog=self.view.name,
+            uuid=self.view.uuid,
+            published=self.view.published,
+            committed=self.view.committed,
+            records=self.view.end_row,
+            records_routed=self.routed,
+            publishers=len(publishers),
+            subscriptions=sum(len(each.subscriptions) for each in publishers),
+            batches_unreadable=self.batches_unreadable,
+            ring_bytes=sum(each.ring.bytes for each in publishers),
+        )
+
+    def publishers(self) -> tuple[Publisher, ...]:
+        """Return the publishers of this moment."""
+        return tuple(self._publishers.values())
+
+    async def _route_published(self) -> None:
+        while self.routed < self.view.end_row:
+            if not self._publishers:
+                self.routed, self.routed_position = self.view.end_row, self.newest
+                return
+            try:
+                await self._route_batch()
+            except SegmentMissing as missing:
+                await self._route_elsewhere(missing)
+            except LogCorrupted:
+                self._leave_out()
+            await asyncio.sleep(0)
+
+    async def _route_batch(self) -> None:
+        view = self.view
+        ref = view.batch(view.find_row(self.routed))
+        grouped = await self.reading.grouped(ref)
+        images = await self.reading.images(ref, view) if self._router.needs_images else _NO_IMAGES
+        for id, selection in self._router.route(grouped, images):
+            first = first_position(grouped, int(selection.rows[0]))
+            publisher = self._publishers[id]
+            publisher.append(Run(ref, selection, first))
+        self._pass(ref.first_row + ref.rows, ref.last)
+
+    def _pass(self, row: int, position: Position) -> None:
+        self.routed = row
+        at_end = row == self.view.end_row
+        self.routed_position = self.newest if at_end else position
+
+    async def _route_elsewhere(self, missing: SegmentMissing) -> None:
+        try:
+            await self.recover(missing, self.routed)
+        except (LogCorrupted, PositionCompacted):
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Leave a batch that cannot be read to the log's readers: who needs it gets its error."""
+        self.batches_unreadable += 1
+        view = self.view
+        row = max(self.routed, view.batch(0).first_row)
+        ref = view.batch(view.find_row(row))
+        self._pass(ref.first_row + ref.rows, ref.last)
+        for publisher in self.publishers():
+            publisher.skip_to(self.routed)
+
+    async def resolve(self, start: Start | None) -> tuple[Mark, Position | None, SafePoint]:
+        """Return the first mark, the position still waited for if any, and the point before it."""
+        view = self.view
+        match start:
+            case None:
+                return Mark(view.end_row), None, self._end_point()
+            case Since(position):
+                wanted = max(position, FIRST) if position.version else view.oldest
+                ordinal = 0
+            case FromTime(timestamp):
+                wanted, ordinal = self._at_time(view, timestamp), 0
+            case After(cursor):
+                self._refuse_foreign(cursor)
+                ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
+                wanted = cursor.position if ordinal else past(cursor.position)
+        if wanted < view.oldest:
+            raise PositionCompacted(wanted, view.oldest, self.newest)
+        row = await self.reading.row_of(view, wanted)
+        before = SafePoint(row, *wanted.preceding())
+        if ordinal:
+            before = SafePoint(row, *wanted, ordinal - 1)
+        if row == view.end_row and wanted.version > view.published:
+            return Mark(row), wanted, before
+        if ordinal and await self._stands_at(view, row, wanted):
+            return Mark(row, ordinal), None, before
+        return Mark(row), None, before
+
+    def _at_time(self, view: LogView, timestamp: int) -> Position:
+        """Return the first position at or after a time; trimmed time is refused, not skipped."""
+        wanted = Position(view.version_at(timestamp), 0)
+        trimmed = view.oldest > FIRST
+        if trimmed and len(view) and timestamp < view.timestamp_of(view.oldest.version):
+            raise PositionCompacted(wanted.preceding(), view.oldest, self.newest)
+        return wanted
+
+    async def _stands_at(self, view: LogView, row: int, wanted: Position) -> bool:
+        return row < view.end_row and await self.reading.position_of(view, row) == wanted
+
+    def _refuse_foreign(self, cursor: Cursor) -> None:
+        if cursor.catalog_uuid != self.view.uuid:
+            raise CatalogReplaced(self.view.name, cursor.catalog_uuid, self.view.uuid)
+
+    def _end_point(self) -> SafePoint:
+        return SafePoint(self.view.end_row, *self.newest)
+
+    def _open_publisher(self, criteria: tuple[Criteria, ...]) -> Publisher:
+        publisher = Publisher(
+            next(self._ids), Predicate(criteria), self.routed, self._settings, self._rings
+        )
+        self._publishers[publisher.id] = publisher
+        self._by_criteria[criteria] = publisher
+        self._router.add(publisher.id, publisher.predicate)
+        return publisher
+
+    def _acknowledge(
+        self, before: SafePoint, waits_for: Position | None, delivery: Delivery
+    ) -> Acknowledgement:
+        cursor = Cursor(self.view.uuid, *before[1:])
+        start = waits_for
+        if start is None:
+            start = cursor.position if cursor.ordinal != END else past(cursor.position)
+        return Acknowledgement(
+            subscription_id=uuid4().hex,
+            catalog=self.view.name,
+            catalog_uuid=self.view.uuid,
+            start=start,
+            resume_cursor=cursor,
+            published=self.view.published,
+            heartbeat_interval_s=delivery.heartbeat_interval_s,
+            queue_captures=delivery.queue_captures,
+            message_bytes=delivery.message_bytes,
+            max_message_bytes=delivery.max_message_bytes,
+        )
+
+
+class _NoImages:
+    """For routers whose predicates read heads only."""
+
+    def after(self) -> object:
+        raise AssertionError("no predicate asked for images")
+
+    def schema_of(self, version: int) -> object:
+        raise AssertionError("no predicate asked for a schema")
+
+
+_NO_IMAGES = _NoImages()

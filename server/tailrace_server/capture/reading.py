@@ -1,0 +1,252 @@
+"""Reading one catalog's log for the engine: every read goes through the batch cache, in reader threads.
+
+Scans come in *windows*: stretches of neighbouring batches with fixed borders, so that laggards at
+near positions ask for the same window and share one reading of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from tailrace.position import END, Position
+from tailrace_server.capture.cache import Kind
+from tailrace_server.capture.classes import GroupedHead, group
+from tailrace_server.capture.frames import FrameBlock, body_columns, encode
+from tailrace_server.capture.run import Run, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+    from uuid import UUID
+
+    import pyarrow as pa
+
+    from tailrace.criteria import Content
+    from tailrace.schema import Schema
+    from tailrace_server.capture.cache import BatchCache
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.predicate import Predicate
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.wal.batch import BatchReader
+    from tailrace_server.wal.commit_log import BatchRef, LogView
+
+_DENSE: int = 4
+"""A selection of at least one record in so many is served from frames of its whole batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Body columns of one batch."""
+
+    columns: dict[str, pa.BinaryArray]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a predicate matched in one window of the log."""
+
+    runs: tuple[Run, ...]
+    first_row: int
+    """First row of the window; it may lie before the row that was asked for."""
+    end_row: int
+    """First row behind the window."""
+    end: Position
+    """Position of the last record in it."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchImages:
+    """The images of one batch for a predicate that asks for columns; reads them when first asked."""
+
+    read_after: Callable[[], pa.BinaryArray]
+    schemas: Callable[[int], Schema]
+
+    def after(self) -> pa.BinaryArray:
+        """Return the ``after`` images."""
+        return self.read_after()
+
+    def schema_of(self, version: int) -> Schema:
+        """Return the schema that a version was written with."""
+        return self.schemas(version)
+
+
+class CatalogReading:
+    """Reads of one catalog; the loop calls it, reader threads do the work."""
+
+    def __init__(
+        self,
+        uuid: UUID,
+        reader: BatchReader,
+        cache: BatchCache,
+        settings: EngineSettings,
+    ) -> None:
+        """Bind a catalog's reader to the process's cache."""
+        self._uuid = uuid
+        self._reader = reader
+        self._cache = cache
+        self._settings = settings
+
+    async def grouped(self, ref: BatchRef) -> GroupedHead:
+        """Return a batch's head, grouped by class."""
+        key = (self._uuid, ref.key)
+        return await self._cache.get(Kind.HEAD, key, partial(self._load_grouped, ref))
+
+    async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
+        """Return a batch's ``after`` images, read now."""
+        bodies = await self._cache.get(
+            Kind.BODY,
+            (self._uuid, ref.key, ("after",)),
+            partial(self._load_bodies, ref, ("after",)),
+        )
+        return BatchImages(lambda: bodies.columns["after"], view.schema_of)
+
+    async def row_of(self, view: LogView, position: Position) -> int:
+        """Return the row of the first published record at or after a position; the end if there is none."""
+        place = view.find(position)
+        if place >= len(view):
+            return view.end_row
+        ref = view.batch(place)
+        if position <= ref.first:
+            return ref.first_row
+        head = (await self.grouped(ref)).head
+        start = int(np.searchsorted(head.versions, position.version))
+        stop = int(np.searchsorted(head.versions, position.version, "right"))
+        start += int(np.searchsorted(head.indexes[start:stop], position.index))
+        return ref.first_row + start
+
+    async def position_of(self, view: LogView, row: int) -> Position:
+        """Return the position of a published record by its row."""
+        ref = view.batch(view.find_row(row))
+        if row == ref.first_row:
+            return ref.first
+        head = (await self.grouped(ref)).head
+        offset = row - ref.first_row
+        return Position(int(head.versions[offset]), int(head.indexes[offset]))
+
+    async def scan(self, view: LogView, row: int, predicate: Predicate) -> Scan:
+        """Return what a predicate matches in the window that holds ``row``; it may begin before it."""
+        refs = self._window(view, row)
+        key = (self._uuid, predicate.identity, refs[0].key, refs[-1].key)
+        return await self._cache.get(
+            Kind.SCAN, key, partial(self._load_scan, view, refs, predicate)
+        )
+
+    def _window(self, view: LogView, row: int) -> tuple[BatchRef, ...]:
+        """Return the batches of the window that holds a row: a fixed number of small ones, fewer large ones."""
+        place = view.find_row(row)
+        size = max(
+            1, min(self._settings.scan_batches, self._settings.scan_rows // view.batch(place).rows)
+        )
+        size = 1 << (size.bit_length() - 1)  # borders of different sizes fall together
+        start = place - place % size
+        return tuple(view.batch(each) for each in range(start, min(start + size, len(view))))
+
+    def ready_frames(self, run: Run, codec: Codec, content: Content) -> FrameBlock | None:
+        """Return a run's frames if no reading is needed for them."""
+        key = self._frames_key(run.batch, run.selection.identity, codec, content)
+        block = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, key))
+        if block is None and run.selection.names is None:
+            all_frames = self._frames_key(run.batch, None, codec, content)
+            of_batch = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, all_frames))
+            if of_batch is not None:
+                block = of_batch.pick(run.selection, self._settings.message_bytes)
+                self._cache.put(Kind.FRAMES, key, block)
+        return block
+
+    async def frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
+        """Return a run's frames, encoded once for all who want the same content."""
+        while True:
+            block = self.ready_frames(run, codec, content)
+            if block is not None:
+                return block
+            key, load = self._frames_job(run, view, codec, content)
+            block = await self._cache.get(Kind.FRAMES, key, load)
+            if key[2] == run.selection.identity:
+                return block
+            return block.pick(run.selection, self._settings.message_bytes)
+
+    def prefetch_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> None:
+        """Begin to encode a run that is about to be sent."""
+        if self.ready_frames(run, codec, content) is None:
+            key, load = self._frames_job(run, view, codec, content)
+            self._cache.prefetch(Kind.FRAMES, key, load)
+
+    def _frames_job(
+        self, run: Run, view: LogView, codec: Codec, content: Content
+    ) -> tuple[tuple[UUID, Hashable, Hashable, str, Content], Callable[[], FrameBlock]]:
+        """Decide whether to encode the run alone or its whole batch, which others will want too."""
+        selection = run.selection
+        dense = len(selection) * _DENSE >= run.batch.rows and selection.names is None
+        if dense and selection.identity is not None:
+            selection = whole(run.batch.rows)
+        key = self._frames_key(run.batch, selection.identity, codec, content)
+        wanted = Run(run.batch, selection, run.first)
+        return key, partial(self._load_frames, wanted, view, codec, content)
+
+    def _frames_key(
+        self, ref: BatchRef, identity: Hashable, codec: Codec, content: Content
+    ) -> tuple[UUID, Hashable, Hashable, str, Content]:
+        return (self._uuid, ref.key, identity, codec.name, content)
+
+    # From here on: reader threads.
+
+    def _head(self, ref: BatchRef) -> GroupedHead:
+        held = self._cache.peek(Kind.HEAD, (self._uuid, ref.key))
+        return self._load_grouped(ref) if held is None else cast("GroupedHead", held)
+
+    def _load_grouped(self, ref: BatchRef) -> GroupedHead:
+        return group(self._reader.head(ref))
+
+    def _load_bodies(self, ref: BatchRef, names: Sequence[str]) -> Bodies:
+        columns = self._reader.body(ref, names)
+        return Bodies(columns, sum(column.nbytes for column in columns.values()))
+
+    def _bodies(self, ref: BatchRef, names: tuple[str, ...]) -> Bodies:
+        held = self._cache.peek(Kind.BODY, (self._uuid, ref.key, names))
+        return self._load_bodies(ref, names) if held is None else cast("Bodies", held)
+
+    def _load_scan(self, view: LogView, refs: tuple[BatchRef, ...], predicate: Predicate) -> Scan:
+        runs = []
+        for ref in refs:
+            grouped = self._head(ref)
+            images = BatchImages(
+                lambda ref=ref: self._bodies(ref, ("after",)).columns["after"],  # type: ignore[misc]
+                view.schema_of,
+            )
+            selection = predicate.select(grouped, images)
+            if len(selection):
+                runs.append(Run(ref, selection, first_position(grouped, int(selection.rows[0]))))
+        last = refs[-1]
+        nbytes = 200 + sum(run.nbytes for run in runs)
+        return Scan(tuple(runs), refs[0].first_row, last.first_row + last.rows, last.last, nbytes)
+
+    def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
+        names = body_columns(content)
+        return encode(
+            self._head(run.batch).head,
+            self._bodies(run.batch, names).columns if names else {},
+            run.selection,
+            codec=codec,
+            catalog_uuid=self._uuid,
+            timestamps_of=view.timestamps_of,
+            schema_of=view.schema_of,
+            message_bytes=self._settings.message_bytes,
+        )
+
+
+def first_position(grouped: GroupedHead, offset: int) -> Position:
+    """Return the position of a record of a batch."""
+    head = grouped.head
+    return Position(int(head.versions[offset]), int(head.indexes[offset]))
+
+
+def past(position: Position) -> Position:
+    """Return the first position that can follow a record."""
+    if position.index >= END:
+        return Position(position.version + 1, 0)
+    return Position(position.version, position.index + 1)

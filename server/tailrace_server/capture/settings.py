@@ -1,0 +1,84 @@
+"""Every bound of the engine, with its unit and reason; docs/settings.md is made from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def setting(default: Any, unit: str, reason: str) -> Any:
+    """Return a dataclass field that documents itself."""
+    return field(default=default, metadata={"unit": unit, "reason": reason})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Bounds of one engine, that is, of one server process."""
+
+    memory_bytes: int = setting(
+        1 << 30,
+        "bytes",
+        "what the process may hold in anonymous memory; the batch cache takes what all else leaves, "
+        "as measured",
+    )
+    ring_captures: int = setting(
+        250_000,
+        "captures",
+        "a commit of 100,000 rows fits twice, so that it sends nobody to the log",
+    )
+    ring_bytes: int = setting(
+        1 << 20, "bytes", "4 bytes a capture, or nothing where a whole batch matches"
+    )
+    rings_bytes: int = setting(
+        128 << 20,
+        "bytes",
+        "all rings together, so that 100,000 publishers stay inside the memory budget",
+    )
+    queue_captures: int = setting(
+        20_000, "captures", "what a subscription may have taken from its ring and not delivered"
+    )
+    queue_bytes: int = setting(256 << 10, "bytes", "the same in bytes of row references")
+    message_bytes: int = setting(
+        64 << 10,
+        "bytes",
+        "where a message is cut: cost is per message up to here, memory per stalled stream beyond",
+    )
+    max_message_bytes: int = setting(
+        4 << 20,
+        "bytes",
+        "a capture above it comes as a header with omitted_bytes; gRPC's own default limit",
+    )
+    heartbeat_interval_s: float = setting(
+        10.0,
+        "seconds",
+        "proof of life, and the pace at which a quiet filter's resume cursor advances",
+    )
+    send_deadline_s: float = setting(
+        60.0,
+        "seconds",
+        "how long a write may stay blocked before the subscription ends as too slow",
+    )
+    stop_deadline_s: float = setting(
+        10.0, "seconds", "how long a graceful stop waits for subscribers to take their last message"
+    )
+    scan_batches: int = setting(
+        32, "batches", "how much of the log one resync step reads before others have their turn"
+    )
+    scan_rows: int = setting(65_536, "records", "the same in records, where commits were large")
+    reader_threads: int = setting(
+        2,
+        "threads",
+        "file reads and encoding leave the event loop; two hide one disk read behind another",
+    )
+    reopen_interval_s: float = setting(
+        2.0, "seconds", "how soon a catalog whose log could not be read is tried again"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionLimits:
+    """What one subscription may ask of the bounds; None takes the engine's."""
+
+    queue_captures: int | None = None
+    max_message_bytes: int | None = None
+    heartbeat_interval_s: float | None = None

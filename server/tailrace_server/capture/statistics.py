@@ -1,0 +1,86 @@
+"""Figures of the engine's parts, as frozen records: the same numbers feed /metrics and the logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tailrace.position import Position
+    from tailrace_server.capture.cache import CacheStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatistics:
+    """One subscription, now."""
+
+    subscription_id: str
+    mode: str
+    """``live`` or ``resync``."""
+    demand: int | None
+    """Captures requested and not yet delivered; None: the transport's flow control is the demand."""
+    delivered: int
+    """Captures handed to the transport."""
+    delivered_bytes: int
+    position: Position
+    """Everything that matches at or before it has been handed over."""
+    queued: int
+    """Captures taken from ring or log and not yet handed over."""
+    lag_records: int
+    """Records published behind the position."""
+    resyncs: int
+    """How often it fell from live into resync."""
+    returns: int
+    """How often it came back live."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatistics:
+    """One publisher, now."""
+
+    criteria: str
+    subscriptions: int
+    ring_captures: int
+    ring_bytes: int
+    ring_evicted: int
+    """Captures evicted while somebody may still have wanted them, since it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverStatistics:
+    """One catalog's observer, now."""
+
+    catalog: str
+    uuid: UUID
+    published: int
+    """Highest published version seen."""
+    committed: int
+    """Highest committed version seen."""
+    records: int
+    """Published records, trimmed ones included."""
+    records_routed: int
+    """How far the live path has come, as a running number."""
+    publishers: int
+    subscriptions: int
+    batches_unreadable: int
+    """Batches that the live path had to leave out, since it began."""
+    ring_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """The whole engine: what is now, and counters since it began."""
+
+    observers: tuple[ObserverStatistics, ...]
+    cache: CacheStatistics
+    subscriptions: int
+    subscriptions_opened: int
+    subscriptions_failed: int
+    """Ended by an error, whoever's doing."""
+    captures_delivered: int
+    bytes_delivered: int
+    heartbeats_sent: int
+    resyncs: int
+    returns: int

@@ -1,0 +1,403 @@
+"""A subscription: what one subscriber is sent, in order, as fast as it takes it.
+
+The transport pulls: each ``receive`` returns the next message, and while nobody calls it nothing is
+read, encoded or kept for this subscriber beyond its queue of references. So a subscriber that stops
+reading costs its bound, and nobody waits for it.
+
+::
+
+    receive ─▶ ended? ─▶ heartbeat due? ─▶ demand? ─▶ queue ─▶ frames ─▶ message
+                                              │         │ empty
+                                              │         ├─ refill from the ring
+                                              │         ├─ overrun: one window of the log
+                                              └─ wait ◀─┴─ caught up
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace.capture import Heartbeat
+from tailrace.criteria import Content
+from tailrace.cursor import Cursor
+from tailrace.errors import (
+    InternalError,
+    InvalidRequest,
+    PositionCompacted,
+    ServerStopping,
+    SubscriptionClosed,
+    TailraceError,
+)
+from tailrace.position import Position
+from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.intake import Intake, Outcome, SafePoint
+from tailrace_server.capture.run import Mark
+from tailrace_server.capture.statistics import SubscriptionStatistics
+from tailrace_server.wal.batch import SegmentMissing
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.counters import Counters
+    from tailrace_server.capture.frames import FrameBlock
+    from tailrace_server.capture.intake import Slice
+    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.publisher import Publisher
+
+_DEMAND_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """What the server made of a subscribe; always the first message."""
+
+    subscription_id: str
+    catalog: str
+    catalog_uuid: UUID
+    start: Position
+    """First position that can come, inclusive."""
+    resume_cursor: Cursor
+    """The cursor that stands just before the start."""
+    published: int
+    """The watermark when the start was resolved."""
+    heartbeat_interval_s: float
+    queue_captures: int
+    message_bytes: int
+    max_message_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a subscription wants to be served; resolved, nothing left open."""
+
+    content: Content
+    codec: Codec
+    demand: int | None
+    queue_captures: int
+    message_bytes: int
+    max_message_bytes: int
+    heartbeat_interval_s: float
+
+
+class Subscription:
+    """One subscriber's link. Lives on the event loop; one task at a time may call ``receive``."""
+
+    __slots__ = (
+        "__weakref__",
+        "_counters",
+        "_delivered",
+        "_delivered_bytes",
+        "_delivery",
+        "_demand",
+        "_heartbeat_at",
+        "_intake",
+        "_observer",
+        "_publisher",
+        "_start_row",
+        "_terminal",
+        "_waiter",
+        "_waits_for",
+        "acknowledgement",
+    )
+
+    def __init__(
+        self,
+        acknowledgement: Acknowledgement,
+        observer: Observer,
+        publisher: Publisher,
+        delivery: Delivery,
+        counters: Counters,
+        *,
+        start: Mark,
+        before: SafePoint,
+        waits_for: Position | None,
+    ) -> None:
+        """Attach to a publisher; called by the observer, which resolved the start."""
+        self.acknowledgement = acknowledgement
+        self._observer = observer
+        self._publisher = publisher
+        self._delivery = delivery
+        self._counters = counters
+        self._intake = Intake(start, before, captures_max=delivery.queue_captures)
+        self._start_row = before.rows
+        self._waits_for = waits_for
+        """A start that is not published yet; None once it is."""
+        self._demand = delivery.demand
+        self._terminal: TailraceError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._heartbeat_at = asyncio.get_running_loop().time() + delivery.heartbeat_interval_s
+        self._delivered = 0
+        self._delivered_bytes = 0
+        publisher.attach(self)
+
+    async def receive(self) -> Frames | Heartbeat:
+        """Return the next message: captures, or a heartbeat that stands between them.
+
+        A cancelled call takes nothing: the next one returns what it would have.
+
+        Raises:
+            TailraceError: The subscription has ended; the same error at every further call.
+        """
+        while True:
+            if self._terminal is not None:
+                raise self._terminal
+            now = asyncio.get_running_loop().time()
+            if now >= self._heartbeat_at:
+                return self._heartbeat(now)
+            if self._demand == 0:
+                await self._wait()
+                continue
+            try:
+                message = await self._advance()
+            except SegmentMissing as missing:
+                await self._read_again(missing)
+            except TailraceError as error:
+                self.end(error)
+            except Exception as error:  # ends this subscription, nobody else's
+                self.end(_internal(error))
+            else:
+                if message is not None:
+                    return message
+
+    def request(self, n: int) -> None:
+        """Add demand for ``n`` captures; adds up and saturates.
+
+        Raises:
+            InvalidRequest: ``n`` is not positive; the subscription has ended with the same error
+            (rule 3.9).
+        """
+        if self._terminal is not None:
+            return
+        if n <= 0:
+            error = InvalidRequest(
+                f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
+            )
+            self.end(error)
+            raise error
+        self._demand = min((self._demand or 0) + n, _DEMAND_MAX)
+        self.wake()
+
+    def cancel(self) -> None:
+        """End without a terminal signal; whatever was queued is dropped. Idempotent."""
+        if self._terminal is None:
+            self._finish(SubscriptionClosed("the subscription was cancelled"))
+
+    def end(self, error: TailraceError) -> None:
+        """End with an error that ``receive`` raises; nothing after it. Idempotent."""
+        if self._terminal is None:
+            self._counters.subscriptions_failed += 1
+            self._finish(error)
+
+    def stop(self) -> None:
+        """End because the server stops, with the cursor to resume from."""
+        cursor = str(self.resume_cursor())
+        self.end(ServerStopping(f"the server is stopping; resume after {cursor}", cursor))
+
+    def wake(self) -> None:
+        """Let a waiting ``receive`` look again."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def resume_cursor(self) -> Cursor:
+        """Return the cursor behind everything that was handed over, as far as is safe."""
+        return Cursor(self.acknowledgement.catalog_uuid, *self._safe_point()[1:])
+
+    def statistics(self) -> SubscriptionStatistics:
+        """Return the figures of this moment."""
+        safe = self._safe_point()
+        return SubscriptionStatistics(
+            subscription_id=self.acknowledgement.subscription_id,
+            mode=self._intake.mode.value,
+            demand=self._demand,
+            delivered=self._delivered,
+            delivered_bytes=self._delivered_bytes,
+            position=Position(safe.version, safe.index),
+            queued=self._intake.queued,
+            lag_records=max(0, self._observer.view.end_row - safe.rows),
+            resyncs=self._intake.resyncs,
+            returns=self._intake.returns,
+        )
+
+    async def _advance(self) -> Frames | None:
+        """Do one thing that brings the next message nearer; return it if it is ready."""
+        intake = self._intake
+        if self._waits_for is not None:
+            await self._resolve_start(self._waits_for)
+            return None
+        if intake.queue:
+            return await self._deliver()
+        match self._refill():
+            case Outcome.OVERRUN:
+                await self._read_log()
+            case Outcome.CAUGHT_UP:
+                self._publisher.caught_up(self)
+                await self._wait()
+            case Outcome.FILLED:
+                pass
+        return None
+
+    async def _read_again(self, missing: SegmentMissing) -> None:
+        """Go on by position: what the queue refers to was compacted, or is gone for good."""
+        self._intake.put_back()
+        try:
+            await self._observer.recover(missing, self._intake.next.row)
+        except TailraceError as error:
+            self.end(error)
+
+    def _refill(self) -> Outcome:
+        intake = self._intake
+        before = intake.resyncs, intake.returns
+        outcome = intake.refill(self._publisher.ring, self._observer.routed)
+        self._counters.resyncs += intake.resyncs - before[0]
+        self._counters.returns += intake.returns - before[1]
+        return outcome
+
+    async def _read_log(self) -> None:
+        observer, intake = self._observer, self._intake
+        view = observer.view
+        oldest_row = view.batch(0).first_row if len(view) else view.end_row
+        if intake.next.row < oldest_row:
+            safe = self._safe_point()
+            raise PositionCompacted(
+                Position(safe.version, safe.index), view.oldest, observer.newest
+            )
+        scan = await observer.reading.scan(view, intake.next.row, self._publisher.predicate)
+        if self._terminal is None:
+            intake.accept(scan)
+
+    async def _resolve_start(self, start: Position) -> None:
+        """Turn a start that lay above the newest record into a mark, once it is published."""
+        view = self._observer.view
+        if view.published < start.version:
+            self._publisher.caught_up(self)
+            await self._wait()
+            return
+        row = await self._observer.reading.row_of(view, start)
+        self._waits_for = None
+        self._start_row = row
+        before = SafePoint(row, *start.preceding())
+        self._intake = Intake(Mark(row), before, captures_max=self._delivery.queue_captures)
+
+    async def _deliver(self) -> Frames | None:
+        """Join what is ready, from the first slice on, to one message.
+
+        All waiting comes before the first capture leaves the queue, so a cancelled call takes
+        nothing.
+        """
+        first = self._intake.queue[0]
+        block = await self._block(first)
+        if self._terminal is not None:
+            return None
+        delivery = self._delivery
+        data, stop = block.take(first.start, self._room(first, 0), delivery.message_bytes)
+        if len(data) > delivery.max_message_bytes:
+            data = await self._header_only(first, len(data))
+            if self._terminal is not None:
+                return None
+        parts, size, count = [data], len(data), stop - first.start
+        last = self._consume(first, block, stop)
+        while (ready := self._next_ready(size, count)) is not None:
+            slice, block = ready
+            data, stop = block.take(
+                slice.start, self._room(slice, count), delivery.message_bytes - size
+            )
+            if size + len(data) > delivery.message_bytes:
+                break
+            parts.append(data)
+            size += len(data)
+            count += stop - slice.start
+            last = self._consume(slice, block, stop)
+        return self._hand_over(b"".join(parts) if len(parts) > 1 else parts[0], count, last)
+
+    def _room(self, slice: Slice, count: int) -> int:
+        room = slice.stop - slice.start
+        return room if self._demand is None else min(room, self._demand - count)
+
+    def _consume(self, slice: Slice, block: FrameBlock, stop: int) -> tuple[int, int, int]:
+        last = block.coordinates(stop - 1)
+        self._intake.deliver(stop - slice.start, last)
+        return last
+
+    def _next_ready(self, size: int, count: int) -> tuple[Slice, FrameBlock] | None:
+        """Return the next slice and its frames, if the message has room and nothing must be read."""
+        queue = self._intake.queue
+        if not queue or size >= self._delivery.message_bytes or count == self._demand:
+            return None
+        run, delivery, observer = queue[0].run, self._delivery, self._observer
+        block = observer.reading.ready_frames(run, delivery.codec, delivery.content)
+        if block is None:
+            observer.reading.prefetch_frames(run, observer.view, delivery.codec, delivery.content)
+            return None
+        return queue[0], block
+
+    async def _block(self, slice: Slice, content: Content | None = None) -> FrameBlock:
+        delivery = self._delivery
+        content = delivery.content if content is None else content
+        reading = self._observer.reading
+        ready = reading.ready_frames(slice.run, delivery.codec, content)
+        if ready is not None:
+            return ready
+        return await reading.frames(slice.run, self._observer.view, delivery.codec, content)
+
+    async def _header_only(self, slice: Slice, frame_bytes: int) -> bytes:
+        """Return a capture that is too large for this subscription as its header."""
+        header = (await self._block(slice, Content.HEADER)).frame(slice.start)
+        return self._delivery.codec.with_omitted(header, frame_bytes - len(header))
+
+    def _hand_over(self, data: bytes, count: int, last: tuple[int, int, int]) -> Frames:
+        if self._demand is not None:
+            self._demand -= count
+        self._delivered += count
+        self._delivered_bytes += len(data)
+        self._counters.captures_delivered += count
+        self._counters.bytes_delivered += len(data)
+        if not self._intake.queue and self._intake.next.row >= self._observer.routed:
+            self._publisher.caught_up(self)
+        return Frames(data, count, last)
+
+    def _heartbeat(self, now: float) -> Heartbeat:
+        interval = self._delivery.heartbeat_interval_s
+        self._heartbeat_at = now + interval
+        self._counters.heartbeats_sent += 1
+        safe = self._safe_point()
+        return Heartbeat(
+            published=self._observer.view.published,
+            cursor=Cursor(self.acknowledgement.catalog_uuid, *safe[1:]),
+            records_scanned=max(0, safe.rows - self._start_row),
+            records_matched=self._intake.matched,
+            next_within_s=interval,
+        )
+
+    def _safe_point(self) -> SafePoint:
+        if self._waits_for is not None:
+            return SafePoint(self._start_row, *self._waits_for.preceding())
+        observer = self._observer
+        return self._intake.safe_point(
+            self._publisher.ring, observer.routed, observer.routed_position
+        )
+
+    async def _wait(self) -> None:
+        """Wait for a wake-up or the next heartbeat. Loses nothing: state is looked at again afterwards."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_at(self._heartbeat_at, self.wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _finish(self, terminal: TailraceError) -> None:
+        self._terminal = terminal
+        self._intake.queue.clear()
+        self._observer.detach(self, self._publisher)
+        self.wake()
+
+
+def _internal(error: Exception) -> InternalError:
+    internal = InternalError(f"{type(error).__name__}: {error}")
+    internal.__cause__ = error
+    return internal
