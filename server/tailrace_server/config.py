@@ -1,0 +1,314 @@
+"""Settings of the server process: a TOML file, the environment, flags, the later winning over the earlier.
+
+Every setting is a field of a dataclass that carries its unit and reason; the names of flags,
+variables and file keys, their help, ``serve --print-config`` and docs/settings.md are made from
+these fields, so that none can be forgotten::
+
+    field           file key          variable                  flag
+    ring_captures   ring_captures     TAILRACE_RING_CAPTURES    --ring-captures
+    memory_bytes    memory            TAILRACE_MEMORY           --memory
+
+Bytes may carry a unit (``512MiB``), seconds too (``500ms``, ``2m``). A key that does not exist is
+refused by name, and so is a value out of bounds, with the place that it came from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, create_model
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.capture.settings import EngineSettings, setting
+from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX: Final = "TAILRACE_"
+CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
+Source = Literal["default", "file", "environment", "flag"]
+
+_PLAIN_NAMES: Final = {"memory_bytes": "memory"}
+"""Where what people type differs from the field's name."""
+
+
+class ConfigError(InvalidRequest):
+    """A setting that does not exist or has no such value. The operator's doing; says which and where."""
+
+    code = "CONFIG"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What a server process needs to know besides the engine's bounds."""
+
+    log: Path | None = setting(
+        None, "folder", "the log root, one folder per catalog; there is no safe guess, so name it"
+    )
+    grpc: Address = setting(
+        Address("127.0.0.1", 7411),
+        "host:port",
+        "loopback: whoever may connect may read everything, so opening it up is a decision; "
+        "port 0 takes a free one",
+    )
+    http: Address | None = setting(
+        Address("127.0.0.1", 7412),
+        "host:port",
+        "/health and /metrics; loopback as well, `off` for none",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "name", "a line for each start, end and fault, none for each subscription"
+    )
+    log_format: Literal["auto", "json", "console"] = setting(
+        "auto", "name", "console where stderr is a terminal, else one JSON object a line"
+    )
+    engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting as people meet it."""
+
+    name: str
+    """Key in the file; flag and variable follow from it."""
+    field: str
+    """Name of the dataclass field."""
+    unit: str
+    default: Any
+    reason: str
+
+    @property
+    def flag(self) -> str:
+        """The flag of ``tailrace serve``."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"{PREFIX}{self.name.upper()}"
+
+    def format(self, value: Any) -> str:
+        """Return a value as people write it, in the form that is read back equal."""
+        if value is None:
+            return "off" if self.name == "http" else ""
+        if self.unit == "bytes":
+            return format_bytes(value)
+        return format_seconds(value) if self.unit == "seconds" else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings and where each came from."""
+
+    settings: ServerSettings
+    sources: dict[str, Source]
+    """By setting name."""
+
+
+def described(cls: type) -> tuple[Setting, ...]:
+    """Return the settings that a dataclass declares, in its order; other fields are passed over."""
+    return tuple(
+        Setting(
+            name=_PLAIN_NAMES.get(field.name, field.name),
+            field=field.name,
+            unit=field.metadata["unit"],
+            default=field.default,
+            reason=field.metadata["reason"],
+        )
+        for field in dataclasses.fields(cls)
+        if "unit" in field.metadata
+    )
+
+
+PROCESS: Final = described(ServerSettings)
+ENGINE: Final = described(EngineSettings)
+EVERY: Final = (*PROCESS, *ENGINE)
+
+
+def load(
+    flags: Mapping[str, str | None] | None = None,
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Read the settings from everywhere they may stand.
+
+    Args:
+        flags: Values from the command line by setting name; None = not given.
+        file: The TOML file; None = the one that ``TAILRACE_CONFIG`` names, if it does.
+        environment: Variables; None = those of this process.
+
+    Raises:
+        ConfigError: A value that cannot be taken, a key that does not exist, or a file that cannot be
+            read.
+    """
+    environment = os.environ if environment is None else environment
+    if file is None and environment.get(CONFIG_VARIABLE):
+        file = Path(environment[CONFIG_VARIABLE])
+    given: dict[Source, dict[str, Any]] = {
+        "file": {} if file is None else _read(file),
+        "environment": {
+            each.name: environment[each.variable]
+            for each in EVERY
+            if environment.get(each.variable)
+        },
+        "flag": {name: value for name, value in (flags or {}).items() if value is not None},
+    }
+    sources: dict[str, Source] = {
+        each.name: next(
+            (source for source in _BY_PRIORITY if each.name in given[source]), "default"
+        )
+        for each in EVERY
+    }
+    try:
+        values = _model(given["file"], environment)(**given["flag"])
+    except ValidationError as error:
+        raise ConfigError(_complaint(error, sources, file)) from error
+    engine = EngineSettings(**{each.field: getattr(values, each.name) for each in ENGINE})
+    process = {each.field: getattr(values, each.name) for each in PROCESS}
+    return Loaded(ServerSettings(**process, engine=engine), sources)
+
+
+_BY_PRIORITY: Final[tuple[Source, ...]] = ("flag", "environment", "file")
+
+
+def render(loaded: Loaded) -> str:
+    """Return the settings in effect as a TOML file that says where each came from, and reads back equal."""
+    lines = ["# Settings of `tailrace serve` as they are in effect, and where each came from."]
+    settings = loaded.settings
+    for title, group, owner in (
+        ("the process", PROCESS, settings),
+        ("bounds of the engine", ENGINE, settings.engine),
+    ):
+        lines += ["", f"# {title}"]
+        for each in group:
+            value = getattr(owner, each.field)
+            if value is None and each.name == "log":
+                lines.append("# log: not set")
+                continue
+            entry = f"{each.name} = {_toml(each, value)}"
+            lines.append(f"{entry:<36}# {loaded.sources[each.name]}; {each.unit}")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(each: Setting, value: Any) -> str:
+    if isinstance(value, int | float) and each.unit not in ("bytes", "seconds"):
+        return str(value)
+    text = each.format(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the keys of a TOML file; a list or table in it is an unknown value, not a crash."""
+    try:
+        with file.open("rb") as stream:
+            found = tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError(f"settings file {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"settings file {file}: not TOML: {error}") from error
+    known = {each.name for each in EVERY}
+    for name in found:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"settings file {file}: no setting named {name!r}{hint}")
+    return found
+
+
+class _Base(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        arbitrary_types_allowed=True,
+    )
+
+
+def _model(file: dict[str, Any], environment: Mapping[str, str]) -> type[Any]:
+    """Return the model of all settings, bound to the file's keys and the environment given."""
+
+    class Bound(_Base):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            variables = _Variables(settings_cls)
+            variables.env_vars = {
+                name.lower(): value for name, value in environment.items() if value
+            }
+            return init_settings, variables, InitSettingsSource(settings_cls, file)
+
+    fields: dict[str, Any] = {each.name: (_type(each), each.default) for each in EVERY}
+    model: type[Any] = create_model("Settings", __base__=Bound, **fields)
+    return model
+
+
+class _Variables(EnvSettingsSource):
+    """The environment as a source; a class of its own so that tests may hand in another one."""
+
+
+def _type(each: Setting) -> Any:
+    """Return the annotation that reads and bounds a setting's value."""
+    if each.unit == "bytes":
+        return Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=1 << 62)]
+    if each.unit == "seconds":
+        return Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=86_400)]
+    if each.name == "log":
+        return Annotated[Path | None, BeforeValidator(_folder)]
+    if each.name == "grpc":
+        return Annotated[Address, NoDecode, BeforeValidator(Address.parse)]
+    if each.name == "http":
+        return Annotated[Address | None, NoDecode, BeforeValidator(_address_or_off)]
+    if each.name == "log_level":
+        return Literal["debug", "info", "warning", "error"]
+    if each.name == "log_format":
+        return Literal["auto", "json", "console"]
+    return Annotated[int, Field(ge=1, le=1 << 62)]
+
+
+def _folder(value: object) -> Path | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | Path) or not str(value):
+        raise ValueError("it is the path of a folder")
+    return Path(value).expanduser()
+
+
+def _address_or_off(value: object) -> Address | None:
+    return None if value in (None, "off") else Address.parse(value)
+
+
+def _complaint(error: ValidationError, sources: dict[str, Source], file: Path | None) -> str:
+    """Return pydantic's first finding as one line that names the setting as its writer wrote it."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    each = next((one for one in EVERY if one.name == name), None)
+    if each is None:
+        return f"no setting named {name!r}"
+    wrote = {"flag": each.flag, "environment": each.variable, "file": f"{file}: {each.name}"}
+    where = wrote.get(sources[each.name], each.name)
+    reason = first["msg"].removeprefix("Value error, ")
+    reason = reason[:1].lower() + reason[1:]
+    return f"{where}: {first['input']!r} cannot be used: {reason}"

@@ -1,0 +1,64 @@
+"""Structured logs on stderr: one event a line with keys and values, as JSON or for a terminal.
+
+The event names what happened and never contains a value, so that lines can be counted and filtered;
+values stand behind it under names that carry their unit. Our own events come through structlog, those
+of libraries through the standard logging module, and both leave in one form.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+
+def configure(
+    level: Literal["debug", "info", "warning", "error"] = "info",
+    format: Literal["auto", "json", "console"] = "auto",
+) -> None:
+    """Send all logs of this process to stderr.
+
+    Args:
+        level: Lowest level that is written.
+        format: ``auto`` = for reading where stderr is a terminal, else JSON.
+    """
+    console = sys.stderr.isatty() if format == "auto" else format == "console"
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if console else "iso", utc=not console),
+    ]
+    final: list[Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24)]
+        if console
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *final],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Its information lines tell what ours tell better; what goes wrong there is still ours to show.
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))

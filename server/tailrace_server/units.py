@@ -1,0 +1,92 @@
+"""What people type: amounts of bytes, lengths of time, addresses; read and written so that both agree."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_BYTES: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_DECIMAL_BYTES: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SECONDS: Final = {"": 1.0, "s": 1.0, "us": 1e-6, "ms": 1e-3, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", re.ASCII)
+
+
+class Address(NamedTuple):
+    """Where a server listens or a client connects; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, value: object) -> Address:
+        """Read ``host:port`` or ``[ipv6]:port``.
+
+        Raises:
+            ValueError: It is not of that form; says what is.
+        """
+        if isinstance(value, Address):
+            return value
+        match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", str(value), re.ASCII)
+        if match is None or int(match[3]) > 65_535:
+            raise ValueError("an address reads host:port, as 127.0.0.1:7411 or [::1]:7411")
+        return cls(match[1] or match[2], int(match[3]))
+
+    def __str__(self) -> str:
+        """Write the form that ``parse`` reads."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_bytes(value: object) -> int:
+    """Read an amount of bytes: a number, or text with KiB, MiB, GiB, TiB (or KB, MB, GB, TB).
+
+    Raises:
+        ValueError: It is not an amount; says what is.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    factor = match and (_BYTES | _DECIMAL_BYTES).get(match[2].lower())
+    if match is None or factor is None:
+        raise ValueError("an amount of bytes reads 65536, 64KiB, 512MiB or 1.5GiB")
+    return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+
+
+def format_bytes(amount: int) -> str:
+    """Write an amount of bytes in the largest unit that divides it."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if amount and amount % factor == 0:
+            return f"{amount // factor}{unit}"
+    return str(amount)
+
+
+def parse_seconds(value: object) -> float:
+    """Read a length of time: a number of seconds, or text with us, ms, s, m, h, d.
+
+    Raises:
+        ValueError: It is not a length of time; says what is.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    factor = match and _SECONDS.get(match[2].lower())
+    if match is None or factor is None:
+        raise ValueError("a length of time reads 10, 10s, 500ms, 15m, 2h or 1d")
+    return float(match[1]) * factor
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a length of time in the largest unit that gives a whole number."""
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        amount = seconds / _SECONDS[unit]
+        if amount >= 1 and abs(amount - round(amount)) < 1e-9:
+            return f"{round(amount)}{unit}"
+    return f"{seconds:g}s"
+
+
+def human_bytes(amount: float) -> str:
+    """Write an amount of bytes for reading, to three digits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
