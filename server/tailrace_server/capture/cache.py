@@ -172,15 +172,20 @@ class BatchCache:
         while self._bytes > self._memory_bytes // 2 and self._evict_one():
             pass
         now = asyncio.get_running_loop().time()
-        if now - self._measured_at < _MEASURE_EVERY_S:
-            return
-        self._measured_at = now
+        if now - self._measured_at >= _MEASURE_EVERY_S:
+            self._measured_at = now
+            self.relieve()
+
+    def relieve(self) -> int:
+        """Measure the process, shed a quarter if it is above the budget, and return what it holds then."""
         self._process_bytes = self._measure()
         if self._process_bytes > self._memory_bytes:
             keep = self._bytes * 3 // 4
             while self._bytes > keep and self._evict_one():
                 pass
             return_freed_pages()
+            self._process_bytes = self._measure()
+        return self._process_bytes
 
     def _evict_one(self) -> bool:
         for values in self._kinds.values():

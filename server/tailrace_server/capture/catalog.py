@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.errors import CatalogReplaced, LogError
+from tailrace.errors import LogError
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading import CatalogReading
 from tailrace_server.wal.batch import BatchReader
@@ -46,7 +46,6 @@ class ObservedCatalog:
         self._rings = rings
         self._settings = settings
         self._counters = counters
-        self._closed = asyncio.Event()
         self._error: LogError | None = None
         self.opened = asyncio.Event()
         """Set once the first try to open it has ended, well or badly."""
@@ -64,33 +63,22 @@ class ObservedCatalog:
             raise self._error
         return self.observer
 
-    def close(self) -> None:
-        """Let ``run`` end."""
-        self._closed.set()
-
     async def run(self) -> None:
-        """Observe until closed; a log that cannot be read is tried again at intervals.
+        """Observe until cancelled; a log that cannot be read is tried again at intervals.
 
         Raises:
-            CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with
-            the same.
+            CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with the same.
         """
-        while not self._closed.is_set():
+        while True:
             try:
                 await self._observe()
-            except CatalogReplaced:
-                raise
             except LogError as error:
                 _log.error("log unreadable", catalog=self._path.name, error=str(error))
                 self._error = error
             finally:
                 self.observer = None
                 self.opened.set()
-            try:
-                async with asyncio.timeout(self._settings.reopen_interval_s):
-                    await self._closed.wait()
-            except TimeoutError:
-                continue
+            await asyncio.sleep(self._settings.reopen_interval_s)
 
     async def _observe(self) -> None:
         loop = asyncio.get_running_loop()
@@ -102,17 +90,8 @@ class ObservedCatalog:
 
         with BatchReader(self._path) as reader:
             reading = CatalogReading(view.uuid, reader, self._cache, self._settings)
-            self.observer = Observer(
-                view, reading, refresh, self._settings, self._counters, self._rings
-            )
+            observer = Observer(view, reading, refresh, self._settings, self._counters, self._rings)
+            self.observer = observer
             self.opened.set()
-            async with Tailer(log) as tailer, asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(self.observer.run(tailer))
-                await self._until_closed(running)
-
-    async def _until_closed(self, running: asyncio.Task[None]) -> None:
-        """Wait for the observer to fail or the catalog to be closed, whichever comes first."""
-        closed = asyncio.ensure_future(self._closed.wait())
-        await asyncio.wait({running, closed}, return_when=asyncio.FIRST_COMPLETED)
-        closed.cancel()
-        running.cancel()
+            async with Tailer(log) as tailer:
+                await observer.run(tailer)

@@ -7,16 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 
 from tailrace.criteria import Content, canonical
-from tailrace.errors import CatalogReplaced, CatalogUnknown, InvalidRequest, TailraceError
+from tailrace.errors import (
+    CatalogReplaced,
+    CatalogUnknown,
+    InvalidRequest,
+    ServerStopping,
+    TailraceError,
+)
 from tailrace_server.capture.cache import BatchCache
 from tailrace_server.capture.catalog import ObservedCatalog
 from tailrace_server.capture.counters import Counters
 from tailrace_server.capture.history import History, HistoryBounds
+from tailrace_server.capture.memory import MemoryGovernor
 from tailrace_server.capture.predicate import Predicate
 from tailrace_server.capture.rings import RingBudget
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
@@ -25,7 +32,7 @@ from tailrace_server.capture.subscription import Delivery
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
     from pathlib import Path
     from types import TracebackType
     from uuid import UUID
@@ -68,6 +75,7 @@ class Engine:
         self._catalogs: dict[str, ObservedCatalog] = {}
         self._stack = AsyncExitStack()
         self._stopping = False
+        self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         """Open the catalogs that exist and begin to follow the root."""
@@ -76,9 +84,10 @@ class Engine:
         self._stack.callback(partial(threads.shutdown, wait=True))
         self._cache = BatchCache(self.settings.memory_bytes, threads)
         self._rings = RingBudget(self.settings.rings_bytes)
+        self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         await self._discover()
-        self._follower = self._tasks.create_task(self._follow_root(), name="follow log root")
+        self._start(self._follow_root(), "follow log root")
         return self
 
     async def __aexit__(
@@ -89,9 +98,8 @@ class Engine:
     ) -> None:
         """End what is left and wait until no task or thread is."""
         self.stop_subscriptions()
-        self._follower.cancel()
-        for catalog in self._catalogs.values():
-            catalog.close()
+        for task in tuple(self._running):
+            task.cancel()
         await self._stack.__aexit__(None, None, None)
 
     def catalogs(self) -> tuple[CatalogInfo, ...]:
@@ -218,6 +226,7 @@ class Engine:
             heartbeats_sent=counters.heartbeats_sent,
             resyncs=counters.resyncs,
             returns=counters.returns,
+            disconnected_for_memory=self._governor.disconnected,
         )
 
     def observer(self, catalog: str) -> Observer:
@@ -234,10 +243,16 @@ class Engine:
     def stop_subscriptions(self) -> None:
         """End every subscription with its resume cursor and take no more. Idempotent."""
         self._stopping = True
-        for catalog in self._catalogs.values():
-            if catalog.observer is not None:
-                for subscription in catalog.observer.subscriptions:
-                    subscription.stop()
+        for subscription in self._subscriptions():
+            subscription.stop()
+
+    def _subscriptions(self) -> list[Subscription]:
+        return [
+            subscription
+            for catalog in self._catalogs.values()
+            if catalog.observer is not None
+            for subscription in catalog.observer.subscriptions
+        ]
 
     def _delivery(
         self,
@@ -261,8 +276,6 @@ class Engine:
 
     def _refuse_when_stopping(self) -> None:
         if self._stopping:
-            from tailrace.errors import ServerStopping
-
             raise ServerStopping("the server is stopping; connect again shortly")
 
     async def _observer(self, name: str) -> Observer:
@@ -279,8 +292,10 @@ class Engine:
         return [name for name in self._catalogs if name != SYSTEM_CATALOG]
 
     async def _follow_root(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_DISCOVER_EVERY_S)
+            self._governor.relieve(self._subscriptions(), loop.time())
             try:
                 await self._discover()
             except TailraceError as error:
@@ -301,8 +316,13 @@ class Engine:
                     self._counters,
                 )
                 self._catalogs[name] = catalog
-                self._tasks.create_task(self._observe(name, catalog), name=f"observe {name}")
+                self._start(self._observe(name, catalog), f"observe {name}")
         await asyncio.gather(*(each.opened.wait() for each in list(self._catalogs.values())))
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._tasks.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     async def _observe(self, name: str, catalog: ObservedCatalog) -> None:
         """Follow one catalog until it is gone."""

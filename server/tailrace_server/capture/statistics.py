@@ -84,3 +84,5 @@ class EngineStatistics:
     heartbeats_sent: int
     resyncs: int
     returns: int
+    disconnected_for_memory: int
+    """Stalled subscriptions that were ended because the process was above its memory budget."""

@@ -92,7 +92,9 @@ class Subscription:
         "_delivered_bytes",
         "_delivery",
         "_demand",
+        "_handed_at",
         "_heartbeat_at",
+        "_held_bytes",
         "_intake",
         "_observer",
         "_publisher",
@@ -100,6 +102,7 @@ class Subscription:
         "_terminal",
         "_waiter",
         "_waits_for",
+        "_watcher",
         "acknowledgement",
     )
 
@@ -131,6 +134,9 @@ class Subscription:
         self._heartbeat_at = asyncio.get_running_loop().time() + delivery.heartbeat_interval_s
         self._delivered = 0
         self._delivered_bytes = 0
+        self._held_bytes = 0
+        self._handed_at = 0.0
+        self._watcher: asyncio.Future[None] | None = None
         publisher.attach(self)
 
     async def receive(self) -> Frames | Heartbeat:
@@ -141,6 +147,7 @@ class Subscription:
         Raises:
             TailraceError: The subscription has ended; the same error at every further call.
         """
+        self._held_bytes = 0
         while True:
             if self._terminal is not None:
                 raise self._terminal
@@ -200,6 +207,22 @@ class Subscription:
         """Let a waiting ``receive`` look again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the last message, while the transport has not come back for the next."""
+        return self._held_bytes
+
+    def stalled_for(self, now: float) -> float:
+        """Return for how many seconds the transport has been busy with the last message."""
+        return now - self._handed_at if self._held_bytes else 0.0
+
+    async def ended(self) -> None:
+        """Wait until the subscription has ended, for a transport whose write is blocked meanwhile."""
+        while self._terminal is None:
+            watcher = asyncio.get_running_loop().create_future()
+            self._watcher = watcher
+            await watcher
 
     def resume_cursor(self) -> Cursor:
         """Return the cursor behind everything that was handed over, as far as is safe."""
@@ -352,6 +375,8 @@ class Subscription:
             self._demand -= count
         self._delivered += count
         self._delivered_bytes += len(data)
+        self._held_bytes = len(data)
+        self._handed_at = asyncio.get_running_loop().time()
         self._counters.captures_delivered += count
         self._counters.bytes_delivered += len(data)
         if not self._intake.queue and self._intake.next.row >= self._observer.routed:
@@ -395,6 +420,8 @@ class Subscription:
         self._intake.queue.clear()
         self._observer.detach(self, self._publisher)
         self.wake()
+        if self._watcher is not None and not self._watcher.done():
+            self._watcher.set_result(None)
 
 
 def _internal(error: Exception) -> InternalError:

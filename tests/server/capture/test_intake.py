@@ -1,0 +1,152 @@
+"""The intake: refill's three outcomes, and moves between live and resync without gap or repeat."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.position import END, Position
+from tailrace_server.capture.intake import Intake, Mode, Outcome, SafePoint
+from tailrace_server.capture.reading import Scan
+from tailrace_server.capture.ring import Ring
+from tailrace_server.capture.rings import RingBudget
+from tailrace_server.capture.run import Mark
+from tests.support.runs import column_run, entity_run, position_of
+
+BEFORE_ALL = SafePoint(0, 0, END)
+
+
+def ring(captures_max: int = 1000) -> Ring:
+    return Ring(0, RingBudget(1 << 30), captures_max=captures_max, bytes_max=1 << 20)
+
+
+def drain(intake: Intake) -> list[tuple[int, int]]:
+    """Deliver the whole queue and return the marks that came."""
+    found = []
+    while intake.queue:
+        first = intake.queue[0]
+        mark = first.run.mark(first.start)
+        found.append(tuple(mark))
+        intake.deliver(1, (*position_of(mark.row), mark.ordinal))
+    return found
+
+
+def test_a_start_at_the_end_waits_and_is_live() -> None:
+    intake = Intake(Mark(5), BEFORE_ALL, captures_max=10)
+    assert intake.refill(ring(), routed=5) is Outcome.CAUGHT_UP
+    assert intake.mode is Mode.LIVE
+    assert intake.resyncs == 0
+
+
+def test_a_start_inside_the_ring_never_reads_the_log() -> None:
+    subject = ring()
+    subject.append(entity_run(0, [0, 1, 2]))
+    intake = Intake(Mark(1), BEFORE_ALL, captures_max=10)
+    assert intake.refill(subject, routed=3) is Outcome.FILLED
+    assert drain(intake) == [(1, 0), (2, 0)]
+
+
+def test_contract_05_a_queue_of_4_gives_all_10_captures_of_one_record() -> None:
+    subject = ring()
+    subject.append(column_run(0, [(0, ordinal) for ordinal in range(10)]))
+    intake = Intake(Mark(0), BEFORE_ALL, captures_max=4)
+    found = []
+    while intake.refill(subject, routed=1) is Outcome.FILLED:
+        assert intake.queued <= 4
+        found += drain(intake)
+    assert found == [(0, ordinal) for ordinal in range(10)]
+    assert intake.matched == 1
+
+
+def test_contract_14_an_overrun_is_made_good_from_the_log_at_the_same_mark() -> None:
+    subject = ring(captures_max=4)
+    intake = Intake(Mark(0), BEFORE_ALL, captures_max=100)
+    assert intake.refill(subject, routed=0) is Outcome.CAUGHT_UP
+    runs = [entity_run(first, [0]) for first in range(20)]
+    for run in runs:
+        subject.append(run)
+    assert intake.refill(subject, routed=20) is Outcome.OVERRUN
+    assert intake.mode is Mode.RESYNC
+    intake.accept(Scan(tuple(runs[:18]), 0, 18, position_of(17), 0))
+    assert intake.refill(subject, routed=20) is Outcome.FILLED
+    assert intake.mode is Mode.LIVE
+    assert drain(intake) == [(row, 0) for row in range(20)]
+    assert (intake.resyncs, intake.returns) == (1, 1)
+
+
+def test_put_back_asks_for_the_queue_again() -> None:
+    subject = ring()
+    subject.append(entity_run(0, [0, 1, 2]))
+    intake = Intake(Mark(0), BEFORE_ALL, captures_max=10)
+    intake.refill(subject, routed=3)
+    intake.deliver(1, (*position_of(0), 0))
+    intake.put_back()
+    assert intake.next == Mark(1)
+    assert intake.queued == 0
+
+
+def test_contract_09_the_safe_point_stands_just_before_the_first_match_not_handed_over() -> None:
+    subject = ring()
+    subject.append(entity_run(0, [7, 9], rows=10))
+    intake = Intake(Mark(0), BEFORE_ALL, captures_max=10)
+    at_seven = SafePoint(7, *position_of(7).preceding())
+    assert intake.safe_point(subject, 10, position_of(9)) == at_seven
+    intake.refill(subject, routed=10)
+    assert intake.safe_point(subject, 10, position_of(9)) == at_seven
+    intake.deliver(1, (*position_of(7), 0))
+    assert intake.safe_point(subject, 10, position_of(9)) == SafePoint(8, *position_of(7), 0)
+    intake.deliver(1, (*position_of(9), 0))
+    assert intake.safe_point(subject, 30, position_of(29)) == SafePoint(30, *position_of(29))
+
+
+@given(
+    matches=st.lists(st.integers(0, 199), unique=True).map(sorted),
+    ring_size=st.integers(1, 30),
+    queue=st.integers(1, 20),
+    reads=st.lists(st.integers(0, 40), max_size=60),
+    window=st.integers(1, 25),
+    start=st.integers(0, 200),
+)
+def test_contract_01_14_any_pace_gets_every_match_once_in_order(
+    matches: list[int],
+    ring_size: int,
+    queue: int,
+    reads: list[int],
+    window: int,
+    start: int,
+) -> None:
+    """One batch a row is routed; between them the reader takes as many captures as it likes."""
+    subject = ring(ring_size)
+    intake = Intake(Mark(start), SafePoint(start, 0, END), captures_max=queue)
+    found: list[int] = []
+
+    def read(count: int, routed: int) -> None:
+        while count:
+            if intake.queue:
+                first = intake.queue[0]
+                mark = first.run.mark(first.start)
+                intake.deliver(1, (*position_of(mark.row), 0))
+                found.append(mark.row)
+                count -= 1
+                continue
+            match intake.refill(subject, routed):
+                case Outcome.CAUGHT_UP:
+                    return
+                case Outcome.OVERRUN:
+                    first_row = intake.next.row - intake.next.row % window
+                    end = min(first_row + window, routed)
+                    runs = [entity_run(row, [0]) for row in matches if first_row <= row < end]
+                    intake.accept(Scan(tuple(runs), first_row, end, position_of(end - 1), 0))
+                case Outcome.FILLED:
+                    pass
+
+    for row in range(200):
+        if row in matches:
+            subject.append(entity_run(row, [0]))
+        safe = intake.safe_point(subject, row + 1, position_of(row))
+        assert not [each for each in matches if start <= each < safe.rows and each not in found]
+        if row < len(reads):
+            read(reads[row], row + 1)
+    read(1000, 200)
+    assert found == [row for row in matches if row >= start]
+    assert intake.safe_point(subject, 200, Position(50, 0)).rows == 200

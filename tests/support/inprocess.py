@@ -1,0 +1,91 @@
+"""What tests of the engine share: a writer of model transactions, and a reader of JSON frames."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from tailrace_server.wal.writer import LogWriter, Mutation
+
+from tailrace.capture import Heartbeat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tailrace_server.capture.frames import Frames
+    from tailrace_server.capture.subscription import Subscription
+    from tests.support.model import Coordinates, ModelLog, ModelMutation
+
+PATIENCE_S = 20.0
+"""How long a test waits for something that must happen; a passing one waits for none of it."""
+
+
+def real(mutation: ModelMutation) -> Mutation:
+    """Return the log writer's form of a model mutation."""
+    return Mutation(
+        entity_type=mutation.entity_type,
+        primary_key=mutation.primary_key,
+        operation=mutation.operation,
+        before=mutation.image("before"),
+        after=mutation.image("after"),
+    )
+
+
+class ModelWriter:
+    """Writes transactions to a real log and, once published, to the model."""
+
+    def __init__(self, root: Path, catalog: str, log: ModelLog, **options: Any) -> None:
+        self.writer = LogWriter.open(root, catalog, **options)
+        self.log = log
+        self._unpublished: list[list[ModelMutation]] = []
+
+    def commit(self, *transactions: Sequence[ModelMutation]) -> None:
+        for transaction in transactions:
+            self.writer.append([real(each) for each in transaction])
+            self._unpublished.append(list(transaction))
+        self.writer.commit()
+
+    def publish(self) -> None:
+        self.writer.publish()
+        self.log.transactions.extend(self._unpublished)
+        self._unpublished.clear()
+
+    def write(self, *transactions: Sequence[ModelMutation]) -> None:
+        self.commit(*transactions)
+        self.publish()
+
+
+def objects(frames: Frames) -> list[dict[str, Any]]:
+    """Return the captures of JSON frames."""
+    found: list[dict[str, Any]] = json.loads(b"[" + frames.data[:-1] + b"]")
+    assert len(found) == frames.count
+    return found
+
+
+def coordinates(capture: dict[str, Any]) -> Coordinates:
+    """Return version, index and ordinal of a JSON capture."""
+    return capture["version"], capture["index"], capture["ordinal"]
+
+
+async def receive(subscription: Subscription, count: int) -> list[dict[str, Any]]:
+    """Return the next ``count`` captures exactly; heartbeats are passed over."""
+    received: list[dict[str, Any]] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(received) < count:
+            message = await subscription.receive()
+            if not isinstance(message, Heartbeat):
+                received.extend(objects(message))
+    assert len(received) == count
+    return received
+
+
+async def heartbeat_at(subscription: Subscription, version: int) -> Heartbeat:
+    """Return the first heartbeat whose resume cursor has passed a whole version; captures must not come."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            message = await subscription.receive()
+            assert isinstance(message, Heartbeat), objects(message)
+            if message.cursor.version >= version:
+                return message

@@ -1,0 +1,157 @@
+"""The model that judges the engine: a list of records and a filter, written as plainly as the contract."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Coordinates = tuple[int, int, int]
+"""Version, index and ordinal of a capture."""
+
+ENTITY_TYPES = ("product", "order", "customer")
+COLUMNS = ("id", "name", "price")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMutation:
+    """One change of one row, as a test makes it up."""
+
+    entity_type: str
+    primary_key: str | None
+    operation: Operation
+    before: dict[str, object] | None
+    after: dict[str, object] | None
+
+    def image(self, name: str) -> bytes | None:
+        """Return ``before`` or ``after`` as JSON text."""
+        value = getattr(self, name)
+        return None if value is None else json.dumps(value).encode()
+
+    @property
+    def changed(self) -> list[str] | None:
+        """The columns that an update changed."""
+        if self.before is None or self.after is None:
+            return None
+        names = [*self.before, *(name for name in self.after if name not in self.before)]
+        return [name for name in names if self.before.get(name) != self.after.get(name)]
+
+
+@dataclass(slots=True)
+class ModelLog:
+    """Published transactions, and the columns seen, in first-seen order."""
+
+    transactions: list[list[ModelMutation]] = field(default_factory=list)
+
+    def expected(self, criteria: Sequence[Criteria], first: int = 1) -> list[Coordinates]:
+        """Return the captures that ``criteria`` match from a version on, in order, once each."""
+        found: list[Coordinates] = []
+        columns: dict[str, list[str]] = {}
+        for version, mutations in enumerate(self.transactions, 1):
+            for mutation in mutations:
+                known = columns.setdefault(mutation.entity_type, [])
+                known.extend(
+                    name for name in mutation.after or mutation.before or {} if name not in known
+                )
+            captures = [(0, 0)] if _lead_matches(criteria) else []
+            for index, mutation in enumerate(mutations, 1):
+                ordinals = {
+                    ordinal
+                    for each in criteria or [Criteria()]
+                    for ordinal in _ordinals(each, mutation, columns[mutation.entity_type])
+                }
+                captures.extend((index, ordinal) for ordinal in sorted(ordinals))
+            if version >= first:
+                found.extend((version, *capture) for capture in captures)
+        return found
+
+
+def _lead_matches(criteria: Sequence[Criteria]) -> bool:
+    return any(
+        each.area in (None, Area.INFRASTRUCTURE)
+        and (not each.operation or Operation.TRANSACTION in each.operation)
+        and not (each.entity_type or each.primary_key or each.container_type or each.container_name)
+        for each in criteria or [Criteria()]
+    )
+
+
+def _ordinals(criteria: Criteria, mutation: ModelMutation, columns: list[str]) -> set[int]:
+    if criteria.area not in (None, Area.DATA):
+        return set()
+    if criteria.operation and mutation.operation not in criteria.operation:
+        return set()
+    if criteria.entity_type and mutation.entity_type not in criteria.entity_type:
+        return set()
+    if criteria.primary_key and mutation.primary_key not in (None, *criteria.primary_key):
+        return set()
+    kinds = set(criteria.container_type)
+    by_column = bool(criteria.container_name or kinds & COLUMN_TYPES)
+    if not by_column:
+        return {0} if not kinds or ContainerType.ENTITY in kinds else set()
+    ordinals = {0} if ContainerType.ENTITY in kinds else set()
+    if mutation.operation is Operation.UPSERT:
+        touched = mutation.changed if mutation.changed is not None else list(mutation.after or {})
+        ordinals |= {
+            1 + columns.index(name)
+            for name in touched
+            if (not criteria.container_name or name in criteria.container_name)
+            and (not kinds & COLUMN_TYPES or ContainerType.ATTRIBUTE in kinds)
+        }
+    return ordinals
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> ModelMutation:
+    """Any mutation over few entity types, keys and columns."""
+    entity_type = draw(st.sampled_from(ENTITY_TYPES))
+    operation = draw(
+        st.sampled_from([Operation.UPSERT, Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE])
+    )
+    key = draw(st.sampled_from(["1", "2", "3", "7", "ключ"]))
+    if draw(st.integers(0, 19)) == 0:
+        return ModelMutation(entity_type, None, Operation.REMOVE, None, None)
+    image = st.fixed_dictionaries(
+        {"id": st.just(key)},
+        optional={"name": st.text(max_size=5), "price": st.integers(0, 9)},
+    )
+    before = draw(st.none() | image) if operation is Operation.UPSERT else draw(image)
+    after = draw(image) if operation is Operation.UPSERT else None
+    return ModelMutation(entity_type, key, operation, before, after)
+
+
+transactions = st.lists(mutations(), max_size=6)
+
+
+@st.composite
+def _criteria(draw: st.DrawFn) -> Criteria:
+    kind = draw(st.sampled_from(["any", "area", "lead", "simple", "keyed", "column"]))
+    if kind == "any":
+        return Criteria()
+    if kind == "area":
+        return Criteria(area=draw(st.sampled_from([Area.DATA, Area.INFRASTRUCTURE, Area.SCHEMA])))
+    if kind == "lead":
+        return Criteria(operation=(Operation.TRANSACTION,))
+    names = st.lists(st.sampled_from([*ENTITY_TYPES, "orders"]), max_size=2).map(tuple)
+    operations = st.lists(
+        st.sampled_from([Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE]), max_size=2
+    ).map(tuple)
+    keys = st.lists(st.sampled_from(["1", "2", "ключ", "none"]), min_size=1, max_size=3).map(tuple)
+    columns = st.lists(st.sampled_from([*COLUMNS, "pric"]), min_size=1, max_size=2).map(tuple)
+    kinds = st.sampled_from([(), (ContainerType.ENTITY, ContainerType.ATTRIBUTE)])
+    return Criteria(
+        entity_type=draw(names),
+        operation=draw(operations),
+        primary_key=draw(keys) if kind == "keyed" or draw(st.booleans()) else (),
+        container_name=draw(columns) if kind == "column" else (),
+        container_type=draw(kinds) if kind == "column" else (),
+    )
+
+
+criteria_lists = st.lists(_criteria(), max_size=3).map(tuple)
