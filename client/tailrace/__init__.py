@@ -1,1 +1,118 @@
-"""tailrace: subscribe to the changes of tables that a pipeline maintains."""
+"""tailrace: subscribe to the changes of tables that a pipeline maintains.
+
+::
+
+    async with tailrace.connect("localhost:7380") as client:
+        async with client.subscribe("shop", Criteria(entity_type=("product",))) as captures:
+            async for capture in captures:
+                ...
+"""
+
+from __future__ import annotations
+
+from tailrace.acknowledgement import Acknowledgement, Limits
+from tailrace.capture import Capture, Heartbeat
+from tailrace.catalog import Catalog
+from tailrace.checkpoint import CheckpointStore, FileCheckpoint
+from tailrace.client import Client, connect
+from tailrace.criteria import (
+    After,
+    Area,
+    ContainerType,
+    Content,
+    Criteria,
+    FromTime,
+    Operation,
+    Since,
+    Start,
+)
+from tailrace.cursor import Cursor
+from tailrace.errors import (
+    CatalogReplaced,
+    CatalogUnknown,
+    ConnectTimeout,
+    CursorInvalid,
+    HeartbeatMissed,
+    InternalError,
+    InvalidRequest,
+    LogCorrupted,
+    LogError,
+    LogFull,
+    LogUnreadable,
+    PositionCompacted,
+    ServerStopping,
+    SubscriberTooSlow,
+    SubscriptionBroken,
+    SubscriptionClosed,
+    TailraceError,
+    TransportError,
+    UnknownWriter,
+    Unsupported,
+    WriterFenced,
+)
+from tailrace.history import History, HistoryEnd, HistoryHeader
+from tailrace.link import Disconnected, Reconnected
+from tailrace.position import END, Position, TimestampMicros
+from tailrace.reactive import Publisher, Subscriber
+from tailrace.retry import Retry, Timeouts
+from tailrace.schema import Column, Schema
+from tailrace.subscription import Subscription, SubscriptionStatistics
+
+__all__ = [
+    "END",
+    "Acknowledgement",
+    "After",
+    "Area",
+    "Capture",
+    "Catalog",
+    "CatalogReplaced",
+    "CatalogUnknown",
+    "CheckpointStore",
+    "Client",
+    "Column",
+    "ConnectTimeout",
+    "ContainerType",
+    "Content",
+    "Criteria",
+    "Cursor",
+    "CursorInvalid",
+    "Disconnected",
+    "FileCheckpoint",
+    "FromTime",
+    "Heartbeat",
+    "HeartbeatMissed",
+    "History",
+    "HistoryEnd",
+    "HistoryHeader",
+    "InternalError",
+    "InvalidRequest",
+    "Limits",
+    "LogCorrupted",
+    "LogError",
+    "LogFull",
+    "LogUnreadable",
+    "Operation",
+    "Position",
+    "PositionCompacted",
+    "Publisher",
+    "Reconnected",
+    "Retry",
+    "Schema",
+    "ServerStopping",
+    "Since",
+    "Start",
+    "Subscriber",
+    "SubscriberTooSlow",
+    "Subscription",
+    "SubscriptionBroken",
+    "SubscriptionClosed",
+    "SubscriptionStatistics",
+    "TailraceError",
+    "Timeouts",
+    "TimestampMicros",
+    "TransportError",
+    "UnknownWriter",
+    "Unsupported",
+    "WriterFenced",
+    "connect",
+]

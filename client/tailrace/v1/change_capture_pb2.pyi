@@ -442,7 +442,7 @@ class ReadChangesRequest(_message.Message):
     to_time: _builtins.int
     """Commit time, exclusive; microseconds since the epoch."""
     reverse: _builtins.bool
-    """True: newest record first. The captures of one record stay in rising ordinal."""
+    """True: newest first, captures in falling (version, index, ordinal)."""
     limit: _builtins.int
     """So many matching records at most; a record's captures are never split. From 1. Absent: no limit."""
     anchor: _builtins.int
@@ -576,6 +576,7 @@ class HistoryHeader(_message.Message):
     ANCHOR_FIELD_NUMBER: _builtins.int
     CLOSED_UNTIL_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     catalog_uuid: _builtins.str
     anchor: _builtins.int
@@ -584,6 +585,8 @@ class HistoryHeader(_message.Message):
     """Newest published commit timestamp + 1 microsecond, as of the anchor: nothing below it can still appear, so a
     poll goes on with it as its next `from_time`.
     """
+    truncated: _builtins.bool
+    """Whether `from_time` lies below what is retained: the range begins at `oldest` instead."""
     @_builtins.property
     def oldest(self) -> _capture_pb2.Position:
         """Oldest retained position."""
@@ -596,10 +599,11 @@ class HistoryHeader(_message.Message):
         anchor: _builtins.int = ...,
         closed_until: _builtins.int = ...,
         oldest: _capture_pb2.Position | None = ...,
+        truncated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest", b"oldest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "closed_until", b"closed_until", "oldest", b"oldest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "closed_until", b"closed_until", "oldest", b"oldest", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

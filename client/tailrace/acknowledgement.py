@@ -1,0 +1,49 @@
+"""What the server made of a subscribe: the first message of every subscription."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tailrace.cursor import Cursor
+    from tailrace.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The server's bounds for one subscription."""
+
+    queue_captures: int
+    """Captures that the server keeps ready at most."""
+    message_bytes: int
+    """Where messages are cut; a single larger capture is a message of its own."""
+    max_message_bytes: int
+    """A larger capture comes without bodies and with ``omitted_bytes``."""
+    send_deadline_s: float
+    """How long a write may stay blocked before the server ends the stream as too slow."""
+    request_bytes: int
+    """Largest request that the server takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A subscription stands. What is committed after it was received will be delivered."""
+
+    subscription_id: str
+    """Name of the subscription in the server's logs and statistics."""
+    catalog: str
+    catalog_uuid: UUID
+    """Identity of the log that its cursors belong to."""
+    start: Position
+    """First position that can come, inclusive."""
+    resume_cursor: Cursor
+    """Stands just before ``start``."""
+    published: int
+    """The watermark when the start was resolved, 0 for none."""
+    heartbeat_interval_s: float
+    limits: Limits
+    features: frozenset[str]
+    """What this server can do beyond the first release of the protocol."""

@@ -1,0 +1,72 @@
+"""Where a subscriber keeps the cursor of what it has finished with.
+
+Save the cursor after the effects are durable, or in the same transaction with them: what came after the saved
+cursor comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Protocol
+
+from tailrace.cursor import Cursor
+
+
+class CheckpointStore(Protocol):
+    """One subscriber's cursor. Implement it over the database that takes the effects."""
+
+    async def load(self) -> Cursor | None:
+        """Return the saved cursor; None where none was saved yet."""
+
+    async def save(self, cursor: Cursor) -> None:
+        """Keep a cursor in place of the one before; durable on return."""
+
+
+class FileCheckpoint:
+    """A cursor in a file of its own: its text and a newline.
+
+    The file is replaced as a whole (temporary file, fsync, rename, fsync of the folder), so a crash leaves
+    the cursor of before or after, never a mixture. Only one subscriber may use it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Keep the path; the folder must exist when ``save`` is called."""
+        self._path = Path(path)
+
+    async def load(self) -> Cursor | None:
+        """Return the saved cursor; None where the file does not exist.
+
+        Raises:
+            CursorInvalid: The file holds something else.
+        """
+        return await asyncio.to_thread(self._load)
+
+    async def save(self, cursor: Cursor) -> None:
+        """Replace the file.
+
+        Raises:
+            OSError: It cannot be written; the cursor of before stays.
+        """
+        await asyncio.to_thread(self._save, f"{cursor}\n")
+
+    def _load(self) -> Cursor | None:
+        try:
+            text = self._path.read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+        return Cursor.parse(text.removesuffix("\n"))
+
+    def _save(self, text: str) -> None:
+        temporary = self._path.with_name(self._path.name + ".new")
+        with temporary.open("w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,411 @@
+"""The client: one connection, its subscriptions, and the tasks that read them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+from uuid import UUID
+
+from tailrace import wire
+from tailrace.catalog import Catalog
+from tailrace.criteria import After, Content, Criteria, FromTime, Since
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest, SubscriptionClosed
+from tailrace.history import History
+from tailrace.link import Link, LinkOptions
+from tailrace.position import Position, TimestampMicros
+from tailrace.reactive import Publisher, closed_with_client
+from tailrace.retry import Retry, Timeouts
+from tailrace.subscription import Subscription
+from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
+from tailrace.v1.catalog_pb2 import (
+    GetSchemaRequest,
+    GetSchemaResponse,
+    ListCatalogsRequest,
+    ListCatalogsResponse,
+)
+from tailrace.v1.change_capture_pb2 import (
+    ReadChangesRequest,
+    SubscribeRequest,
+    SubscribeSystemRequest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    import grpc
+
+    from tailrace.checkpoint import CheckpointStore
+    from tailrace.criteria import Start
+    from tailrace.link import Disconnected, Reconnected
+    from tailrace.reactive import StreamSubscription
+    from tailrace.schema import Schema
+    from tailrace.transport import Stream, Transport
+
+DEMAND: Final = 4096
+"""Captures that an iterated subscription keeps requested: two to thirteen full messages."""
+
+_Wanted = Criteria | tuple[Criteria, ...] | list[Criteria]
+_Place = Position | int
+_Time = datetime | int
+
+
+class Client:
+    """A connection to one server; made by ``connect``, used under ``async with``.
+
+    Leaving the context ends every subscription and read that it made with ``SubscriptionClosed``.
+    """
+
+    def __init__(
+        self,
+        open_transport: Callable[[], Transport],
+        *,
+        timeouts: Timeouts | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        """Keep how to connect; nothing is opened before the context is entered."""
+        self._open_transport = open_transport
+        self._timeouts = timeouts or Timeouts()
+        self._retry = retry or Retry()
+        self._transport: Transport | None = None
+        self._tasks = asyncio.TaskGroup()
+        self._streams: set[Subscription | StreamSubscription] = set()
+
+    async def __aenter__(self) -> Self:
+        """Make the channel; the first call connects."""
+        if self._transport is not None:
+            raise SubscriptionClosed("a client is entered once; connect again")
+        self._transport = self._open_transport()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End all streams, wait until none of their tasks is left, and close the channel."""
+        transport, self._open_transport = self._require(), _closed
+        for stream in tuple(self._streams):
+            stream.shut(closed_with_client())
+        try:
+            # Not the error of the body: the group would wrap it.
+            await self._tasks.__aexit__(None, None, None)
+        finally:
+            self._streams.clear()
+            await transport.close()
+
+    def subscribe(
+        self,
+        catalog: str,
+        criteria: _Wanted = (),
+        *,
+        since: _Place | None = None,
+        after: Cursor | str | None = None,
+        from_time: _Time | None = None,
+        content: Content = Content.HEADER,
+        demand: int = DEMAND,
+        heartbeat_interval_s: float | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        checkpoint: CheckpointStore | None = None,
+        on_disconnect: Callable[[Disconnected], None] | None = None,
+        on_reconnect: Callable[[Reconnected], None] | None = None,
+    ) -> Subscription:
+        """Return a subscription to a catalog's changes; it begins when its context is entered.
+
+        It survives the server: after a break it resumes by itself, with no gap and no repeat.
+
+        Args:
+            catalog: Its name.
+            criteria: One criteria or several, OR; none = every record at entity level.
+            since: First position wanted, inclusive; a number is a version. 0 = the oldest retained.
+            after: Cursor of the last capture received, exclusive.
+            from_time: First commit time wanted, inclusive; aware datetime, or µs since the epoch.
+            content: Bodies that the captures carry.
+            demand: Captures requested and not yet taken, at most; topped up at half.
+            heartbeat_interval_s: None = the server's setting.
+            max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
+            checkpoint: Where its cursor is kept: a saved one comes before ``since``, ``after`` and
+                ``from_time``; ``Subscription.commit`` saves.
+            on_disconnect: Called at each break, before the wait.
+            on_reconnect: Called when it stands again.
+
+        Raises:
+            InvalidRequest: More than one start, or one that has no meaning.
+        """
+        request = SubscribeRequest(
+            catalog=catalog,
+            criteria=wire.criteria_messages(_several(criteria)),
+            body=wire.body_numbers(content),
+            max_message_bytes=max_message_bytes,
+            heartbeat_interval_ms=_milliseconds(heartbeat_interval_s),
+        )
+        wire.set_start(request, start_of(since, after, from_time))
+        options = LinkOptions(
+            retry=self._retry,
+            timeouts=self._timeouts,
+            on_disconnect=on_disconnect,
+            on_reconnect=on_reconnect,
+        )
+        return Subscription(
+            partial(self._resuming_link, request, options),
+            self._start,
+            demand=demand,
+            checkpoint=checkpoint,
+        )
+
+    def subscribe_system(
+        self,
+        *,
+        since: _Place | None = None,
+        after: Cursor | str | None = None,
+        from_time: _Time | None = None,
+        content: Content = Content.BODY,
+        demand: int = DEMAND,
+        heartbeat_interval_s: float | None = None,
+        checkpoint: CheckpointStore | None = None,
+        on_disconnect: Callable[[Disconnected], None] | None = None,
+        on_reconnect: Callable[[Reconnected], None] | None = None,
+    ) -> Subscription:
+        """Return a subscription to what happens to catalogs; otherwise as ``subscribe``."""
+        request = SubscribeSystemRequest(
+            body=wire.body_numbers(content),
+            heartbeat_interval_ms=_milliseconds(heartbeat_interval_s),
+        )
+        wire.set_start(request, start_of(since, after, from_time))
+        options = LinkOptions(
+            retry=self._retry,
+            timeouts=self._timeouts,
+            on_disconnect=on_disconnect,
+            on_reconnect=on_reconnect,
+        )
+        return Subscription(
+            partial(self._resuming_link, request, options),
+            self._start,
+            demand=demand,
+            checkpoint=checkpoint,
+        )
+
+    def publisher(
+        self,
+        catalog: str,
+        criteria: _Wanted = (),
+        *,
+        since: _Place | None = None,
+        after: Cursor | str | None = None,
+        from_time: _Time | None = None,
+        content: Content = Content.HEADER,
+        heartbeat_interval_s: float | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> Publisher:
+        """Return the same wish in Reactive Streams form; sends nothing. Arguments as ``subscribe``.
+
+        Raises:
+            InvalidRequest: More than one start, or one that has no meaning.
+        """
+        request = SubscribeRequest(
+            catalog=catalog,
+            criteria=wire.criteria_messages(_several(criteria)),
+            body=wire.body_numbers(content),
+            max_message_bytes=max_message_bytes,
+            heartbeat_interval_ms=_milliseconds(heartbeat_interval_s),
+        )
+        wire.set_start(request, start_of(since, after, from_time))
+        options = LinkOptions(retry=self._retry, timeouts=self._timeouts)
+        return Publisher(
+            partial(self._resuming_link, request, options, None), self._start_publishing
+        )
+
+    def read_changes(
+        self,
+        catalog: str,
+        criteria: _Wanted = (),
+        *,
+        since: _Place | None = None,
+        after: Cursor | str | None = None,
+        from_time: _Time | None = None,
+        until: _Place | None = None,
+        before: Cursor | str | None = None,
+        to_time: _Time | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+        anchor: int | None = None,
+        content: Content = Content.HEADER,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> History:
+        """Return a read of a closed range; it begins when its context is entered.
+
+        Args:
+            catalog: Its name.
+            criteria: As ``subscribe``.
+            since: Lower bound, inclusive; none of the three = the oldest retained.
+            after: Lower bound, exclusive.
+            from_time: Lower bound, inclusive.
+            until: Upper bound, inclusive; a number is a whole version. None of the three = the newest
+                published.
+            before: Upper bound, exclusive.
+            to_time: Upper bound, exclusive.
+            reverse: Newest first; the bounds stay what they are.
+            limit: Matching records at most, whole ones.
+            anchor: That of the first page.
+            content: Bodies that the captures carry.
+            max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
+
+        Raises:
+            InvalidRequest: More than one lower or upper bound, or one that has no meaning.
+        """
+        request = ReadChangesRequest(
+            catalog=catalog,
+            criteria=wire.criteria_messages(_several(criteria)),
+            reverse=reverse,
+            limit=limit,
+            anchor=anchor,
+            body=wire.body_numbers(content),
+            max_message_bytes=max_message_bytes,
+        )
+        wire.set_start(request, start_of(since, after, from_time))
+        if sum(bound is not None for bound in (until, before, to_time)) > 1:
+            raise InvalidRequest("give at most one of until, before and to_time")
+        if isinstance(until, Position):
+            request.until_version, request.until_index = until
+        elif until is not None:
+            request.until_version = until
+        if before is not None:
+            request.before = str(before)
+        if to_time is not None:
+            request.to_time = _micros(to_time)
+
+        def open_stream() -> Stream:
+            return self._require().read("ReadChanges", request.SerializeToString())
+
+        return History(open_stream, self._timeouts.request_s)
+
+    async def list_catalogs(self) -> tuple[Catalog, ...]:
+        """Return the catalogs that the server serves now, by name.
+
+        Raises:
+            TransportError: The server cannot be reached.
+        """
+        data = await self._call("ListCatalogs", ListCatalogsRequest().SerializeToString())
+        return tuple(
+            Catalog(
+                name=each.name,
+                uuid=UUID(each.uuid),
+                oldest=Position(each.oldest.version, each.oldest.index),
+                published=each.published_version,
+                committed=each.committed_version,
+                newest_timestamp=TimestampMicros(each.newest_timestamp),
+            )
+            for each in ListCatalogsResponse.FromString(data).catalogs
+        )
+
+    async def get_schema(self, catalog: str, version: int | None = None) -> Schema:
+        """Return the entity types and columns of a catalog; ``version`` None = the newest published.
+
+        Raises:
+            CatalogUnknown: No such catalog.
+            TransportError: The server cannot be reached.
+        """
+        request = GetSchemaRequest(catalog=catalog, version=version)
+        data = await self._call("GetSchema", request.SerializeToString())
+        return wire.schema(GetSchemaResponse.FromString(data))
+
+    async def _call(self, method: str, request: bytes) -> bytes:
+        return await self._require().call(method, request, self._timeouts.request_s)
+
+    def _resuming_link(
+        self,
+        request: SubscribeRequest | SubscribeSystemRequest,
+        options: LinkOptions,
+        saved: Cursor | None = None,
+    ) -> Link:
+        link = Link(self._require(), request, options)
+        link.cursor = saved
+        return link
+
+    def _require(self) -> Transport:
+        if self._transport is None or self._open_transport is _closed:
+            raise SubscriptionClosed("the client is used outside its `async with`")
+        return self._transport
+
+    def _start(self, stream: Subscription | StreamSubscription) -> asyncio.Task[None]:
+        self._require()
+        task = self._tasks.create_task(stream.run(), name="tailrace subscription")
+        self._streams.add(stream)
+        task.add_done_callback(lambda _: self._streams.discard(stream))
+        return task
+
+    def _start_publishing(self, stream: StreamSubscription) -> None:
+        try:
+            self._start(stream)
+        except SubscriptionClosed as error:
+            stream.refuse(error)
+
+
+def connect(
+    target: str,
+    *,
+    credentials: grpc.ChannelCredentials | None = None,
+    timeouts: Timeouts | None = None,
+    retry: Retry | None = None,
+) -> Client:
+    """Return a client of the server at ``host:port``; use it under ``async with``.
+
+    Args:
+        target: Where the server listens, or any gRPC name.
+        credentials: TLS; None speaks plain text.
+        timeouts: How long to wait for answers.
+        retry: How patient subscriptions are with a server that is gone.
+    """
+    return Client(
+        partial(GrpcTransport, target, credentials=credentials), timeouts=timeouts, retry=retry
+    )
+
+
+def start_of(
+    since: _Place | None, after: Cursor | str | None, from_time: _Time | None
+) -> Start | None:
+    """Return the start that three arguments name together.
+
+    Raises:
+        InvalidRequest: More than one is given, or one has no meaning.
+    """
+    if sum(start is not None for start in (since, after, from_time)) > 1:
+        raise InvalidRequest("give at most one of since, after and from_time")
+    if since is not None:
+        position = since if isinstance(since, Position) else Position(since)
+        if position.version < 0 or position.index < 0:
+            raise InvalidRequest(
+                f"since {position}: versions count from 1; 0 is the oldest retained"
+            )
+        return Since(position)
+    if after is not None:
+        return After(after if isinstance(after, Cursor) else Cursor.parse(after))
+    if from_time is not None:
+        return FromTime(_micros(from_time))
+    return None
+
+
+def _micros(time: _Time) -> TimestampMicros:
+    if not isinstance(time, datetime):
+        return TimestampMicros(time)
+    if time.tzinfo is None:
+        raise InvalidRequest(f"time {time}: it has no time zone; use an aware datetime")
+    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return TimestampMicros((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
+
+
+def _several(criteria: _Wanted) -> Sequence[Criteria]:
+    return (criteria,) if isinstance(criteria, Criteria) else criteria
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
+
+
+def _closed() -> Transport:
+    raise SubscriptionClosed("the client was closed")

@@ -1,0 +1,86 @@
+"""Demand on the client's side: what was requested, and what each connection has been told of it.
+
+Requests add up and saturate. A new connection is asked for what is still owed (requested and not received),
+in the message that subscribes; later requests follow on the same call, several made in one turn of the loop
+as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import InvalidRequest
+from tailrace.v1.change_capture_pb2 import DemandRequest
+
+if TYPE_CHECKING:
+    from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeSystemRequest
+
+DEMAND_MAX: Final = 2**63 - 1
+
+
+class Demand:
+    """One subscription's demand, over all its connections."""
+
+    __slots__ = ("_waiter", "received", "requested")
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.requested = 0
+        """Captures asked for since the beginning."""
+        self.received = 0
+        """Captures that came."""
+        self._waiter: asyncio.Future[None] | None = None
+
+    def request(self, n: int) -> None:
+        """Ask for ``n`` captures more.
+
+        Raises:
+            InvalidRequest: ``n`` is not positive.
+        """
+        if n <= 0:
+            raise InvalidRequest(
+                f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
+            )
+        self.requested = min(self.requested + n, self.received + DEMAND_MAX)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait_for_more(self, told: int) -> int:
+        """Return what was requested beyond ``told``, as soon as it is more than nothing."""
+        while self.requested == told:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self.requested - told
+
+
+class DemandRequests:
+    """The request messages of one connection: the subscribe, then demand as it grows. Never ends by itself."""
+
+    __slots__ = ("_demand", "_first", "_told")
+
+    def __init__(self, demand: Demand, first: DemandRequest) -> None:
+        """Take the demand that is owed now into the first message."""
+        self._demand = demand
+        self._told = demand.requested
+        if demand.requested > demand.received:
+            first.request = demand.requested - demand.received
+        self._first: DemandRequest | None = first
+
+    def __aiter__(self) -> DemandRequests:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._first is not None:
+            message, self._first = self._first, None
+            return message.SerializeToString()
+        more = await self._demand.wait_for_more(self._told)
+        self._told += more
+        return DemandRequest(request=more).SerializeToString()
+
+
+def subscribing(request: SubscribeRequest | SubscribeSystemRequest) -> DemandRequest:
+    """Return the first message of a connection."""
+    if request.DESCRIPTOR.name == "SubscribeRequest":
+        return DemandRequest(subscribe=request)  # type: ignore[arg-type]  # told by its name
+    return DemandRequest(subscribe_system=request)  # type: ignore[arg-type]

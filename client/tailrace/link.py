@@ -1,0 +1,242 @@
+"""The line between one subscription and the server: opens it, watches it, resumes it after a break.
+
+::
+
+    connect ──▶ acknowledgement ──▶ captures, heartbeats …
+       ▲                                   │ broken: retriable error, or silence
+       └──── wait with jitter ◀────────────┘
+             resume strictly after the last capture received, or the last heartbeat's cursor
+
+What was received before a break stays valid and is not asked for again, nor is it part of the demand that the
+next connection is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from tailrace import wire
+from tailrace.clock import SystemClock
+from tailrace.criteria import After
+from tailrace.demand import Demand, DemandRequests, subscribing
+from tailrace.errors import (
+    ConnectTimeout,
+    HeartbeatMissed,
+    SubscriptionBroken,
+    TailraceError,
+    TransportError,
+)
+from tailrace.v1.change_capture_pb2 import SubscribeResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.acknowledgement import Acknowledgement
+    from tailrace.capture import Capture, Heartbeat
+    from tailrace.clock import Clock
+    from tailrace.cursor import Cursor
+    from tailrace.retry import Retry, Timeouts
+    from tailrace.transport import Stream, Transport
+    from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeSystemRequest
+
+_PATIENCE: Final = 2.0
+"""A heartbeat is missed after this many times the announced interval …"""
+
+_PATIENCE_MIN_S: Final = 1.0
+"""… but not sooner than this: a busy loop is not a dead server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A subscription lost its server and will try again."""
+
+    error: TailraceError
+    cursor: Cursor | None
+    """It will resume strictly after this; None: nothing was acknowledged yet."""
+    attempt: int
+    """The attempt to come, counted from 1 since the last message."""
+    wait_s: float
+    """How long it waits before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """A subscription stands again."""
+
+    cursor: Cursor
+    """It resumed strictly after this."""
+    attempts: int
+    """How many it took."""
+    acknowledgement: Acknowledgement
+
+
+class Sink(Protocol):
+    """Who takes what the line brings. Called on the event loop, never awaited but for ``room``."""
+
+    def acknowledged(self, acknowledgement: Acknowledgement) -> None:
+        """The subscription stands, for the first time or again."""
+
+    def deliver(self, captures: tuple[Capture, ...], nbytes: int) -> None:
+        """Captures came, at least one, in a message of ``nbytes``."""
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """A heartbeat came, behind the captures that were delivered before."""
+
+    async def room(self) -> None:
+        """Wait until another message can be taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOptions:
+    """How a line behaves; no part of what is subscribed to."""
+
+    retry: Retry
+    timeouts: Timeouts
+    clock: Clock = field(default_factory=SystemClock)
+    on_disconnect: Callable[[Disconnected], None] | None = None
+    """Called before each wait; what it raises ends the subscription."""
+    on_reconnect: Callable[[Reconnected], None] | None = None
+    """Called after each acknowledgement but the first; what it raises ends the subscription."""
+
+
+class Link:
+    """One subscription's line. ``run`` is its only task."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        request: SubscribeRequest | SubscribeSystemRequest,
+        options: LinkOptions,
+    ) -> None:
+        """Keep what to subscribe to; nothing is sent before ``run``."""
+        self.demand = Demand()
+        self.cursor: Cursor | None = None
+        """Everything up to it was received; before the first acknowledgement a saved one, or None."""
+        self._transport = transport
+        self._request = request
+        self._options = options
+        self._attempt = 0
+        """Attempts since the last message; 0 while the first connection has not failed."""
+        self._acknowledged = False
+        self._patience_s = 0.0
+
+    async def run(self, sink: Sink) -> None:
+        """Bring everything to the sink until the subscription ends for good.
+
+        Raises:
+            TailraceError: Why it ended. ``SubscriptionBroken`` if attempts ran out; ``ConnectTimeout`` if
+                the first connection did not come about in time.
+        """
+        clock = self._options.clock
+        deadline = clock.monotonic() + self._options.timeouts.connect_s
+        while True:
+            try:
+                await self._serve(sink, deadline)
+            except TailraceError as error:
+                wait_s = self._wait_before_retry(error, deadline)
+                if self._options.on_disconnect is not None:
+                    self._options.on_disconnect(
+                        Disconnected(error, self.cursor, self._attempt, wait_s)
+                    )
+                await clock.sleep(wait_s)
+
+    def _wait_before_retry(self, error: TailraceError, deadline: float) -> float:
+        """Count the attempt to come and return the wait before it, or raise that there is none."""
+        if not error.retriable:
+            raise error
+        self._attempt += 1
+        wait_s = self._options.retry.wait_s(self._attempt)
+        if not self._acknowledged and self._options.clock.monotonic() + wait_s > deadline:
+            connect_s = self._options.timeouts.connect_s
+            raise ConnectTimeout(f"no subscription within {connect_s:g} s: {error}") from error
+        if not self._options.retry.allows(self._attempt):
+            if isinstance(error, SubscriptionBroken) or not self._acknowledged:
+                raise error
+            raise SubscriptionBroken(str(error), str(self.cursor)) from error
+        return wait_s
+
+    async def _serve(self, sink: Sink, deadline: float) -> None:
+        """Serve one connection until it breaks; never returns."""
+        stream = self._open()
+        try:
+            acknowledgement = await self._acknowledge(stream, deadline)
+            self._note(acknowledgement)
+            sink.acknowledged(acknowledgement)
+            while True:
+                await sink.room()
+                self._take(await self._receive(stream), sink)
+        finally:
+            stream.close()
+
+    def _note(self, acknowledgement: Acknowledgement) -> None:
+        if self.cursor is None:
+            self.cursor = acknowledgement.resume_cursor
+        if self._acknowledged and self._options.on_reconnect is not None:
+            self._options.on_reconnect(Reconnected(self.cursor, self._attempt, acknowledgement))
+        self._acknowledged = True
+
+    def _open(self) -> Stream:
+        first = subscribing(self._request)
+        if self.cursor is not None:
+            part = first.subscribe if first.HasField("subscribe") else first.subscribe_system
+            for name in ("since_version", "since_index", "from_time"):
+                part.ClearField(name)
+            wire.set_start(part, After(self.cursor))
+        return self._transport.open("SubscribeWithDemand", DemandRequests(self.demand, first))
+
+    async def _acknowledge(self, stream: Stream, deadline: float) -> Acknowledgement:
+        patience_s = self._options.timeouts.connect_s
+        if not self._acknowledged:
+            patience_s = max(0.0, deadline - self._options.clock.monotonic())
+        try:
+            async with asyncio.timeout(patience_s):
+                data = await stream.receive()
+        except TimeoutError:
+            raise ConnectTimeout(f"no acknowledgement within {patience_s:g} s") from None
+        message = _parse(data)
+        if not message.HasField("acknowledgement"):
+            raise TransportError("the first message is not an acknowledgement")
+        acknowledgement = wire.acknowledgement(message.acknowledgement)
+        self._expect_within(acknowledgement.heartbeat_interval_s)
+        return acknowledgement
+
+    async def _receive(self, stream: Stream) -> bytes | None:
+        try:
+            async with asyncio.timeout(self._patience_s):
+                return await stream.receive()
+        except TimeoutError:
+            raise HeartbeatMissed(
+                f"neither capture nor heartbeat for {self._patience_s:g} s", str(self.cursor)
+            ) from None
+
+    def _take(self, data: bytes | None, sink: Sink) -> None:
+        message = _parse(data)
+        self._attempt = 0
+        if message.captures:
+            assert self.cursor is not None
+            captures = wire.captures(message.captures, self.cursor.catalog_uuid)
+            self.demand.received += len(captures)
+            self.cursor = captures[-1].cursor
+            assert data is not None
+            sink.deliver(captures, len(data))
+        if message.HasField("heartbeat"):
+            heartbeat = wire.heartbeat(message.heartbeat)
+            self._expect_within(heartbeat.next_within_s)
+            self.cursor = heartbeat.cursor
+            sink.beat(heartbeat)
+
+    def _expect_within(self, seconds: float) -> None:
+        self._patience_s = max(_PATIENCE_MIN_S, seconds * _PATIENCE)
+
+
+def _parse(data: bytes | None) -> SubscribeResponse:
+    if data is None:
+        raise TransportError("the server completed a subscription, which has no end")
+    try:
+        return SubscribeResponse.FromString(data)
+    except DecodeError as error:
+        raise TransportError(f"not a message of this protocol: {error}") from error

@@ -1,0 +1,146 @@
+"""From a gRPC status to the error that the server raised: same class, same figures.
+
+A server sends google.rpc.Status in the trailer ``grpc-status-details-bin``, with one google.rpc.ErrorInfo:
+reason = ``TailraceError.code``, metadata = ``figures()``. A status without it was made by gRPC itself or by a
+proxy: then the network is to blame, and a retry helps, unless the status code says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from tailrace import errors
+from tailrace.errors import InvalidRequest, TailraceError, TransportError, Unsupported
+from tailrace.position import END, Position
+from tailrace.v1.status_pb2 import ErrorDetail, ErrorStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+DETAILS_KEY: Final = "grpc-status-details-bin"
+DETAIL_TYPE: Final = "type.googleapis.com/google.rpc.ErrorInfo"
+DOMAIN: Final = "tailrace"
+
+
+def position(text: str) -> Position:
+    """Read ``str(Position)``."""
+    version, _, index = text.partition(":")
+    return Position(int(version), END if index == "end" else int(index))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def _uuid_or_none(text: str) -> UUID | None:
+    return UUID(text) if text else None
+
+
+_Figures = dict[str, tuple[str, "Callable[[str], object]"]]
+
+_RESUME: Final[_Figures] = {"resume_cursor": ("resume_cursor", str)}
+
+_ATTRIBUTES: Final[dict[type[TailraceError], _Figures]] = {
+    errors.CursorInvalid: {"text": ("cursor", str)},
+    errors.CatalogUnknown: {"name": ("catalog", str), "known": ("known", _names)},
+    errors.Unsupported: {"field": ("field", str)},
+    errors.PositionCompacted: {
+        "wanted": ("wanted", position),
+        "oldest": ("oldest", position),
+        "newest": ("newest", position),
+    },
+    errors.CatalogReplaced: {
+        "name": ("catalog", str),
+        "expected": ("expected", UUID),
+        "found": ("found", _uuid_or_none),
+    },
+    errors.SubscriptionBroken: _RESUME,
+    errors.HeartbeatMissed: _RESUME,
+    errors.SubscriberTooSlow: _RESUME,
+    errors.ServerStopping: _RESUME,
+    errors.LogCorrupted: {
+        "path": ("segment", str),
+        "offset": ("offset", int),
+        "reason": ("reason", str),
+    },
+    errors.WriterFenced: {
+        "epoch": ("epoch", int),
+        "holder_epoch": ("holder_epoch", int),
+        "holder": ("holder", str),
+    },
+    errors.UnknownWriter: {"writer": ("writer", str), "known": ("known", _names)},
+}
+"""Attribute → (name in ``figures()``, how to read it), of every class that carries figures."""
+
+
+def _tree(root: type[TailraceError]) -> list[type[TailraceError]]:
+    return [root, *(cls for child in root.__subclasses__() for cls in _tree(child))]
+
+
+_BY_CODE: Final = {cls.code: cls for cls in _tree(TailraceError)}
+
+
+def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceError | None:
+    """Return the error of a machine code; None where this client does not know the code."""
+    cls = _BY_CODE.get(reason)
+    if cls is None:
+        return None
+    error = cls.__new__(cls, message)
+    error.args = (message,)
+    for name, (figure, read) in _ATTRIBUTES.get(cls, {}).items():
+        setattr(error, name, read(figures[figure]) if figure in figures else None)
+    return error
+
+
+def error_of(error: grpc.aio.AioRpcError) -> TailraceError:
+    """Return what a failed call means."""
+    detail = _detail(error)
+    if detail is not None:
+        rebuilt = rebuild(detail.reason, error.details() or "", detail.metadata)
+        if rebuilt is not None:
+            return rebuilt
+    return _by_status(error.code(), error.details() or error.code().name)
+
+
+def _detail(error: grpc.aio.AioRpcError) -> ErrorDetail | None:
+    # The stubs know only one of the two forms of metadata.
+    trailers: Iterable[tuple[str, str | bytes]] = error.trailing_metadata() or ()  # type: ignore[assignment]
+    for key, value in trailers:
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            try:
+                return _our_detail(value)
+            except (DecodeError, ValueError):
+                return None
+    return None
+
+
+def _our_detail(value: bytes) -> ErrorDetail | None:
+    for packed in ErrorStatus.FromString(value).details:
+        if packed.type_url == DETAIL_TYPE:
+            detail = ErrorDetail.FromString(packed.value)
+            if detail.domain == DOMAIN:
+                return detail
+    return None
+
+
+def _by_status(code: grpc.StatusCode, details: str) -> TailraceError:
+    match code:
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return Unsupported("method", details)
+        case (
+            grpc.StatusCode.INVALID_ARGUMENT
+            | grpc.StatusCode.NOT_FOUND
+            | grpc.StatusCode.FAILED_PRECONDITION
+            | grpc.StatusCode.OUT_OF_RANGE
+            | grpc.StatusCode.UNAUTHENTICATED
+            | grpc.StatusCode.PERMISSION_DENIED
+        ):
+            return InvalidRequest(details)
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
+            return InvalidRequest(details)
+        case _:
+            return TransportError(f"{code.name.lower().replace('_', ' ')}: {details}")

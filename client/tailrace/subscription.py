@@ -1,0 +1,327 @@
+"""A subscription as an async iterator.
+
+Use it under ``async with``; entering returns when the server has acknowledged. One task reads ahead, never
+more than the demand: captures requested and not yet taken by you are at most ``demand``, topped up when half
+of them are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+
+from tailrace.capture import Heartbeat
+from tailrace.errors import InternalError, InvalidRequest, SubscriptionClosed, TailraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from tailrace.acknowledgement import Acknowledgement
+    from tailrace.capture import Capture
+    from tailrace.checkpoint import CheckpointStore
+    from tailrace.cursor import Cursor
+    from tailrace.link import Link
+
+BUFFER_BYTES_MAX: Final = 64 << 20
+"""Above it nothing more is read from the connection until the user has taken some; the server then waits."""
+
+_T = TypeVar("_T")
+_Batch = tuple["Capture", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatistics:
+    """One subscription, now."""
+
+    taken: int
+    """Captures that the user has taken."""
+    buffered: int
+    """Captures received and not yet taken."""
+    buffered_bytes: int
+    """Their size on the wire, message by message."""
+    outstanding: int
+    """Captures requested and not yet taken, buffered ones included; never above the demand."""
+    reconnects: int
+
+
+class Messages(Generic[_T]):
+    """An endless stream of what a subscription brings; abandoning it loses nothing."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, take: Callable[[], Awaitable[_T]]) -> None:
+        """Keep how to take the next one."""
+        self._next = take
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _T:
+        """Return the next one; raises as iterating the subscription does."""
+        return await self._next()
+
+
+class Subscription:
+    """One subscriber's stream of captures; made by ``Client.subscribe``.
+
+    Iterating gives captures, ``batches()`` tuples of them as they came, ``messages()`` heartbeats, too. One
+    task at a time may iterate. An iteration that was cancelled has taken nothing.
+    """
+
+    def __init__(
+        self,
+        open_link: Callable[[Cursor | None], Link],
+        start: Callable[[Subscription], asyncio.Task[None]],
+        *,
+        demand: int,
+        checkpoint: CheckpointStore | None,
+    ) -> None:
+        """Keep how to begin; nothing is sent before the context is entered."""
+        if demand < 1:
+            raise InvalidRequest(
+                f"demand {demand}: it must be positive (Reactive Streams rule 3.9)"
+            )
+        self._open_link = open_link
+        self._start = start
+        self._demand = demand
+        self._checkpoint = checkpoint
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._acknowledgement: Acknowledgement | None = None
+        self._reconnects = -1
+        self._buffer: deque[tuple[_Batch, int] | Heartbeat] = deque()
+        self._buffered = 0
+        self._buffered_bytes = 0
+        self._current: list[Capture] = []
+        """What is left of the batch that is being taken, last first: a capture taken is referred to by
+        nothing here."""
+        self._taken = 0
+        self._cursor: Cursor | None = None
+        """Of the last message wholly taken; that of a batch under way comes from ``_last``."""
+        self._last: Capture | None = None
+        self._ended: TailraceError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Subscribe and wait for the acknowledgement.
+
+        Raises:
+            TailraceError: The server refused, or could not be reached in time.
+        """
+        if self._task is not None or self._ended is not None:
+            raise SubscriptionClosed("a subscription is entered once; subscribe again")
+        saved = await self._checkpoint.load() if self._checkpoint is not None else None
+        self._link = self._open_link(saved)
+        self._link.demand.request(self._demand)
+        self._task = self._start(self)
+        try:
+            while self._acknowledgement is None:
+                if self._ended is not None:
+                    raise self._ended
+                await self._wait()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    @property
+    def acknowledgement(self) -> Acknowledgement:
+        """What the server made of the latest subscribe."""
+        if self._acknowledgement is None:
+            raise SubscriptionClosed("the subscription has not been entered")
+        return self._acknowledgement
+
+    @property
+    def cursor(self) -> Cursor:
+        """Everything up to it has been taken: the cursor to save, and to resume strictly after.
+
+        Of captures taken one by one, the last is included: ask when you are done with it.
+        """
+        if self._last is not None:
+            return self._last.cursor
+        if self._cursor is None:
+            raise SubscriptionClosed("the subscription has not been entered")
+        return self._cursor
+
+    async def commit(self) -> None:
+        """Save ``cursor`` in the checkpoint store that the subscription was made with.
+
+        Raises:
+            InvalidRequest: It was made without one.
+        """
+        if self._checkpoint is None:
+            raise InvalidRequest("commit: subscribe with checkpoint= to say where cursors are kept")
+        await self._checkpoint.save(self.cursor)
+
+    def statistics(self) -> SubscriptionStatistics:
+        """Return the figures of this moment."""
+        requested = self._link.demand.requested if self._link is not None else 0
+        return SubscriptionStatistics(
+            taken=self._taken,
+            buffered=self._buffered,
+            buffered_bytes=self._buffered_bytes,
+            outstanding=requested - self._taken,
+            reconnects=max(0, self._reconnects),
+        )
+
+    async def close(self) -> None:
+        """End the stream; what was not taken is dropped. Idempotent."""
+        self.end(SubscriptionClosed("the subscription was closed"))
+        self._buffer.clear()
+        self._current.clear()
+        self._buffered = self._buffered_bytes = 0
+        task = self._task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Capture:
+        """Return the next capture.
+
+        Raises:
+            TailraceError: The subscription has ended, after everything received before was taken.
+        """
+        while not self._current:
+            message = await self._next_message()
+            if not isinstance(message, Heartbeat):
+                self._current = list(reversed(message))
+        capture = self._current.pop()
+        self._last = capture
+        self._count(1)
+        return capture
+
+    def batches(self) -> Messages[tuple[Capture, ...]]:
+        """Iterate over captures as they came, at least one at a time, in order."""
+        return Messages(self._next_batch)
+
+    def messages(self) -> Messages[tuple[Capture, ...] | Heartbeat]:
+        """Iterate over captures as they came and heartbeats between them, in order.
+
+        Of several heartbeats in a row that were not taken only the last is kept.
+        """
+        return Messages(self._take_message)
+
+    async def _next_batch(self) -> _Batch:
+        while isinstance(message := await self._take_message(), Heartbeat):
+            pass
+        return message
+
+    async def _take_message(self) -> _Batch | Heartbeat:
+        if self._current:
+            message: _Batch | Heartbeat = tuple(reversed(self._current))
+            self._current.clear()
+        else:
+            message = await self._next_message()
+        if not isinstance(message, Heartbeat):
+            self._last = message[-1]
+            self._count(len(message))
+        return message
+
+    async def _next_message(self) -> _Batch | Heartbeat:
+        while not self._buffer:
+            if self._ended is not None:
+                raise self._ended
+            await self._wait()
+        message = self._buffer.popleft()
+        if isinstance(message, Heartbeat):
+            self._cursor, self._last = message.cursor, None
+            return message
+        batch, nbytes = message
+        self._buffered_bytes -= nbytes
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        return batch
+
+    def _count(self, captures: int) -> None:
+        """Note captures as taken; ask for as many again when half of the demand is used up."""
+        self._taken += captures
+        self._buffered -= captures
+        assert self._link is not None
+        outstanding = self._link.demand.requested - self._taken
+        if outstanding <= self._demand // 2:
+            self._link.demand.request(self._demand - outstanding)
+
+    async def _wait(self) -> None:
+        assert self._waiter is None, "one task at a time may iterate a subscription"
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # The side that the line and the client see.
+
+    async def run(self) -> None:
+        """Read ahead until the subscription ends; the client owns the task."""
+        assert self._link is not None
+        try:
+            await self._link.run(self)
+        except asyncio.CancelledError:
+            self.end(SubscriptionClosed("the subscription was closed"))
+            raise
+        except TailraceError as error:
+            self.end(error)
+        except Exception as error:
+            internal = InternalError(f"{type(error).__name__}: {error}")
+            internal.__cause__ = error
+            self.end(internal)
+
+    def end(self, error: TailraceError) -> None:
+        """Let iteration end with an error, once what was received is taken. Only the first one counts."""
+        if self._ended is None:
+            self._ended = error
+            self._wake()
+
+    def shut(self, error: TailraceError) -> None:
+        """End because the client is closed."""
+        self.end(error)
+        if self._task is not None:
+            self._task.cancel()
+
+    def acknowledged(self, acknowledgement: Acknowledgement) -> None:
+        """Note that the subscription stands, for the first time or again."""
+        if self._acknowledgement is None:
+            self._cursor = acknowledgement.resume_cursor
+        self._acknowledgement = acknowledgement
+        self._reconnects += 1
+        self._wake()
+
+    def deliver(self, captures: tuple[Capture, ...], nbytes: int) -> None:
+        """Keep captures for the user."""
+        self._buffer.append((captures, nbytes))
+        self._buffered += len(captures)
+        self._buffered_bytes += nbytes
+        self._wake()
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Keep a heartbeat for the user, in place of one right before it."""
+        if self._buffer and isinstance(self._buffer[-1], Heartbeat):
+            self._buffer.pop()
+        self._buffer.append(heartbeat)
+        self._wake()
+
+    async def room(self) -> None:
+        """Wait until the buffer is below its bound."""
+        while self._buffered_bytes > BUFFER_BYTES_MAX:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room

@@ -1,0 +1,121 @@
+"""The transport over grpc.aio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import grpc
+import grpc.aio
+
+from tailrace.errors import SubscriptionClosed, TransportError
+from tailrace.status import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SERVICE: Final = "tailrace.v1.ChangeCapture"
+
+MAX_MESSAGE_BYTES: Final = 32 << 20
+"""Largest capture that the client asks for; above it comes a header with ``omitted_bytes``."""
+
+_FRAMING_BYTES: Final = 64 << 10
+"""What a message holds besides its one largest capture."""
+
+_OPTIONS: Final = (
+    # Without the bandwidth probe the receive window stays at what follows: 2 MB buffered at most instead
+    # of 4 to 21, at 93 to 96 % of the speed.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+    # One connection a client: a stalled one shares its socket with nobody.
+    ("grpc.use_local_subchannel_pool", 1),
+    # The waits between attempts are ours (retry.py); these only keep gRPC from adding its own minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Finds a peer that vanished without a word; heartbeats end the stream, this the connection.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+
+class GrpcTransport:
+    """One channel. Make it on the event loop that uses it."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Bind to ``host:port``; nothing is sent before the first call.
+
+        Args:
+            target: Where the server listens, or any gRPC name.
+            credentials: TLS; None speaks plain text.
+            max_message_bytes: Largest message taken.
+        """
+        options = (
+            *_OPTIONS,
+            ("grpc.max_receive_message_length", max_message_bytes + _FRAMING_BYTES),
+        )
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(target, options)
+        else:
+            self._channel = grpc.aio.secure_channel(target, credentials, options)
+
+    def open(self, method: str, requests: AsyncIterator[bytes]) -> GrpcStream:
+        """Begin a call with many requests."""
+        return GrpcStream(self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)(requests))
+
+    def read(self, method: str, request: bytes) -> GrpcStream:
+        """Begin a call with one request and many answers."""
+        return GrpcStream(self._channel.unary_stream(f"/{SERVICE}/{method}", None, None)(request))
+
+    async def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
+        """Make a call with one request and one answer."""
+        try:
+            answer: bytes = await self._channel.unary_unary(f"/{SERVICE}/{method}", None, None)(
+                request, timeout=timeout_s
+            )
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        return answer
+
+    async def close(self) -> None:
+        """End all calls and the connection."""
+        await self._channel.close(None)
+
+
+class GrpcStream:
+    """The answers to one call."""
+
+    def __init__(
+        self, call: grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
+    ) -> None:
+        """Take over a call that has begun."""
+        self._call = call
+
+    async def receive(self) -> bytes | None:
+        """Return the next message; None when the server has completed.
+
+        Raises:
+            SubscriptionClosed: The channel was closed under it.
+            TailraceError: What the server said, or TransportError.
+        """
+        try:
+            message = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        except grpc.aio.UsageError as error:
+            raise SubscriptionClosed("the connection was closed") from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise TransportError("the call was cancelled") from None
+        return message if isinstance(message, bytes) else None
+
+    def close(self) -> None:
+        """End the call, if it has not ended."""
+        self._call.cancel()

@@ -1,0 +1,189 @@
+"""Between values and messages: requests are built, responses are read.
+
+Reading is the client's hot path (under 3 µs a capture): the C parser takes a whole message at once, then each
+capture is made by storing into its slots. The initialiser of a frozen dataclass would store through
+``object.__setattr__``, which is twice as slow (measured: 6.1 against 2.7 µs, 16 fields).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
+
+from tailrace.acknowledgement import Acknowledgement, Limits
+from tailrace.capture import Capture, Heartbeat
+from tailrace.criteria import After, Area, ContainerType, Content, FromTime, Operation, Since
+from tailrace.cursor import Cursor
+from tailrace.errors import Unsupported
+from tailrace.position import Position
+from tailrace.schema import Column, Schema
+from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tailrace.criteria import Criteria, Start
+
+    _Request = (
+        change_capture_pb2.SubscribeRequest
+        | change_capture_pb2.SubscribeSystemRequest
+        | change_capture_pb2.ReadChangesRequest
+    )
+
+
+_BODIES: Final[tuple[tuple[Content, capture_pb2.Body.ValueType], ...]] = (
+    (Content.CHANGE, capture_pb2.BODY_CHANGE),
+    (Content.BEFORE, capture_pb2.BODY_BEFORE),
+    (Content.AFTER, capture_pb2.BODY_AFTER),
+)
+_AREAS: Final = (Area.DATA, *Area)
+_OPERATIONS: Final = (Operation.UPSERT, *Operation)
+_CONTAINER_TYPES: Final = (None, *ContainerType)
+"""By number; 0 never comes but for entity-level captures, whose container type is None."""
+
+_SLOTS: Final[Mapping[str, Any]] = vars(Capture)
+_new: Final = object.__new__
+_set_catalog_uuid: Final = _SLOTS["catalog_uuid"].__set__
+_set_version: Final = _SLOTS["version"].__set__
+_set_index: Final = _SLOTS["index"].__set__
+_set_ordinal: Final = _SLOTS["ordinal"].__set__
+_set_commit_timestamp: Final = _SLOTS["commit_timestamp"].__set__
+_set_area: Final = _SLOTS["area"].__set__
+_set_operation: Final = _SLOTS["operation"].__set__
+_set_entity_type: Final = _SLOTS["entity_type"].__set__
+_set_primary_key: Final = _SLOTS["primary_key"].__set__
+_set_changed: Final = _SLOTS["changed"].__set__
+_set_container_type: Final = _SLOTS["container_type"].__set__
+_set_container_name: Final = _SLOTS["container_name"].__set__
+_set_change: Final = _SLOTS["change"].__set__
+_set_before: Final = _SLOTS["before"].__set__
+_set_after: Final = _SLOTS["after"].__set__
+_set_omitted_bytes: Final = _SLOTS["omitted_bytes"].__set__
+
+
+def captures(messages: Iterable[capture_pb2.Capture], catalog_uuid: UUID) -> tuple[Capture, ...]:
+    """Return the captures of a message, in its order.
+
+    Raises:
+        Unsupported: An enum value that this client does not know; the server is newer.
+    """
+    try:
+        return _captures(messages, catalog_uuid)
+    except IndexError:
+        raise Unsupported(
+            "captures", "an area, operation or container type of a newer server; update this client"
+        ) from None
+
+
+def _captures(messages: Iterable[capture_pb2.Capture], catalog_uuid: UUID) -> tuple[Capture, ...]:
+    out = []
+    for message in messages:
+        capture = _new(Capture)
+        ordinal = message.ordinal
+        key = message.primary_key
+        _set_catalog_uuid(capture, catalog_uuid)
+        _set_version(capture, message.version)
+        _set_index(capture, message.index)
+        _set_ordinal(capture, ordinal)
+        _set_commit_timestamp(capture, message.commit_timestamp)
+        _set_area(capture, _AREAS[message.area])
+        _set_operation(capture, _OPERATIONS[message.operation])
+        _set_entity_type(capture, message.entity_type or None)
+        _set_primary_key(capture, key or (key if message.HasField("primary_key") else None))
+        _set_changed(capture, tuple(message.changed.names) if message.HasField("changed") else None)
+        _set_container_type(capture, _CONTAINER_TYPES[message.container_type] if ordinal else None)
+        _set_container_name(capture, message.container_name if ordinal else None)
+        _set_change(capture, message.change or None)
+        _set_before(capture, message.before or None)
+        _set_after(capture, message.after or None)
+        _set_omitted_bytes(capture, message.omitted_bytes)
+        out.append(capture)
+    return tuple(out)
+
+
+def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgement:
+    """Read the first message of a subscription."""
+    limits = message.limits
+    return Acknowledgement(
+        subscription_id=message.subscription_id,
+        catalog=message.catalog,
+        catalog_uuid=UUID(message.catalog_uuid),
+        start=Position(message.start.version, message.start.index),
+        resume_cursor=Cursor.parse(message.resume_cursor),
+        published=message.published_version,
+        heartbeat_interval_s=message.heartbeat_interval_ms / 1000,
+        limits=Limits(
+            queue_captures=limits.queue_captures,
+            message_bytes=limits.message_bytes,
+            max_message_bytes=limits.max_message_bytes,
+            send_deadline_s=limits.send_deadline_ms / 1000,
+            request_bytes=limits.request_bytes,
+        ),
+        features=frozenset(message.features),
+    )
+
+
+def heartbeat(message: change_capture_pb2.Heartbeat) -> Heartbeat:
+    """Read a heartbeat."""
+    return Heartbeat(
+        published=message.published_version,
+        cursor=Cursor.parse(message.resume_cursor),
+        records_scanned=message.records_scanned,
+        records_matched=message.records_matched,
+        next_within_s=message.next_within_ms / 1000,
+    )
+
+
+def schema(message: catalog_pb2.GetSchemaResponse) -> Schema:
+    """Read a schema."""
+    return Schema(
+        id=message.schema_id,
+        entity_types={
+            entity_type.name: tuple(
+                Column(
+                    name=column.name,
+                    role=ContainerType(column.role),
+                    sql_type=column.sql_type or None,
+                    encoding=column.encoding,
+                    inferred=column.inferred,
+                )
+                for column in entity_type.columns
+            )
+            for entity_type in message.entity_types
+        },
+    )
+
+
+def criteria_messages(criteria: Iterable[Criteria]) -> list[capture_pb2.Criteria]:
+    """Write criteria."""
+    return [
+        capture_pb2.Criteria(
+            area=cast("capture_pb2.Area.ValueType", one.area),
+            entity_type=one.entity_type,
+            primary_key=one.primary_key,
+            operation=cast("list[capture_pb2.Operation.ValueType]", one.operation),
+            container_type=cast("list[capture_pb2.ContainerType.ValueType]", one.container_type),
+            container_name=one.container_name,
+        )
+        for one in criteria
+    ]
+
+
+def body_numbers(content: Content) -> Sequence[capture_pb2.Body.ValueType]:
+    """Write a content as the bodies of a request."""
+    if content is Content.BODY:
+        return (capture_pb2.BODY_ALL,)
+    return tuple(number for flag, number in _BODIES if flag & content)
+
+
+def set_start(request: _Request, start: Start | None) -> None:
+    """Write a start, or the lower bound of a read, into a request; None leaves it out."""
+    match start:
+        case Since(position):
+            request.since_version = position.version
+            if position.index:
+                request.since_index = position.index
+        case After(cursor):
+            request.after = str(cursor)
+        case FromTime(timestamp):
+            request.from_time = timestamp
