@@ -1,0 +1,1 @@
+"""Figures, each beside its baseline in the same run; see bench/README.md for the method."""

@@ -1,0 +1,70 @@
+"""The baseline: grpc.aio that sends the same constant message again and again, made once.
+
+No server on this stack can be faster. Arguments: messages in all, captures a message, bytes a capture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+async def main(messages: int, captures: int, capture_bytes: int) -> None:
+    """Serve until told to stop; ``captures`` 0 opens streams that stay silent."""
+    head = b"\x0a" + _varint(capture_bytes - 1 - len(_varint(capture_bytes - 3)))
+    message = (head + b"x" * (capture_bytes - len(head))) * captures
+    go = asyncio.Event()
+
+    async def subscribe(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield b"\x12\x00"
+        if captures:
+            await go.wait()
+            for _ in range(messages):
+                yield message
+        await asyncio.Event().wait()
+
+    async def start(request: bytes, context: Any) -> bytes:
+        go.set()
+        return b""
+
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        [
+            grpc.method_handlers_generic_handler(
+                "tailrace.v1.ChangeCapture",
+                {
+                    "Subscribe": grpc.unary_stream_rpc_method_handler(subscribe),
+                    "Start": grpc.unary_unary_rpc_method_handler(start),
+                },
+            )
+        ]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(json.dumps({"grpc": f"127.0.0.1:{port}"}), flush=True)
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    await stopping.wait()
+    await server.stop(0)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append((number & 0x7F) | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+if __name__ == "__main__":
+    uvloop.run(main(*(int(argument) for argument in sys.argv[1:])))

@@ -1,0 +1,120 @@
+"""What the benches share: pinned processes, their CPU time, raw subscribers, tables.
+
+The server under test runs alone on the first core; writers and subscribers share the second. Subscribers are
+bare grpc.aio streams without decoding, the same for every server, so that a ratio speaks of servers only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SERVER_CPU = {0}
+CLIENT_CPU = {max(os.sched_getaffinity(0))}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server process and where it listens."""
+
+    process: psutil.Popen
+    address: str
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that it has used so far."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    def anonymous_bytes(self) -> int:
+        """Return its anonymous resident memory (RssAnon)."""
+        with open(f"/proc/{self.process.pid}/status") as status:
+            for line in status:
+                if line.startswith("RssAnon:"):
+                    return int(line.split()[1]) * 1024
+        raise AssertionError("no RssAnon in /proc/…/status")
+
+
+@contextlib.contextmanager
+def server(command: Sequence[str], cpus: set[int] | None = None) -> Iterator[Server]:
+    """Run a server that prints one JSON line ``{"grpc": address}`` once it listens."""
+    process = psutil.Popen(
+        [sys.executable, "-m", *command],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus or SERVER_CPU),
+    )
+    try:
+        line = process.stdout.readline()
+        yield Server(process, json.loads(line)["grpc"])
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+def bare_server(messages: int, captures: int, capture_bytes: int) -> list[str]:
+    """Return the command of the baseline: grpc.aio that sends constant bytes of the same size."""
+    return ["bench._bare_server", str(messages), str(captures), str(capture_bytes)]
+
+
+def tailrace_server(root: os.PathLike[str] | str, *options: str) -> list[str]:
+    """Return the command of our server on a log root."""
+    return ["bench._tailrace_server", str(root), *options]
+
+
+@contextlib.contextmanager
+def subscribers(address: str, count: int, captures: int, **options: Any) -> Iterator[psutil.Popen]:
+    """Start raw subscribers that each wait for ``captures`` captures; read their result with ``result``."""
+    command = [sys.executable, "-m", "bench._subscribers", address, str(count), str(captures)]
+    process = psutil.Popen(
+        [*command, json.dumps(options)],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: os.sched_setaffinity(0, CLIENT_CPU),
+    )
+    try:
+        assert process.stdout.readline() == b"subscribed\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait(20)
+        process.stdout.close()
+
+
+def result(process: psutil.Popen) -> dict[str, Any]:
+    """Wait for subscribers to have everything and return what they measured."""
+    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    return answer
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median."""
+    return statistics.median(values)
+
+
+def machine() -> str:
+    """Return one line about machine and versions, for the head of a result."""
+    names = ("grpcio", "protobuf", "pyarrow", "numpy", "uvloop")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table in Markdown."""
+    print(f"\n{title}\n")
+    print("| " + " | ".join(header) + " |")
+    print("|" + "---|" * len(header))
+    for row in rows:
+        print("| " + " | ".join(str(each) for each in row) + " |")
+    sys.stdout.flush()

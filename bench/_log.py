@@ -1,0 +1,81 @@
+"""Logs for the benches: product rows whose captures all have one size (about 200 bytes as protobuf)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tailrace.criteria import Content, Criteria, Since
+from tailrace.position import Position
+from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.frames import Frames
+from tailrace_server.wal.writer import LogWriter, Mutation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CATALOG = "bench"
+
+
+def mutation(number: int, entity_type: str = "product") -> Mutation:
+    """Return an insert whose texts are as long as every other's."""
+    return Mutation(
+        entity_type=entity_type,
+        primary_key=f"{number:09d}",
+        before=None,
+        after=b'{"id":%09d,"name":"product %09d","price":"%07d.99","note":"%s"}'
+        % (number, number, number % 10_000_000, b"n" * 50),
+    )
+
+
+def write_log(
+    root: Path,
+    *,
+    rows: int,
+    rows_per_transaction: int,
+    transactions_per_commit: int,
+    first: int = 0,
+    rare_every: int = 0,
+) -> None:
+    """Append and publish; ``rare_every`` makes every n-th row a ``rare`` instead of a ``product``."""
+    with LogWriter.open(root, CATALOG) as writer:
+        waiting = 0
+        for start in range(first, first + rows, rows_per_transaction):
+            stop = min(first + rows, start + rows_per_transaction)
+            writer.append(
+                [
+                    mutation(each, "rare" if rare_every and each % rare_every == 0 else "product")
+                    for each in range(start, stop)
+                ]
+            )
+            waiting += 1
+            if waiting == transactions_per_commit:
+                writer.commit()
+                waiting = 0
+        if waiting:
+            writer.commit()
+        writer.publish()
+
+
+async def capture_bytes(root: Path) -> int:
+    """Return the size of one capture of the log as an element of a response."""
+    async with Engine(root) as engine:
+        subscription = await engine.subscribe(
+            CATALOG,
+            [Criteria(entity_type=("product",))],
+            start=Since(Position(0)),
+            content=Content.AFTER,
+            codec=PROTOBUF,
+        )
+        message = await subscription.receive()
+        assert isinstance(message, Frames)
+        size, rest = divmod(len(message.data), message.count)
+        assert rest == 0
+        subscription.cancel()
+        return size
+
+
+def measure_capture_bytes(root: Path) -> int:
+    """Return ``capture_bytes`` from code without an event loop."""
+    return asyncio.run(capture_bytes(root))

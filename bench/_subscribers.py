@@ -1,0 +1,90 @@
+"""Raw subscribers: streams without decoding, that count captures by their size.
+
+Arguments: address, streams, captures that each must get, options as JSON (``catalog``, ``start``: "oldest" or
+"new", ``criteria``: entity type, ``go``: call Start on the bare server first). All captures of a bench
+have one size, so bytes tell the count. Prints "subscribed" once every stream has been acknowledged, then one
+JSON line when every stream has everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+import grpc.aio
+import uvloop
+
+from tailrace.v1 import capture_pb2, change_capture_pb2
+
+_CAPTURES = 0x0A
+_OPTIONS = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 20)]
+
+
+class Stream:
+    """One subscription and what it has got."""
+
+    def __init__(self, call: Any, wanted: int) -> None:
+        self.call = call
+        self.wanted = wanted
+        self.received_bytes = 0
+        self.messages = 0
+        self.first_at = 0.0
+        self.done_at = 0.0
+        self.capture_bytes = 0
+
+    async def run(self, capture_bytes: int) -> None:
+        """Read until the last capture; heartbeats do not count."""
+        wanted = self.wanted * capture_bytes
+        async for message in self.call:
+            if message[0] != _CAPTURES:
+                continue
+            if not self.messages:
+                self.first_at = time.perf_counter()
+            self.messages += 1
+            self.received_bytes += len(message)
+            if self.received_bytes >= wanted:
+                break
+        self.done_at = time.perf_counter()
+        assert self.received_bytes == wanted, (self.received_bytes, wanted)
+
+
+async def main(address: str, streams: int, captures: int, options: dict[str, Any]) -> None:
+    """Subscribe, read, report."""
+    request = change_capture_pb2.SubscribeRequest(
+        catalog=options.get("catalog", "bench"),
+        criteria=[capture_pb2.Criteria(entity_type=[options.get("criteria", "product")])],
+        body=[capture_pb2.BODY_AFTER],
+    )
+    if options.get("start", "oldest") == "oldest":
+        request.since_version = 0
+    stalled = options.get("stalled", 0)
+    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        subscribe = channel.unary_stream("/tailrace.v1.ChangeCapture/Subscribe", None, None)
+        go = channel.unary_unary("/tailrace.v1.ChangeCapture/Start", None, None)
+        calls = [subscribe(request.SerializeToString()) for _ in range(streams + stalled)]
+        for call in calls:
+            await call.read()
+        everyone = [Stream(call, captures) for call in calls[:streams]]
+        print("subscribed", flush=True)
+        started = time.perf_counter()
+        if options.get("go"):
+            await go(b"")
+        async with asyncio.TaskGroup() as tasks:
+            for each in everyone:
+                tasks.create_task(each.run(options["capture_bytes"]))
+        first = min(each.first_at for each in everyone)
+        last = max(each.done_at for each in everyone)
+        report = {
+            "seconds": last - (first if options.get("start") == "new" else started),
+            "captures": captures * streams,
+            "messages": sum(each.messages for each in everyone),
+        }
+        print(json.dumps(report), flush=True)
+
+
+if __name__ == "__main__":
+    _, _address, _streams, _captures, _options = sys.argv
+    uvloop.run(main(_address, int(_streams), int(_captures), json.loads(_options)))

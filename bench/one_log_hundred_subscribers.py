@@ -1,0 +1,118 @@
+"""How much of what grpc.aio can do at all does the server reach, live and in catch-up?
+
+::
+
+    log of 200,000 captures ──▶ tailrace ──▶ 1, 10, 100 raw subscribers      (catch-up: from the oldest)
+    one commit of 200,000   ──▶ tailrace ──▶ 1, 10, 100 raw subscribers      (live: attached before)
+    constant bytes          ──▶ grpc.aio ──▶ 1, 10, 100 raw subscribers      (baseline, same message size)
+
+Captures of about 200 bytes, about 320 a message. The server has the first core, subscribers the second. It does
+not show decoding in clients, nor a network.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from bench._harness import (
+    bare_server,
+    machine,
+    median,
+    result,
+    server,
+    subscribers,
+    table,
+    tailrace_server,
+)
+from bench._log import CATALOG, measure_capture_bytes, write_log
+
+CAPTURES = 200_000
+SUBSCRIBERS = (1, 10, 100)
+RUNS = 3
+
+
+def catch_up(root: Path, streams: int, size: int) -> tuple[float, float]:
+    """Return captures a second and server CPU µs a delivery, from the oldest position."""
+    with server(tailrace_server(root)) as subject:
+        before = subject.cpu_s()
+        with subscribers(subject.address, streams, CAPTURES, capture_bytes=size) as process:
+            report = result(process)
+        return rates(report, subject.cpu_s() - before)
+
+
+def live(streams: int, size: int) -> tuple[float, float]:
+    """Return the same for a commit that is published while everybody is attached."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
+        with server(tailrace_server(root)) as subject:
+            options = {"capture_bytes": size, "start": "new", "catalog": CATALOG}
+            with subscribers(subject.address, streams, CAPTURES, **options) as process:
+                before = subject.cpu_s()
+                write_log(
+                    root,
+                    rows=CAPTURES,
+                    rows_per_transaction=100,
+                    transactions_per_commit=2000,
+                    first=1,
+                )
+                report = result(process)
+            return rates(report, subject.cpu_s() - before)
+
+
+def bare(streams: int, size: int) -> tuple[float, float]:
+    """Return the same for constant bytes."""
+    captures_a_message = 65536 // size
+    messages = CAPTURES // captures_a_message
+    with server(bare_server(messages, captures_a_message, size)) as subject:
+        wanted = messages * captures_a_message
+        before = subject.cpu_s()
+        with subscribers(subject.address, streams, wanted, capture_bytes=size, go=True) as process:
+            report = result(process)
+        return rates(report, subject.cpu_s() - before)
+
+
+def rates(report: dict[str, float], cpu_s: float) -> tuple[float, float]:
+    """Return captures a second and CPU µs a capture."""
+    return report["captures"] / report["seconds"], cpu_s / report["captures"] * 1e6
+
+
+def main() -> None:
+    """Measure and print."""
+    print(machine())
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_log(root, rows=CAPTURES, rows_per_transaction=100, transactions_per_commit=2000)
+        size = measure_capture_bytes(root)
+        rows = []
+        for streams in SUBSCRIBERS:
+            runs = [
+                (bare(streams, size), catch_up(root, streams, size), live(streams, size))
+                for _ in range(RUNS)
+            ]
+            base, caught, lived = (
+                tuple(median([run[kind][figure] for run in runs]) for figure in (0, 1))
+                for kind in (0, 1, 2)
+            )
+            rows.append(
+                [
+                    streams,
+                    *(
+                        f"{each[0] / 1e6:.2f} M/s, {each[1]:.2f} µs"
+                        for each in (base, caught, lived)
+                    ),
+                    f"{median([run[1][0] / run[0][0] for run in runs]):.2f}",
+                    f"{median([run[2][0] / run[0][0] for run in runs]):.2f}",
+                ]
+            )
+        table(
+            f"{CAPTURES:,} captures of {size} bytes to each; captures/s and server CPU a capture, "
+            f"median of {RUNS}",
+            ["subscribers", "bare grpc.aio", "catch-up", "live", "catch-up/bare", "live/bare"],
+            rows,
+        )
+
+
+if __name__ == "__main__":
+    main()
