@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tailrace_server.wal.commit_log import BatchRef, SegmentRef
+from tailrace_server.wal.table import BatchRef, SegmentRef
 
 from tailrace.position import Position
 from tailrace_server.capture.run import Run, Selection
@@ -34,7 +34,7 @@ def batch_ref(first_row: int, rows: int) -> BatchRef:
         last=position_of(first_row + rows - 1),
         first_row=first_row,
         crc_head=0,
-        crc_body=0,
+        crc_body=(0, 0, 0),
     )
 
 

@@ -63,8 +63,8 @@ class FrameBlock:
         self.versions = versions
         self.indexes = indexes
         self.ordinals = ordinals
-        offsets = np.frombuffer(frames.buffers()[1], np.int32)
-        offsets = offsets[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
+        all_offsets = np.frombuffer(frames.buffers()[1], np.int32)
+        offsets = all_offsets[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
         data = memoryview(frames.buffers()[2])
         self.starts = _cuts(offsets, message_bytes)
         self.pieces = tuple(

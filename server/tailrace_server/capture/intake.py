@@ -48,7 +48,7 @@ class SafePoint(NamedTuple):
     rows: int
     """Records of the log at or before it."""
     version: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     ordinal: int = END
 
 

@@ -29,7 +29,11 @@ from tailrace_server.wal.batch import SegmentMissing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    import pyarrow as pa
+
     from tailrace.criteria import Criteria, Start
+    from tailrace.schema import Schema
+    from tailrace_server.capture.predicate import Images
     from tailrace_server.capture.counters import Counters
     from tailrace_server.capture.reading import CatalogReading
     from tailrace_server.capture.rings import RingBudget
@@ -188,7 +192,9 @@ class Observer:
         view = self.view
         ref = view.batch(view.find_row(self.routed))
         grouped = await self.reading.grouped(ref)
-        images = await self.reading.images(ref, view) if self._router.needs_images else _NO_IMAGES
+        images: Images = _NO_IMAGES
+        if self._router.needs_images:
+            images = await self.reading.images(ref, view)
         for id, selection in self._router.route(grouped, images):
             first = first_position(grouped, int(selection.rows[0]))
             publisher = self._publishers[id]
@@ -236,7 +242,7 @@ class Observer:
         row = await self.reading.row_of(view, wanted)
         before = SafePoint(row, *wanted.preceding())
         if ordinal:
-            before = SafePoint(row, *wanted, ordinal - 1)
+            before = SafePoint(row, wanted.version, wanted.index, ordinal - 1)
         if row == view.end_row and wanted.version > view.published:
             return Mark(row), wanted, before
         if ordinal and await self._stands_at(view, row, wanted):
@@ -294,10 +300,10 @@ class Observer:
 class _NoImages:
     """For routers whose predicates read heads only."""
 
-    def after(self) -> object:
+    def after(self) -> pa.BinaryArray:
         raise AssertionError("no predicate asked for images")
 
-    def schema_of(self, version: int) -> object:
+    def schema_of(self, version: int) -> Schema:
         raise AssertionError("no predicate asked for a schema")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.position import Position
-    from tailrace_server.wal.commit_log import BatchRef
+    from tailrace_server.wal.table import BatchRef
 
 
 class Mark(NamedTuple):

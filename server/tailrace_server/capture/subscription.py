@@ -312,13 +312,13 @@ class Subscription:
         """
         first = self._intake.queue[0]
         block = await self._block(first)
-        if self._terminal is not None:
+        if self._has_ended():
             return None
         delivery = self._delivery
         data, stop = block.take(first.start, self._room(first, 0), delivery.message_bytes)
         if len(data) > delivery.max_message_bytes:
             data = await self._header_only(first, len(data))
-            if self._terminal is not None:
+            if self._has_ended():
                 return None
         parts, size, count = [data], len(data), stop - first.start
         last = self._consume(first, block, stop)
@@ -334,6 +334,9 @@ class Subscription:
             count += stop - slice.start
             last = self._consume(slice, block, stop)
         return self._hand_over(b"".join(parts) if len(parts) > 1 else parts[0], count, last)
+
+    def _has_ended(self) -> bool:
+        return self._terminal is not None
 
     def _room(self, slice: Slice, count: int) -> int:
         room = slice.stop - slice.start

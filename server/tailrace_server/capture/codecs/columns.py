@@ -72,7 +72,8 @@ def lengths(array: pa.Array) -> NDArray[np.int32]:
 
 def present(array: pa.Array) -> NDArray[np.bool_]:
     """Return which elements are not null."""
-    return array.is_valid().to_numpy(zero_copy_only=False)
+    valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def binary(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.BinaryArray:
