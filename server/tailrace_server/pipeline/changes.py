@@ -1,0 +1,158 @@
+"""What a source turns its input into: changes, transaction marks and lines for quarantine.
+
+A source is read in *splits* (a file, or a range of a large one). Everything that a split holds
+becomes rows of one Arrow table, `CHANGE_SCHEMA`, told apart by ``kind``, so that one table travels
+between tasks, driver and the pending segments of the log:
+
+===========  ====================================================================================
+kind         columns that are set, beside ``place``
+===========  ====================================================================================
+CHANGE       transaction … source; a change of one row
+BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
+QUARANTINED  reason, raw, file, block, line; transaction where it could still be told
+SPLIT        file, block; ``line`` lines, of which ``number`` were blank, null or tombstones
+===========  ====================================================================================
+
+*Place* is where a row stands in its source, as bytes that sort as the source does::
+
+    8 × 3 bytes   source position, big endian: PostgreSQL (last commit, LSN, 0), MySQL (file, pos, row),
+                  zero where the source tells none
+    8 bytes       modification time of the file in µs
+    … NUL         path of the file
+    8 × 2 bytes   byte offset of the split in the file; line in the split, from 1
+
+The *transaction key* groups rows. It is the source's transaction id in a form that is equal for all
+rows of a transaction (`transaction_key`), or begins with NUL for what the source does not group: a
+line alone, and the rows of a snapshot, which are cut into versions by number.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+CHANGE, BEGIN, END, QUARANTINED, SPLIT = 1, 2, 3, 4, 5
+
+INSERT, UPDATE, DELETE, READ, TRUNCATE = b"cudrt"
+"""Operations as Debezium writes them, by the code of their letter."""
+
+SNAPSHOT: Final = "\0snapshot"
+"""Head of the transaction key of snapshot rows; the split follows."""
+
+LINE: Final = "\0line"
+"""Head of the transaction key of a line that the source does not group; its place follows."""
+
+UNORDERED: Final = -1
+"""`total_order` of a row whose source tells none."""
+
+_POSITION = struct.Struct(">QQQQ")
+_LINE = struct.Struct(">QQ")
+_POSTGRES_ID = re.compile(r"(\d+):\d+", re.ASCII)
+
+
+class Change(NamedTuple):
+    """One row of `CHANGE_SCHEMA`; see the head of the module for what is set when."""
+
+    kind: int
+    place: bytes
+    transaction: str | None = None
+    transaction_id: str | None = None
+    """As the source writes it; None where it has none."""
+    total_order: int = UNORDERED
+    """Place in the transaction; of a snapshot row its number in the split, from 0."""
+    entity_type: str | None = None
+    operation: int = 0
+    primary_key: str | None = None
+    """Canonical text; None for a truncate."""
+    old_key: str | None = None
+    """The key before, where the change moved the row to another key."""
+    before: bytes | None = None
+    after: bytes | None = None
+    timestamp: int | None = None
+    """When the source committed or wrote it, µs."""
+    source: str | None = None
+    number: int | None = None
+    """END: rows announced. SPLIT: lines that gave nothing."""
+    reason: str | None = None
+    raw: bytes | None = None
+    file: str | None = None
+    block: int | None = None
+    line: int | None = None
+
+
+CHANGE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("place", pa.binary(), nullable=False),
+        pa.field("transaction", pa.string()),
+        pa.field("transaction_id", pa.string()),
+        pa.field("total_order", pa.int64(), nullable=False),
+        pa.field("entity_type", pa.string()),
+        pa.field("operation", pa.uint8(), nullable=False),
+        pa.field("primary_key", pa.string()),
+        pa.field("old_key", pa.string()),
+        pa.field("before", pa.binary()),
+        pa.field("after", pa.binary()),
+        pa.field("timestamp", pa.int64()),
+        pa.field("source", pa.string()),
+        pa.field("number", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("raw", pa.binary()),
+        pa.field("file", pa.string()),
+        pa.field("block", pa.int64()),
+        pa.field("line", pa.int64()),
+    ]
+)
+
+
+def to_batch(changes: Sequence[Change]) -> pa.RecordBatch:
+    """Return changes as one record batch of `CHANGE_SCHEMA`."""
+    columns = zip(*changes, strict=True) if changes else ((),) * len(CHANGE_SCHEMA)
+    arrays = [
+        pa.array(column, field.type) for column, field in zip(columns, CHANGE_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+
+
+def from_table(table: pa.Table | pa.RecordBatch) -> Iterable[Change]:
+    """Yield the rows of a table of `CHANGE_SCHEMA`."""
+    columns = [table.column(name).to_pylist() for name in CHANGE_SCHEMA.names]
+    return map(Change._make, zip(*columns, strict=True))
+
+
+def place(
+    position: tuple[int, int, int], modified_us: int, file: str, block: int, line: int
+) -> bytes:
+    """Return the sortable form of a row's place; every number lies in 0 … 2^64 - 1."""
+    return b"".join(
+        (
+            _POSITION.pack(*position, modified_us),
+            file.encode(errors="surrogatepass"),
+            b"\0",
+            _LINE.pack(block, line),
+        )
+    )
+
+
+def arrival(place: bytes) -> bytes:
+    """Return the part of a place that tells when and where the row arrived, also sortable."""
+    return place[24:]
+
+
+def transaction_key(transaction_id: str) -> str:
+    """Return the form of a transaction id that all rows of the transaction share.
+
+    PostgreSQL's ids read ``<transaction>:<LSN>``, and the LSN differs between BEGIN, the rows and
+    END; only the part before the colon names the transaction. Other sources' ids are taken as they
+    are.
+
+    Source: Debezium documentation, PostgreSQL connector, transaction metadata.
+    """
+    found = _POSTGRES_ID.fullmatch(transaction_id)
+    return found[1] if found else transaction_id

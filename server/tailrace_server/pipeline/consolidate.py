@@ -1,0 +1,133 @@
+"""The net effect of a transaction on each row.
+
+A transaction may touch a row often; readers get one record of it. For each row only this counts::
+
+                        exists after            does not
+    existed before      update, or nothing      REMOVE, before from the first
+                        if both are equal
+    did not             UPSERT without before   nothing
+
+The record takes the place of the row's last change, ``before`` comes from the first, ``after`` from
+the last, and ``changed`` is the difference of the two. A change of the key is the removal of the
+old row and the insertion of the new one at one place. A truncate ends all rows of its entity type:
+what the transaction did to them before is gone, what it does after is new; it is one REMOVE without
+a key.
+
+A first change without ``before`` (the source does not send it) leaves ``before`` and ``changed`` unknown: null.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.criteria import Operation
+from tailrace_server.pipeline.changes import DELETE, INSERT, READ, TRUNCATE, Change
+from tailrace_server.pipeline.images import difference, members, projection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TRUNCATED: Final = b'{"truncate": true}'
+"""`change` of the record that says that every row of an entity type is gone."""
+
+
+class Effect(NamedTuple):
+    """One record of a transaction, without its place."""
+
+    entity_type: str
+    primary_key: str | None
+    operation: Operation
+    changed: list[str] | None = None
+    change: bytes | None = None
+    before: bytes | None = None
+    after: bytes | None = None
+
+
+class _Row:
+    """A row while the changes of a transaction pass."""
+
+    __slots__ = ("after", "before", "existed", "exists")
+
+    def __init__(self, existed: bool, before: bytes | None) -> None:
+        self.existed = existed
+        self.before = before
+        self.exists = False
+        self.after: bytes | None = None
+
+
+def consolidate(changes: Iterable[Change]) -> list[Effect]:
+    """Return the net effects of the changes of one transaction, given in source order.
+
+    Their order is the index order of the version's records, from 1.
+    """
+    rows: dict[tuple[str, str | None], _Row] = {}
+    for change in changes:
+        entity_type = change.entity_type
+        assert entity_type is not None
+        if change.operation == TRUNCATE:
+            for key in [key for key in rows if key[0] == entity_type]:
+                del rows[key]
+            rows[entity_type, None] = _Row(existed=True, before=None)
+        elif change.old_key is not None:
+            _touch(rows, entity_type, change.old_key, True, change.before, exists=False, after=None)
+            _touch(
+                rows, entity_type, change.primary_key, False, None, exists=True, after=change.after
+            )
+        else:
+            _touch(
+                rows,
+                entity_type,
+                change.primary_key,
+                change.operation not in (INSERT, READ),
+                change.before,
+                exists=change.operation != DELETE,
+                after=change.after if change.operation != DELETE else None,
+            )
+    effects = (_effect(key, row) for key, row in rows.items())
+    return [effect for effect in effects if effect is not None]
+
+
+def _touch(
+    rows: dict[tuple[str, str | None], _Row],
+    entity_type: str,
+    primary_key: str | None,
+    existed: bool,
+    before: bytes | None,
+    *,
+    exists: bool,
+    after: bytes | None,
+) -> None:
+    key = (entity_type, primary_key)
+    row = rows.pop(key, None)  # popped and put back: a dict keeps the order of last changes
+    if row is None:
+        row = _Row(existed, before if existed else None)
+    row.exists = exists
+    row.after = after
+    rows[key] = row
+
+
+def _effect(key: tuple[str, str | None], row: _Row) -> Effect | None:
+    entity_type, primary_key = key
+    if primary_key is None:
+        return Effect(entity_type, None, Operation.REMOVE, change=TRUNCATED)
+    if not row.exists:
+        if not row.existed:
+            return None
+        return Effect(entity_type, primary_key, Operation.REMOVE, before=row.before)
+    if row.before is None or row.after is None:
+        return Effect(entity_type, primary_key, Operation.UPSERT, after=row.after)
+    if row.before == row.after:
+        return None
+    after = members(row.after)
+    changed = difference(members(row.before), after)
+    if not changed:
+        return None
+    return Effect(
+        entity_type,
+        primary_key,
+        Operation.UPSERT,
+        changed=changed,
+        change=projection(after, changed),
+        before=row.before,
+        after=row.after,
+    )

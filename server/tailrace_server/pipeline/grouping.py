@@ -1,0 +1,328 @@
+"""Which transactions are complete, and in which order they become versions.
+
+Rows of a transaction come spread over files and batches. What is known of one, without its rows, is
+its *tally*; the rules below need nothing else, so a batch of millions of rows is decided in the
+driver from one tally each::
+
+    batch ──▶ tallies ─┐
+    open tallies ──────┴─▶ group() ──▶ released, in version order
+                              ▲    └─▶ open: stay pending
+    closed ids ───────────────┘
+
+A transaction is **complete** when
+
+* END has come and as many rows, quarantined ones included, as it announces; or
+* it is a line that the source does not group, or a cut of snapshot rows; or
+* with ordered input, a row of another has arrived after its last; or
+* no row of it came for the idle time; or the input has ended.
+
+**Released** are the complete ones in source order up to the first that is not: whatever began after
+a transaction that is still open waits for it, and the idle time bounds the wait. A transaction of
+which only BEGIN or END is known has no place yet; it holds back those whose BEGIN or END came after
+its own.
+
+Rows of a transaction that has been closed are **late**: released at once, as a version of their own
+that names the first. Metadata without a row and without a count, of a transaction of tables that
+nobody captures, is dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace_server.pipeline.changes import (
+    BEGIN,
+    CHANGE,
+    END,
+    LINE,
+    QUARANTINED,
+    SNAPSHOT,
+    Change,
+    arrival,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+CLOSED_IDS: Final = 100_000
+"""How many closed transactions are remembered. A row of an older one begins a new transaction."""
+
+_CUT: Final = "\0cut"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What is known of a transaction, without its rows."""
+
+    key: str
+    transaction_id: str | None = None
+    place: bytes | None = None
+    """Place of its first row; None while no row has come."""
+    first_arrival: bytes | None = None
+    last_arrival: bytes | None = None
+    """When and where its first and its last row arrived."""
+    mark: bytes | None = None
+    """Arrival of its first BEGIN or END."""
+    rows: int = 0
+    quarantined: int = 0
+    expected: int | None = None
+    """Rows that END announces."""
+    timestamp: int | None = None
+    """Latest source timestamp of its rows, µs."""
+    source: str | None = None
+    seen: float = 0.0
+    """When the last of it came, seconds of the driver's monotonic clock."""
+    segments: tuple[str, ...] = ()
+    """Pending segments that hold rows of it."""
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the tally of both parts; ``seen`` and ``segments`` are joined as well."""
+        return Tally(
+            key=self.key,
+            transaction_id=self.transaction_id or other.transaction_id,
+            place=_least(self.place, other.place),
+            first_arrival=_least(self.first_arrival, other.first_arrival),
+            last_arrival=max(self.last_arrival or b"", other.last_arrival or b"") or None,
+            mark=_least(self.mark, other.mark),
+            rows=self.rows + other.rows,
+            quarantined=self.quarantined + other.quarantined,
+            expected=other.expected if other.expected is not None else self.expected,
+            timestamp=_latest(self.timestamp, other.timestamp),
+            source=self.source or other.source,
+            seen=max(self.seen, other.seen),
+            segments=(*self.segments, *(s for s in other.segments if s not in self.segments)),
+        )
+
+    @property
+    def counted(self) -> bool:
+        """Whether END has come and all that it announces is there."""
+        return self.expected is not None and self.rows + self.quarantined >= self.expected
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is known of it that a reader would want to know."""
+        return not (self.rows or self.quarantined or self.expected)
+
+
+class Released(NamedTuple):
+    """A transaction that becomes the next version."""
+
+    tally: Tally
+    late_of: int | None = None
+    """The version that its earlier rows became, where they did."""
+
+    @property
+    def snapshot(self) -> bool:
+        """Whether it is a cut of snapshot rows."""
+        return self.tally.key.startswith(_CUT)
+
+
+class Plan(NamedTuple):
+    """What a batch or a flush does."""
+
+    released: tuple[Released, ...]
+    """In version order."""
+    open: dict[str, Tally]
+    """Stay pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When transactions count as complete."""
+
+    idle_s: float = 5.0
+    ordered_input: bool = False
+
+
+class Cut(NamedTuple):
+    """Rows ``start`` … ``stop`` - 1 of a split's snapshot rows belong to transaction ``key``.
+
+    ``offset`` added to a row's number in the split gives its number in the snapshot.
+    """
+
+    split_key: str
+    start: int
+    stop: int
+    offset: int
+    key: str
+
+
+def tally(changes: Iterable[Change], seen: float) -> dict[str, Tally]:
+    """Return the tallies of the transactions that changes belong to; those of snapshots by split."""
+    tallies: dict[str, Tally] = {}
+    for change in changes:
+        key = change.transaction
+        if key is None:
+            continue
+        arrived = arrival(change.place)
+        part = Tally(key=key, transaction_id=change.transaction_id, seen=seen)
+        if change.kind == CHANGE:
+            part = replace(
+                part,
+                rows=1,
+                place=change.place,
+                first_arrival=arrived,
+                last_arrival=arrived,
+                timestamp=change.timestamp,
+                source=change.source,
+            )
+        elif change.kind == QUARANTINED:
+            part = replace(part, quarantined=1)
+        elif change.kind in (BEGIN, END):
+            part = replace(part, mark=arrived, expected=change.number)
+        known = tallies.get(key)
+        tallies[key] = part if known is None else known.plus(part)
+    return tallies
+
+
+def cut_snapshots(
+    tallies: Mapping[str, Tally], rows_per_version: int, batch: str
+) -> tuple[dict[str, Tally], list[Cut]]:
+    """Replace the tallies of snapshot rows, one for each split, by those of the versions they form.
+
+    Rows are numbered in the order of their arrival over all splits and cut every ``rows_per_version``.
+
+    Args:
+        tallies: Of a batch.
+        rows_per_version: How many rows a version takes, above 0.
+        batch: Names the batch, so that cuts of different batches have different keys.
+
+    Returns:
+        The tallies after it, and where each row belongs.
+    """
+    splits = [t for key, t in tallies.items() if key.startswith(SNAPSHOT)]
+    if not splits:
+        return dict(tallies), []
+    splits.sort(key=lambda t: t.first_arrival or b"")
+    after = {key: t for key, t in tallies.items() if not key.startswith(SNAPSHOT)}
+    cuts: list[Cut] = []
+    offset = 0
+    for split in splits:
+        start = 0
+        while start < split.rows:
+            number = (offset + start) // rows_per_version
+            stop = min(split.rows, (number + 1) * rows_per_version - offset)
+            key = f"{_CUT}{batch}\0{number:020}"
+            part = replace(split, key=key, rows=stop - start)
+            after[key] = after[key].plus(part) if key in after else part
+            cuts.append(Cut(split.key, start, stop, offset, key))
+            start = stop
+        offset += split.rows
+    return after, cuts
+
+
+def group(
+    tallies: Mapping[str, Tally],
+    open_tallies: Mapping[str, Tally],
+    closed: Mapping[str, int],
+    rules: Rules,
+    *,
+    now: float,
+    ended: bool = False,
+) -> Plan:
+    """Decide what becomes a version and what stays pending.
+
+    Args:
+        tallies: Of the batch; empty for a flush.
+        open_tallies: What earlier batches left pending.
+        closed: Transaction key → version, of those closed not long ago.
+        rules: When a transaction is complete.
+        now: The driver's monotonic clock, the one that `Tally.seen` was read from.
+        ended: Whether no more input will come: everything is complete.
+    """
+    late, waiting = _merge(tallies, open_tallies, closed)
+    newest = max(
+        (t.last_arrival or b"" for t in (*waiting.values(), *(r.tally for r in late))), default=b""
+    )
+
+    def complete(t: Tally) -> bool:
+        return (
+            ended
+            or t.counted
+            or t.key.startswith((LINE, _CUT))
+            or (rules.ordered_input and t.last_arrival is not None and t.last_arrival < newest)
+            or now - t.seen >= rules.idle_s
+        )
+
+    placed = [t for t in waiting.values() if t.place is not None]
+    placed.sort(key=_arrival_order if rules.ordered_input else _source_order)
+    placeless = sorted((t for t in waiting.values() if t.place is None), key=_mark_order)
+    barrier = min(
+        (t.mark for t in placeless if t.mark is not None and not complete(t)), default=None
+    )
+    released = sorted(late, key=lambda r: _source_order(r.tally))
+    done = [t for t in placeless if complete(t) and not t.empty]
+    for t in placed:
+        if not complete(t) or (barrier is not None and t.mark is not None and t.mark > barrier):
+            break
+        if t.mark is not None:
+            before = bisect_left([_mark_order(d) for d in done], (False, t.mark, ""))
+            released.extend(Released(d) for d in done[:before])
+            del done[:before]
+        released.append(Released(t))
+    else:
+        released.extend(Released(d) for d in done)
+        done = []
+    gone = {r.tally.key for r in released} | {t.key for t in placeless if complete(t) and t.empty}
+    return Plan(tuple(released), {k: t for k, t in waiting.items() if k not in gone})
+
+
+def next_idle(open_tallies: Iterable[Tally], rules: Rules) -> float | None:
+    """Return when the idle time of the first open transaction ends; None if none is open."""
+    return min((t.seen + rules.idle_s for t in open_tallies), default=None)
+
+
+def _merge(
+    tallies: Mapping[str, Tally], open_tallies: Mapping[str, Tally], closed: Mapping[str, int]
+) -> tuple[list[Released], dict[str, Tally]]:
+    """Return what is late, and all that waits, the batch's own included."""
+    late: list[Released] = []
+    waiting = dict(open_tallies)
+    for key, t in tallies.items():
+        if key in waiting:
+            waiting[key] = waiting[key].plus(t)
+        elif key not in closed:
+            waiting[key] = t
+        elif t.rows:
+            late.append(Released(t, late_of=closed[key]))
+    return late, waiting
+
+
+def _source_order(t: Tally) -> tuple[bytes, str]:
+    return t.place or b"", t.key
+
+
+def _arrival_order(t: Tally) -> tuple[bytes, str]:
+    return t.first_arrival or b"", t.key
+
+
+def _mark_order(t: Tally) -> tuple[bool, bytes, str]:
+    return t.mark is None, t.mark or b"", t.key
+
+
+def _least(a: bytes | None, b: bytes | None) -> bytes | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return min(a, b)
+
+
+def _latest(a: int | None, b: int | None) -> int | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return max(a, b)
+
+
+__all__: Sequence[str] = [
+    "CLOSED_IDS",
+    "Cut",
+    "Plan",
+    "Released",
+    "Rules",
+    "Tally",
+    "cut_snapshots",
+    "group",
+    "next_idle",
+    "tally",
+]

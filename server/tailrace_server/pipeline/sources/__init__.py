@@ -1,0 +1,1 @@
+"""Sources: each turns its input into changes, one module each."""

@@ -1,0 +1,64 @@
+"""Debezium messages for tests, as short to write as possible."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tailrace_server.pipeline.changes import Change, to_batch
+from tailrace_server.pipeline.sources.debezium import DebeziumDecoder, DebeziumOptions, Split
+
+
+def postgres(lsn: int, tx: int | str | None = None, table: str = "product", **more: Any) -> Any:
+    """Return a PostgreSQL source block."""
+    block = {
+        "connector": "postgresql",
+        "name": "shop",
+        "ts_ms": 1_700_000_000_000 + lsn,
+        "db": "shop",
+        "schema": "public",
+        "table": table,
+        "txId": tx,
+        "lsn": lsn,
+    }
+    return block | more
+
+
+def envelope(
+    op: str,
+    source: Any,
+    *,
+    before: Any = None,
+    after: Any = None,
+    transaction: Any = None,
+) -> dict[str, Any]:
+    """Return an envelope."""
+    return {
+        "before": before,
+        "after": after,
+        "source": source,
+        "op": op,
+        "ts_ms": 1_700_000_000_001,
+        "transaction": transaction,
+    }
+
+
+def line(message: Any) -> bytes:
+    """Return a message as a line, as compact as Debezium writes it."""
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def end(transaction_id: str, count: int | None, status: str = "END") -> dict[str, Any]:
+    """Return transaction metadata."""
+    return {"status": status, "id": transaction_id, "event_count": count, "ts_ms": 1}
+
+
+def decode(
+    *lines: bytes | dict[str, Any], options: DebeziumOptions | None = None, file: str = "f"
+) -> list[Change]:
+    """Decode the lines of one file, without the row about the file itself."""
+    decoder = DebeziumDecoder(options or DebeziumOptions())
+    texts = [text if isinstance(text, bytes) else line(text) for text in lines]
+    changes = list(decoder.feed(Split(file), texts))
+    assert to_batch(changes).num_rows == len(changes)
+    return changes
