@@ -1,0 +1,301 @@
+"""A shop that lives in memory: customers come, orders are placed, paid, cancelled, prices move.
+
+`Shop.transactions` yields what its database would commit, in commit order. Everything follows from
+the seed. Rows are kept as the texts that a connector would send, so the feed holds what real feeds
+hold: decimals as text and as bare numbers with zeros at the end, exponents, whole numbers beyond
+2^53, nulls, escapes and letters of many alphabets.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Row = dict[str, str]
+"""Column → JSON text of the value, in the table's order."""
+
+KEYS: Final = {
+    "product": ("id",),
+    "customer": ("id",),
+    "order": ("id",),
+    "order_line": ("order_id", "line"),
+}
+"""Table → columns of its primary key."""
+
+_FIRST_ID: Final = 2**53 + 1
+"""Where customers' and orders' numbers begin: beyond what a double can hold."""
+_EPOCH_US: Final = 1_762_000_000_000_000
+_NAMES: Final = [
+    "Ada Lovelace",
+    "Jürgen Groß",
+    "Zoë Ångström",
+    "李小龙",
+    "Łukasz Żółw",
+    "Μαρία Παππά",
+    'Conan "Red" O\'Brien',
+    "Наталья Ильина",
+    "José Peña",
+    "Søren Kjær",
+    "آمنة حداد",
+    "Eve\tTab",
+]
+_CITIES: Final = ["Köln", "São Paulo", "København", "京都", "Kraków", "Αθήνα", "New York", "Ōsaka"]
+_THINGS: Final = [
+    "Kettle",
+    "Lampe",
+    "Crêpe pan",
+    "Ångström ruler",
+    "茶碗",
+    "Löffel",
+    "Tail race 🌊",
+    "Ψ-meter",
+]
+_STATES: Final = ("placed", "paid", "shipped")
+
+
+@dataclass(slots=True)
+class Step:
+    """One statement's effect on one row."""
+
+    op: str
+    """c, u, d or r, as Debezium names them."""
+    table: str
+    before: Row | None
+    after: Row | None
+
+    @property
+    def key(self) -> Row:
+        """The row's primary key."""
+        row = self.after if self.after is not None else self.before
+        assert row is not None
+        return {name: row[name] for name in KEYS[self.table]}
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What the database commits at once."""
+
+    number: int
+    committed_us: int
+    steps: list[Step] = field(default_factory=list)
+    snapshot: bool = False
+
+
+class Shop:
+    """The shop's tables, and the doings that change them."""
+
+    def __init__(self, seed: int, *, products: int = 200, customers: int = 300) -> None:
+        """Open the shop with some products and customers in it."""
+        self._random = random.Random(seed)
+        self._tables: dict[str, dict[tuple[str, ...], Row]] = {table: {} for table in KEYS}
+        self._number = 700
+        self._now_us = _EPOCH_US
+        self._next_id = dict.fromkeys(KEYS, _FIRST_ID) | {"product": 1}
+        self._current = self._begin()
+        self._current.snapshot = True
+        for _ in range(products):
+            self._insert("product", self._product())
+        for _ in range(customers):
+            self._insert("customer", self._customer())
+        for step in self._current.steps:
+            step.op = "r"
+
+    def transactions(self, count: int) -> Iterator[Transaction]:
+        """Yield the snapshot of the first day, then ``count`` transactions."""
+        yield self._current
+        doings: list[tuple[Callable[[], None], int]] = [
+            (self._place_order, 40),
+            (self._move_order, 25),
+            (self._new_customer, 10),
+            (self._edit_customer, 10),
+            (self._cancel_order, 6),
+            (self._reprice, 4),
+            (self._think_again, 3),
+            (self._renumber_product, 2),
+        ]
+        for _ in range(count):
+            self._current = self._begin()
+            while not self._current.steps:
+                [doing] = self._random.choices([d for d, _ in doings], [w for _, w in doings])
+                doing()
+            yield self._current
+
+    def _begin(self) -> Transaction:
+        self._number += self._random.choice((1, 1, 1, 2, 3))
+        self._now_us += self._random.randint(200, 900_000)
+        return Transaction(self._number, self._now_us)
+
+    # What happens in a shop. Each adds steps to the current transaction, or none where it cannot.
+
+    def _place_order(self) -> None:
+        customer = self._some("customer")
+        order_id = self._take_id("order")
+        lines = self._random.randint(1, 5)
+        total = 0
+        for line in range(1, lines + 1):
+            product = self._some("product")
+            amount = self._random.randint(1, 4)
+            cents = round(float(orjson.loads(orjson.loads(product["price"]))) * 100) * amount
+            total += cents
+            self._insert(
+                "order_line",
+                {
+                    "order_id": str(order_id),
+                    "line": str(line),
+                    "product_id": product["id"],
+                    "amount": str(amount),
+                    "price": _text(f"{cents / 100:.2f}"),
+                    "note": self._random.choice(
+                        ["null", "null", _text("gift 🎁"), '"\\u00e0 part"']
+                    ),
+                },
+            )
+            left = int(product["stock"]) - amount
+            self._update("product", product, {"stock": str(left if left >= 0 else 500)})
+        self._insert(
+            "order",
+            {
+                "id": str(order_id),
+                "customer_id": customer["id"],
+                "state": _text("placed"),
+                "total": _text(f"{total / 100:.2f}"),
+                "discount": self._random.choice(["0.10", "0.0", "1e-1", "0.25"]),
+                "placed_at": str(self._now_us),
+            },
+        )
+
+    def _move_order(self) -> None:
+        if not self._tables["order"]:
+            return
+        order = self._some("order")
+        place = _STATES.index(orjson.loads(order["state"]))
+        if place + 1 < len(_STATES):
+            self._update("order", order, {"state": _text(_STATES[place + 1])})
+            customer = self._tables["customer"].get((order["customer_id"],))
+            if customer is not None and place == 0:
+                points = int(customer["points"]) + self._random.randint(1, 2**40)
+                self._update("customer", customer, {"points": str(points)})
+
+    def _cancel_order(self) -> None:
+        if not self._tables["order"]:
+            return
+        order = self._some("order")
+        lines = [
+            row for row in self._tables["order_line"].values() if row["order_id"] == order["id"]
+        ]
+        for row in lines:
+            self._delete("order_line", row)
+        self._delete("order", order)
+
+    def _new_customer(self) -> None:
+        self._insert("customer", self._customer())
+
+    def _edit_customer(self) -> None:
+        customer = self._some("customer")
+        change = self._random.choice(
+            [
+                {"city": _text(self._random.choice(_CITIES))},
+                {"vip": self._random.choice(["true", "false"])},
+                {"email": "null"},
+            ]
+        )
+        self._update("customer", customer, change)
+
+    def _reprice(self) -> None:
+        rows = self._random.sample(list(self._tables["product"].values()), 25)
+        for row in rows:
+            self._update("product", row, {"price": self._price(), "factor": self._factor()})
+
+    def _think_again(self) -> None:
+        """Change a row twice, and put one in and take it out again, in one transaction."""
+        customer = self._customer()
+        self._insert("customer", customer)
+        product = self._some("product")
+        self._update("product", product, {"stock": "1000000"})
+        self._update("product", product | {"stock": "1000000"}, {"stock": "17"})
+        self._delete("customer", customer)
+
+    def _renumber_product(self) -> None:
+        """Give a product another key; Debezium sends this as a delete and a create."""
+        row = self._some("product")
+        self._delete("product", row)
+        self._insert("product", row | {"id": str(self._take_id("product"))})
+
+    # Rows.
+
+    def _product(self) -> Row:
+        number = self._take_id("product")
+        return {
+            "id": str(number),
+            "sku": _text(f"TR-{number:05}"),
+            "name": _text(self._random.choice(_THINGS)),
+            "price": self._price(),
+            "factor": self._factor(),
+            "stock": str(self._random.randint(5, 500)),
+            "attributes": _text('{"colour": "blau", "sizes": [1, 2]}'),
+            "description": self._random.choice(["null", _text("solid\n\tand “useful”")]),
+        }
+
+    def _customer(self) -> Row:
+        number = self._take_id("customer")
+        return {
+            "id": str(number),
+            "name": _text(self._random.choice(_NAMES)),
+            "email": _text(f"c{number % 100_000}@example.org"),
+            "city": _text(self._random.choice(_CITIES)),
+            "vip": self._random.choice(["true", "false", "null"]),
+            "points": str(self._random.randint(0, 2**62)),
+            "since": str(self._now_us),
+        }
+
+    def _price(self) -> str:
+        return _text(f"{self._random.randint(100, 99_999) / 100:.2f}")
+
+    def _factor(self) -> str:
+        return self._random.choice(
+            ["1.0", "0.10", "1e2", "1.50E-3", "12345678901234.567890123456789"]
+        )
+
+    # The database.
+
+    def _some(self, table: str) -> Row:
+        rows = self._tables[table]
+        place = self._random.randrange(len(rows))
+        return next(row for at, row in enumerate(rows.values()) if at == place)
+
+    def _take_id(self, table: str) -> int:
+        number = self._next_id[table]
+        self._next_id[table] += 1
+        return number
+
+    def _insert(self, table: str, row: Row) -> None:
+        self._tables[table][_key(table, row)] = row
+        self._current.steps.append(Step("c", table, None, row))
+
+    def _update(self, table: str, row: Row, change: Row) -> None:
+        after = row | change
+        self._tables[table][_key(table, row)] = after
+        self._current.steps.append(Step("u", table, row, after))
+
+    def _delete(self, table: str, row: Row) -> None:
+        del self._tables[table][_key(table, row)]
+        self._current.steps.append(Step("d", table, row, None))
+
+
+def image(row: Row) -> str:
+    """Return a row as the JSON text that a connector sends."""
+    return "{" + ",".join(f'"{name}":{value}' for name, value in row.items()) + "}"
+
+
+def _key(table: str, row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in KEYS[table])
+
+
+def _text(value: str) -> str:
+    return orjson.dumps(value).decode()
