@@ -32,7 +32,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from tailrace.errors import InvalidRequest
+from tailrace.errors import TailraceError
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
 
@@ -47,8 +47,14 @@ _PLAIN_NAMES: Final = {"memory_bytes": "memory"}
 """Where what people type differs from the field's name."""
 
 
-class ConfigError(InvalidRequest):
-    """A setting that does not exist or has no such value. The operator's doing; says which and where."""
+class CannotStart(TailraceError):
+    """The process cannot begin its work: a port in use, a folder that is no log root. The operator's doing."""
+
+    code = "CANNOT_START"
+
+
+class ConfigError(CannotStart):
+    """A setting that does not exist or has no such value; says which and where it stands."""
 
     code = "CONFIG"
 

@@ -19,6 +19,7 @@ from tailrace.position import TimestampMicros
 from tailrace_server.capture.codecs import JSON, CaptureColumns
 
 CATALOG = UUID("0f8fad5bd9cb469fa165708677289501")
+CHANGED = pa.list_(pa.dictionary(pa.int32(), pa.string()))
 CONTENTS = [Content(bits) for bits in range(8)]
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
@@ -76,7 +77,7 @@ def columns_of(capture: Capture, content: Content) -> CaptureColumns:
         type_codes=np.array([-1 if capture.entity_type is None else 0], np.int32),
         entity_types=() if capture.entity_type is None else (capture.entity_type,),
         primary_keys=pa.array([capture.primary_key], pa.string()),
-        changed=pa.array([capture.changed], pa.list_(pa.string())),
+        changed=pa.array([capture.changed], CHANGED),
         bodies=bodies,
         ordinals=np.array([capture.ordinal], np.int32) if column else None,
         container_types=np.array([capture.container_type], np.uint8) if column else None,

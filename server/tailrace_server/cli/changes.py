@@ -1,0 +1,169 @@
+"""``tailrace changes``: read a closed range of a catalog's history, in either direction, and end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.cli import options
+from tailrace_server.cli.forms import form_for_stdout
+from tailrace_server.cli.lines import LineWriter
+from tailrace_server.cli.output import clock_text, note
+from tailrace_server.units import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.capture import Capture
+    from tailrace_server.cli.forms import Form
+
+_RANGE: Final = "Which part of the history"
+_LINES: Final = 256
+"""Captures that are rendered before a write: history is read to be read on, not waited for."""
+
+
+def changes(
+    catalog: options.Catalog,
+    server: options.Server = options.DEFAULT_SERVER,
+    entity_type: options.EntityTypes = None,
+    key: options.Keys = None,
+    operation: options.Operations = None,
+    area: options.AreaName = None,
+    column: options.ColumnNames = None,
+    since: options.SincePosition = None,
+    after: options.AfterCursor = None,
+    from_time: options.FromTimeText = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="V[:INDEX]",
+            help="Up to this version (and record), inclusive.",
+            rich_help_panel=_RANGE,
+        ),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="CURSOR",
+            help="Up to this cursor, exclusive.",
+            rich_help_panel=_RANGE,
+        ),
+    ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option(
+            "--to-time",
+            metavar="T",
+            help="Up to this time, exclusive; written as --from-time.",
+            rich_help_panel=_RANGE,
+        ),
+    ] = None,
+    last: Annotated[
+        str | None,
+        typer.Option("--last", metavar="AGE", help="The last 15m, 2h, 1d.", rich_help_panel=_RANGE),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", min=1, help="N records at most.", rich_help_panel=_RANGE
+        ),
+    ] = None,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="Newest first.", rich_help_panel=_RANGE)
+    ] = False,
+    body: options.Bodies = "all",
+    as_json: options.AsJson = False,
+    leads: options.WithLeads = False,
+) -> int:
+    """Show what changed in a closed range: by version, cursor or time.
+
+    Without bounds it is all that is kept and published now. Both
+    directions show the same records.
+    """
+    from tailrace_server.cli.running import run
+
+    if last is not None:
+        if from_time is not None:
+            raise InvalidRequest("--last and --from-time both say where to begin; give one of them")
+        from_time = _age(last)
+    content = options.content_of(body)
+    arguments: dict[str, Any] = {
+        **options.start_arguments(options.start_of(since, after, from_time)),
+        **_upper(until, before, to_time),
+        "criteria": options.criteria_of(
+            entity_types=entity_type,
+            keys=key,
+            operations=operation,
+            area=area,
+            columns=column,
+            leads=leads,
+        ),
+        "content": content,
+        "reverse": reverse,
+        "limit": limit,
+    }
+    form = form_for_stdout(content, as_json=as_json)
+    return run(_changes(options.server_of(server), catalog, arguments, form))
+
+
+async def _changes(server: str, catalog: str, arguments: Mapping[str, Any], form: Form) -> int:
+    import tailrace
+
+    writer = LineWriter()
+    shown = 0
+    async with (
+        tailrace.connect(server) as client,
+        client.read_changes(catalog, **arguments) as history,
+    ):
+        if history.header.truncated:
+            note(f"older changes are no longer kept; this begins at {history.header.oldest}")
+        lines: list[Capture] = []
+        async for capture in history:
+            lines.append(capture)
+            if len(lines) == _LINES:
+                await writer.write(form.captures(lines))
+                shown += len(lines)
+                lines.clear()
+        await writer.write(form.captures(lines))
+        shown += len(lines)
+        end = history.end
+        closed = history.header.closed_until
+        until = f"; complete up to {clock_text(closed)}" if closed else ""
+        more = f"; more follow: go on with --after {end.next_cursor}" if end.has_next else ""
+        if end.has_next and arguments["reverse"]:
+            more = f"; older ones follow: go on with --before {end.next_cursor}"
+        note(f"{shown:,} shown, of versions up to {history.header.anchor}{until}{more}")
+    return 0
+
+
+def _age(text: str) -> str:
+    """Return a length of time, checked."""
+    try:
+        parse_seconds(text)
+    except ValueError as error:
+        raise InvalidRequest(f"--last {text!r}: {error}") from None
+    return text
+
+
+def _upper(until: str | None, before: str | None, to_time: str | None) -> dict[str, Any]:
+    """Return the upper bound as the client takes it.
+
+    Raises:
+        InvalidRequest: More than one is given, or one is not of its form.
+    """
+    from tailrace.cursor import Cursor
+
+    given = {"--until": until, "--before": before, "--to-time": to_time}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise InvalidRequest(f"{' and '.join(names)} both say where to end; give one of them")
+    if until is not None:
+        position = options.position_of(until)
+        return {"until": position if ":" in until else position.version}
+    if before is not None:
+        return {"before": Cursor.parse(before)}
+    return {} if to_time is None else {"to_time": options.time_of(to_time, "--to-time")}

@@ -1,0 +1,112 @@
+"""Errors of the command line: one clear line on stderr and an exit status, never a traceback.
+
+======  ====================================================================================
+status  meaning
+======  ====================================================================================
+0       done
+1       it failed while it worked: the log is damaged, the server refused or went away
+2       it could not begin: a wrong option or setting, a folder that is not a log, a port in use
+70      our bug; ``TAILRACE_TRACEBACK=1`` shows where
+130     ended by Ctrl-C
+143     ended by SIGTERM
+======  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from typer import Abort, Exit, TyperException
+
+from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, TransportError
+from tailrace_server.cli.output import Palette
+from tailrace_server.config import CannotStart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DONE: Final = 0
+FAILED: Final = 1
+REFUSED: Final = 2
+BUG: Final = 70
+INTERRUPTED: Final = 130
+TRACEBACK_VARIABLE: Final = "TAILRACE_TRACEBACK"
+
+
+def guarded(run: Callable[[], object]) -> int:
+    """Run a command and return its exit status; what it raises becomes one line on stderr."""
+    try:
+        status = run()
+    except Exit as exit_:
+        return exit_.exit_code
+    except (KeyboardInterrupt, Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_stdout()
+        return DONE
+    except Exception as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        complain(describe(error))
+        return status_of(error)
+    return status if isinstance(status, int) else DONE
+
+
+def complain(message: str) -> None:
+    """Write one error line."""
+    palette = Palette.of(sys.stderr)
+    print(f"{palette.error('error:')} {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def describe(error: BaseException) -> str:
+    """Return what went wrong in the words of whoever has to put it right."""
+    match error:
+        case BaseExceptionGroup() if len(error.exceptions) == 1:
+            return describe(error.exceptions[0])
+        case TyperException():
+            context = getattr(error, "ctx", None)
+            hint = f"; see {context.command_path} --help" if context is not None else ""
+            return f"{error.format_message().rstrip('.')}{hint}"
+        case TransportError():
+            return _transport(str(error))
+        case TailraceError():
+            return str(error)
+        case OSError() if error.strerror is not None:
+            return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        case _:
+            name = type(error).__name__
+            return f"internal error: {name}: {error} (set {TRACEBACK_VARIABLE}=1 to see where)"
+
+
+def _transport(text: str) -> str:
+    """Return gRPC's account of a failed connection without its layers: who could not be reached, and why."""
+    match = re.search(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)", text)
+    if match is None:
+        return text
+    return f"cannot reach {unquote(match[1])}: {match[2][0].lower()}{match[2][1:].strip()}"
+
+
+def status_of(error: BaseException) -> int:
+    """Return the exit status that an error stands for."""
+    match error:
+        case BaseExceptionGroup() if len(error.exceptions) == 1:
+            return status_of(error.exceptions[0])
+        case TyperException():
+            return error.exit_code
+        case InvalidRequest() | LogUnreadable() | CannotStart():
+            return REFUSED
+        case TailraceError() | OSError():
+            return FAILED
+        case _:
+            return BUG
+
+
+def _close_stdout() -> None:
+    """Let the interpreter flush into nothing at exit: whoever read our output has gone (``| head``)."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)

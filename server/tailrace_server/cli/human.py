@@ -1,0 +1,195 @@
+"""Captures for a person: one line each, aligned, the version and time only where they change.
+
+::
+
+      1207:1  12:40:01.123  update  order       1007  status "new" → "paid"  total 10.00 → 12.50
+          :2                insert  order_item  5512  order_id 1007  product_id 17  quantity 2
+      1208:1  12:40:01.140  remove  cart        77    customer_id 12
+      1208:4                column  order       1007  .status "paid"
+
+Columns widen as wider values come and never narrow, so that a running screen stays calm. Values are
+the image's own text. Where the line is longer than the terminal it is cut, marked by "…"; into a
+pipe it goes whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from rich.cells import cell_len, set_cell_size
+
+from tailrace.criteria import Operation
+from tailrace_server.cli.output import Palette, clock_text, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tailrace.capture import Capture, Heartbeat
+
+_KEY_MAX: Final = 28
+_TYPE_MAX: Final = 24
+_VALUE_MAX: Final = 60
+_IMAGE: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_COLOURS: Final = {
+    "insert": "green",
+    "update": "yellow",
+    "upsert": "green",
+    "remove": "red",
+    "expire": "magenta",
+    "truncate": "red",
+    "column": "cyan",
+    "begin": "blue",
+}
+
+
+class HumanForm:
+    """Renders captures in order; remembers widths and the version shown last."""
+
+    def __init__(self, palette: Palette, *, width: int | None = None) -> None:
+        """Cut lines at ``width`` cells; None = never."""
+        self._palette = palette
+        self._width = width
+        self._position_width = 7
+        self._type_width = 8
+        self._key_width = 4
+        self._version: int | None = None
+
+    def render(self, capture: Capture) -> str:
+        """Return a capture's line, without a line end."""
+        palette = self._palette
+        first = capture.version != self._version
+        self._version = capture.version
+        version = str(capture.version) if first else ""
+        place = f"{version}:{capture.index}" + (f".{capture.ordinal}" if capture.ordinal else "")
+        self._position_width = max(self._position_width, len(place) + 1)
+        word = _word(capture)
+        head = [
+            palette.paint(place.rjust(self._position_width), *(("bold",) if first else ("grey",))),
+            palette.dim(clock_text(capture.commit_timestamp) if first else " " * 12),
+            palette.paint(word.ljust(8), _COLOURS[word]),
+        ]
+        used = self._position_width + 12 + 8 + 2 * 3
+        if capture.operation is not Operation.TRANSACTION:
+            entity_type = self._fitted(capture.entity_type or "", _TYPE_MAX, "_type_width")
+            key = "*" if capture.primary_key is None else capture.primary_key
+            shown_key = self._fitted(key, _KEY_MAX, "_key_width")
+            head += [palette.paint(entity_type, "bold"), shown_key]
+            used += self._type_width + self._key_width + 2 * 2
+        details = list(_details(capture, palette))
+        return "  ".join([*head, self._cut(details, used)]).rstrip()
+
+    def heartbeat(self, heartbeat: Heartbeat) -> str:
+        """Return a heartbeat's line."""
+        text = (
+            f"{'·':>{self._position_width}}  heartbeat: published {heartbeat.published}, "
+            f"{heartbeat.records_scanned:,} records scanned, {heartbeat.records_matched:,} matched"
+        )
+        return self._palette.dim(text)
+
+    def _fitted(self, text: str, most: int, column: str) -> str:
+        text = _shortened(printable(text), most)
+        width = max(getattr(self, column), cell_len(text))
+        setattr(self, column, width)
+        return set_cell_size(text, width)
+
+    def _cut(self, details: list[tuple[str, str]], used: int) -> str:
+        """Return as many details as fit, painted; each comes plain, to be measured, and painted."""
+        left = None if self._width is None else self._width - used
+        parts: list[str] = []
+        for plain, painted in details:
+            size = cell_len(plain) + 2
+            if left is not None and size > left:
+                if left > 4 and (room := left - 1) > 2:
+                    parts.append(_shortened(plain, room))
+                break
+            parts.append(painted)
+            left = None if left is None else left - size
+        return "  ".join(parts)
+
+
+def _word(capture: Capture) -> str:
+    """Return what happened in one word; an upsert is an update where it says what changed."""
+    if capture.ordinal:
+        return "column"
+    match capture.operation:
+        case Operation.TRANSACTION:
+            return "begin"
+        case Operation.UPSERT if capture.changed is not None:
+            return "update"
+        case Operation.UPSERT:
+            return "insert" if capture.before is None else "update"
+        case Operation.REMOVE if capture.primary_key is None:
+            return "truncate"
+        case Operation.EXPIRE:
+            return "expire"
+        case _:
+            return "remove"
+
+
+def _details(capture: Capture, palette: Palette) -> Iterator[tuple[str, str]]:
+    """Yield what there is to tell, most telling first, plain and painted."""
+    if capture.omitted_bytes:
+        text = f"({capture.omitted_bytes:,} bytes left out)"
+        yield text, palette.dim(text)
+    before, after = _columns(capture.before), _columns(capture.after)
+    if capture.operation is Operation.TRANSACTION:
+        yield from _lead(after, palette)
+    elif capture.changed is not None and (before or after):
+        yield from _update(capture.changed, before, after, palette)
+    elif after or before:
+        for name, value in (after or before).items():
+            yield _pair(name, value, palette)
+    elif capture.container_name is not None:
+        yield f".{printable(capture.container_name)}", f".{printable(capture.container_name)}"
+    elif capture.changed:
+        names = ", ".join(map(printable, capture.changed))
+        yield names, names
+
+
+def _update(
+    changed: Iterable[str], before: dict[str, str], after: dict[str, str], palette: Palette
+) -> Iterator[tuple[str, str]]:
+    for name in changed:
+        new = after.get(name, "∅")
+        if name in before:
+            shown, old = printable(name), before[name]
+            painted = f"{palette.dim(shown)} {palette.dim(old)} {palette.dim('→')} {new}"
+            yield f"{shown} {old} → {new}", painted
+        else:
+            yield _pair(name, new, palette)
+
+
+def _lead(after: dict[str, str], palette: Palette) -> Iterator[tuple[str, str]]:
+    count = after.get("mutation_count", "?")
+    text = f"{count} change{'' if count == '1' else 's'}"
+    yield text, palette.bold(text)
+    for name in ("counts", "transaction_id", "late", "of", "snapshot"):
+        if after.get(name) not in (None, "null", "{}", "false"):
+            yield _pair(name, after[name], palette)
+
+
+def _pair(name: str, value: str, palette: Palette) -> tuple[str, str]:
+    shown = printable(name)
+    return f"{shown} {value}", f"{palette.dim(shown)} {value}"
+
+
+def _columns(image: bytes | None) -> dict[str, str]:
+    """Return each column's own text; an image that is not an object is shown as it is."""
+    if image is None:
+        return {}
+    try:
+        found = _IMAGE.decode(image)
+    except msgspec.DecodeError:
+        return {"": _shortened(printable(image.decode("utf-8", "replace")), _VALUE_MAX)}
+    return {
+        name: _shortened(printable(bytes(raw).decode("utf-8", "replace")), _VALUE_MAX)
+        for name, raw in found.items()
+    }
+
+
+def _shortened(text: str, most: int) -> str:
+    """Return the text, cut to ``most`` cells with the cut marked."""
+    if cell_len(text) <= most:
+        return text
+    return set_cell_size(text, most - 1).rstrip() + "…"

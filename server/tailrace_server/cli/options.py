@@ -1,0 +1,295 @@
+"""Options that several commands share, and what their text means."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict, TypeVar, assert_never
+
+import typer
+
+from tailrace.criteria import (
+    After,
+    Area,
+    Content,
+    Criteria,
+    FromTime,
+    Operation,
+    Since,
+)
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest
+from tailrace.position import END, MAX_VERSION, Index, Position, TimestampMicros, Version
+from tailrace_server.units import Address, parse_seconds
+
+if TYPE_CHECKING:
+    from tailrace.criteria import Start
+
+_Named = TypeVar("_Named", bound=IntEnum)
+
+DEFAULT_SERVER: Final = "127.0.0.1:7411"
+_FILTER = "What to show (fields are AND, repeated values any-of)"
+_START = "Where to begin"
+_FORM = "Form of the output"
+
+Catalog = Annotated[str, typer.Argument(metavar="CATALOG", help="Name of the catalog.")]
+Server = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        metavar="HOST:PORT",
+        envvar="TAILRACE_SERVER",
+        help="gRPC address of the server.",
+    ),
+]
+LogRoot = Annotated[
+    Path,
+    typer.Option(
+        "--log",
+        metavar="ROOT",
+        envvar="TAILRACE_LOG",
+        help="The log root, one folder per catalog.",
+    ),
+]
+EntityTypes = Annotated[
+    list[str] | None,
+    typer.Option("--entity-type", metavar="TYPE", help="Only this one.", rich_help_panel=_FILTER),
+]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="KEY", help="Only this primary key.", rich_help_panel=_FILTER),
+]
+Operations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--operation",
+        metavar="OP",
+        help="Only upsert, remove, expire or transaction.",
+        rich_help_panel=_FILTER,
+    ),
+]
+AreaName = Annotated[
+    str | None,
+    typer.Option(
+        "--area",
+        metavar="AREA",
+        help="Only data, schema or infrastructure.",
+        rich_help_panel=_FILTER,
+    ),
+]
+ColumnNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME",
+        help="Only changes of this column, one capture each.",
+        rich_help_panel=_FILTER,
+    ),
+]
+SincePosition = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="V[:INDEX]",
+        help="From this version (and record) on, inclusive; 0 = the oldest kept.",
+        rich_help_panel=_START,
+    ),
+]
+AfterCursor = Annotated[
+    str | None,
+    typer.Option(
+        "--after",
+        metavar="CURSOR",
+        help="Go on strictly after this cursor.",
+        rich_help_panel=_START,
+    ),
+]
+FromTimeText = Annotated[
+    str | None,
+    typer.Option(
+        "--from-time",
+        metavar="T",
+        help="From the first version committed at or after this time: 2026-05-04T10:30, with or "
+        "without seconds and zone (else local), microseconds since the epoch, or an age as 15m.",
+        rich_help_panel=_START,
+    ),
+]
+Bodies = Annotated[
+    str,
+    typer.Option(
+        "--body",
+        metavar="LIST",
+        help="Images to fetch: any of change,before,after; all; none.",
+        rich_help_panel=_FORM,
+    ),
+]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="One flat JSON object a line, flushed.", rich_help_panel=_FORM),
+]
+WithLeads = Annotated[
+    bool,
+    typer.Option(
+        "--leads", help="Transaction leads as well, with their counts.", rich_help_panel=_FORM
+    ),
+]
+
+_BODIES: Final = {
+    "change": Content.CHANGE,
+    "before": Content.BEFORE,
+    "after": Content.AFTER,
+    "all": Content.BODY,
+    "none": Content.HEADER,
+}
+
+
+def criteria_of(
+    *,
+    entity_types: list[str] | None,
+    keys: list[str] | None,
+    operations: list[str] | None,
+    area: str | None,
+    columns: list[str] | None,
+    leads: bool,
+) -> tuple[Criteria, ...]:
+    """Return what the filter options ask for.
+
+    Leads are records too, but noise beside the changes they announce: they are asked for only by
+    ``--leads``, which adds them to whatever else is, or by naming their operation or area.
+
+    Raises:
+        InvalidRequest: An unknown name, or options that contradict each other.
+    """
+    wanted = Criteria(
+        area=None if area is None else _named(Area, area, "--area"),
+        entity_type=tuple(entity_types or ()),
+        primary_key=tuple(keys or ()),
+        operation=tuple(_named(Operation, each, "--operation") for each in operations or ()),
+        container_name=tuple(columns or ()),
+    )
+    if wanted == Criteria():
+        return () if leads else (Criteria(area=Area.DATA), Criteria(area=Area.SCHEMA))
+    return (wanted, Criteria(operation=(Operation.TRANSACTION,))) if leads else (wanted,)
+
+
+def start_of(since: str | None, after: str | None, from_time: str | None) -> Start | None:
+    """Return where to begin; None = with what is published next.
+
+    Raises:
+        InvalidRequest: More than one is given, or one is not of its form.
+    """
+    given = [
+        name
+        for name, value in (("--since", since), ("--after", after), ("--from-time", from_time))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise InvalidRequest(f"{' and '.join(given)} both say where to begin; give one of them")
+    if since is not None:
+        return Since(position_of(since))
+    if after is not None:
+        return After(Cursor.parse(after))
+    return None if from_time is None else FromTime(time_of(from_time, "--from-time"))
+
+
+class StartArguments(TypedDict, total=False):
+    """A start as the client's calls take it."""
+
+    since: Position
+    after: Cursor
+    from_time: int
+
+
+def start_arguments(start: Start | None) -> StartArguments:
+    """Return a start as keyword arguments of ``Client.subscribe`` and its kind."""
+    match start:
+        case None:
+            return {}
+        case Since(position):
+            return {"since": position}
+        case After(cursor):
+            return {"after": cursor}
+        case FromTime(timestamp):
+            return {"from_time": timestamp}
+    assert_never(start)
+
+
+def position_of(text: str) -> Position:
+    """Read ``V`` or ``V:INDEX``.
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    match = re.fullmatch(r"([0-9]{1,19})(?::([0-9]{1,10}))?", text, re.ASCII)
+    if match is None or int(match[1]) > MAX_VERSION or int(match[2] or 0) > END:
+        raise InvalidRequest(
+            f"not a position: {text!r}; it reads VERSION or VERSION:INDEX, as 41:3"
+        )
+    return Position(Version(int(match[1])), Index(int(match[2] or 0)))
+
+
+def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMicros:
+    """Read a point in time: ISO 8601 (local where it names no zone), µs since the epoch, or an age.
+
+    Raises:
+        InvalidRequest: It is none of them.
+    """
+    if re.fullmatch(r"[0-9]{10,19}", text, re.ASCII):
+        return TimestampMicros(int(text))
+    try:
+        age = parse_seconds(text)
+    except ValueError:
+        pass
+    else:
+        return TimestampMicros(int(((time.time() if now is None else now) - age) * 1e6))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"{option}: not a time: {text!r}; write 2026-05-04T10:30, microseconds since the epoch, "
+            "or an age as 15m"
+        ) from None
+    return TimestampMicros(round(moment.timestamp() * 1e6))
+
+
+def content_of(bodies: str) -> Content:
+    """Read a list of bodies.
+
+    Raises:
+        InvalidRequest: One is unknown.
+    """
+    content = Content.HEADER
+    for name in filter(None, (each.strip() for each in bodies.split(","))):
+        if name not in _BODIES:
+            raise InvalidRequest(
+                f"--body: no body named {name!r}; choose from {', '.join(_BODIES)}"
+            )
+        content |= _BODIES[name]
+    return content
+
+
+def server_of(text: str) -> str:
+    """Return the address of a server, checked.
+
+    Raises:
+        InvalidRequest: It is not an address.
+    """
+    try:
+        address = Address.parse(text)
+    except ValueError as error:
+        raise InvalidRequest(f"--server {text!r}: {error}") from error
+    if address.port == 0:
+        raise InvalidRequest(f"--server {text!r}: port 0 is none that one can connect to")
+    return str(address)
+
+
+def _named(kind: type[_Named], text: str, option: str) -> _Named:
+    """Return the member of an enum by its name, however it is cased."""
+    try:
+        return kind[text.strip().upper()]
+    except KeyError:
+        names = ", ".join(each.name.lower() for each in kind)
+        raise InvalidRequest(f"{option}: no {text!r} here; choose from {names}") from None

@@ -1,0 +1,83 @@
+"""What goes to the terminal: colours where somebody can see them, captures on stdout, all else on stderr."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+_CODES: Final = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "grey": "90",
+}
+_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """Paints text, or leaves it as it is where nobody would see colours."""
+
+    enabled: bool
+
+    @classmethod
+    def of(cls, stream: TextIO) -> Palette:
+        """Return the palette for a stream: NO_COLOR and FORCE_COLOR win over what it is."""
+        if os.environ.get("NO_COLOR"):
+            return cls(enabled=False)
+        if os.environ.get("FORCE_COLOR"):
+            return cls(enabled=True)
+        return cls(enabled=stream.isatty() and os.environ.get("TERM") != "dumb")
+
+    def paint(self, text: str, *styles: str) -> str:
+        """Return the text in one or more of the styles of this module."""
+        if not self.enabled or not text:
+            return text
+        return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m"
+
+    def dim(self, text: str) -> str:
+        """Return text that stands back."""
+        return self.paint(text, "grey")
+
+    def bold(self, text: str) -> str:
+        """Return text that stands out."""
+        return self.paint(text, "bold")
+
+    def error(self, text: str) -> str:
+        """Return text that says that something failed."""
+        return self.paint(text, "bold", "red")
+
+    def good(self, text: str) -> str:
+        """Return text that says that something is as it should be."""
+        return self.paint(text, "green")
+
+
+def note(message: str) -> None:
+    """Write a line for the person at the terminal to stderr, where it disturbs no pipe."""
+    palette = Palette.of(sys.stderr)
+    print(f"{palette.dim('·')} {message}", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Return text with what a terminal would obey or reorder written as escapes: data is not trusted."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def clock_text(timestamp_micros: int) -> str:
+    """Return the local time of day of a commit timestamp, to the millisecond."""
+    from datetime import datetime
+
+    return datetime.fromtimestamp(timestamp_micros / 1e6).strftime("%H:%M:%S.%f")[:-3]

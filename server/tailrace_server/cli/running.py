@@ -1,0 +1,51 @@
+"""Runs a command's coroutine: Ctrl-C and SIGTERM cancel it once, in good order; a second one does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def run(main: Coroutine[None, None, int | None]) -> int:
+    """Run a coroutine to its end and return the exit status.
+
+    Returns:
+        What the coroutine returned, or 128 + the signal's number where one ended it.
+    """
+    return uvloop.run(_supervised(main))
+
+
+async def _supervised(main: Coroutine[None, None, int | None]) -> int:
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        if received:
+            # Whoever asks twice does not want to wait: die as if nobody had caught the first.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        received.append(number)
+        task.cancel()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await main or 0
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 128 + received[0]
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,81 @@
+"""``tailrace serve``: run the server until it is told to stop."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tailrace_server import config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ENGINE_PANEL: Final = "Bounds of the engine (docs/settings.md says why)"
+
+
+def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> int | None:
+    """Serve the catalogs under a log root to subscribers.
+
+    Settings come from a TOML file, the environment (TAILRACE_LOG and so on)
+    and these options, the later winning. Ctrl-C or SIGTERM ends every
+    subscription with the cursor that it resumes from; a second one stops
+    the server at once.
+    """
+    loaded = config.load(flags, file=config_file)
+    if print_config:
+        typer.echo(config.render(loaded), nl=False)
+        return None
+    from tailrace_server import app, log
+
+    log.configure(loaded.settings.log_level, loaded.settings.log_format)
+    return app.run(loaded.settings)
+
+
+def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Give a command one option for each setting there is, taken as text and judged by ``config.load``."""
+    parameters = [
+        _option(
+            "config_file",
+            Annotated[
+                Path | None,
+                typer.Option("--config", metavar="FILE", help="TOML file with settings."),
+            ],
+            None,
+        ),
+        _option(
+            "print_config",
+            Annotated[
+                bool,
+                typer.Option(
+                    "--print-config", help="Show the settings in effect, as TOML, and end."
+                ),
+            ],
+            default=False,
+        ),
+    ]
+    for each in config.EVERY:
+        engine = each in config.ENGINE and each.name != "memory"
+        default = f" [default: {each.format(each.default)}]" if each.default is not None else ""
+        option: Any = typer.Option(
+            each.flag,
+            metavar=each.unit.upper(),
+            help=f"{each.reason[0].upper()}{each.reason[1:]}.{default}".replace("[", r"\["),
+            rich_help_panel=_ENGINE_PANEL if engine else None,
+        )
+        parameters.append(_option(each.name, Annotated[str | None, option], None))
+    # Typer reads the parameters of a command from its signature; this one is made from the settings.
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
+def _option(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+serve_command: Final = _with_flags(serve)

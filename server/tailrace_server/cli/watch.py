@@ -1,0 +1,174 @@
+"""``tailrace watch``: show changes as they are published, for a person or as JSON lines, until Ctrl-C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tailrace.capture import Heartbeat
+from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest
+from tailrace_server.cli import options
+from tailrace_server.cli.errors import describe
+from tailrace_server.cli.forms import form_for_stdout
+from tailrace_server.cli.lines import LineWriter
+from tailrace_server.cli.output import note
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.capture import Capture
+    from tailrace.client import Client
+    from tailrace.criteria import Content, Criteria, Start
+    from tailrace.link import Disconnected, Reconnected
+    from tailrace.subscription import Subscription
+from tailrace_server.cli.forms import Form
+
+_EVER_S: Final = 3e7
+"""Nearly a year: how long ``watch`` waits for a server that is not there yet."""
+
+
+def watch(
+    catalog: Annotated[
+        str | None, typer.Argument(metavar="CATALOG", help="Name of the catalog.")
+    ] = None,
+    server: options.Server = options.DEFAULT_SERVER,
+    entity_type: options.EntityTypes = None,
+    key: options.Keys = None,
+    operation: options.Operations = None,
+    area: options.AreaName = None,
+    column: options.ColumnNames = None,
+    since: options.SincePosition = None,
+    after: options.AfterCursor = None,
+    from_time: options.FromTimeText = None,
+    body: options.Bodies = "all",
+    as_json: options.AsJson = False,
+    leads: options.WithLeads = False,
+    heartbeats: Annotated[
+        bool,
+        typer.Option(
+            "--heartbeats",
+            help="Heartbeats as well, with what was scanned.",
+            rich_help_panel="Form of the output",
+        ),
+    ] = False,
+    system: Annotated[
+        bool, typer.Option("--system", help="Catalogs created, dropped and replaced instead.")
+    ] = False,
+) -> int:
+    """Show the changes of a catalog as they are published.
+
+    Without a start only what is published from now on is shown. A server
+    that goes away is waited for, and nothing is lost or shown twice.
+    """
+    from tailrace_server.cli.running import run
+
+    if system == (catalog is not None):
+        raise InvalidRequest("watch: name a catalog, or give --system alone")
+    if system and (entity_type or key or operation or area or column):
+        raise InvalidRequest("watch --system: the system log is shown whole; leave the filter out")
+    wish = Wish(
+        catalog=catalog,
+        criteria=options.criteria_of(
+            entity_types=entity_type,
+            keys=key,
+            operations=operation,
+            area=area,
+            columns=column,
+            leads=leads,
+        ),
+        leads=leads or operation is not None or area is not None,
+        start=options.start_of(since, after, from_time),
+        content=options.content_of(body),
+    )
+    form = form_for_stdout(wish.content, as_json=as_json)
+    return run(_watch(options.server_of(server), wish, form, heartbeats=heartbeats))
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be watched."""
+
+    catalog: str | None
+    """None: the system log."""
+    criteria: tuple[Criteria, ...]
+    leads: bool
+    """Whether transaction leads are wanted; the system log cannot be asked to leave them out."""
+    start: Start | None
+    content: Content
+
+
+async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> int:
+    import tailrace
+
+    writer = LineWriter()
+    shown = 0
+    async with (
+        tailrace.connect(server, timeouts=tailrace.Timeouts(connect_s=_EVER_S)) as client,
+        _subscribe(client, wish, server) as subscription,
+    ):
+        acknowledgement = subscription.acknowledgement
+        note(
+            f"watching {acknowledgement.catalog} on {server} from {acknowledgement.start}; "
+            f"published so far: {acknowledgement.published}; Ctrl-C ends"
+        )
+        try:
+            async for message in subscription.messages():
+                if not isinstance(message, Heartbeat):
+                    captures = message if wish.leads else without_leads(message)
+                    await writer.write(form.captures(captures))
+                    shown += len(captures)
+                elif heartbeats:
+                    await writer.write(form.heartbeat(message))
+        finally:
+            note(f"{shown:,} shown; go on with --after {subscription.cursor}")
+    return 0
+
+
+def _subscribe(client: Client, wish: Wish, server: str) -> Subscription:
+    told = Teller(server)
+    start = options.start_arguments(wish.start)
+    if wish.catalog is None:
+        return client.subscribe_system(
+            content=wish.content,
+            on_disconnect=told.disconnected,
+            on_reconnect=told.reconnected,
+            **start,
+        )
+    return client.subscribe(
+        wish.catalog,
+        wish.criteria,
+        content=wish.content,
+        on_disconnect=told.disconnected,
+        on_reconnect=told.reconnected,
+        **start,
+    )
+
+
+def without_leads(captures: Sequence[Capture]) -> list[Capture]:
+    """Return the captures that are no transaction leads."""
+    return [each for each in captures if each.operation is not Operation.TRANSACTION]
+
+
+class Teller:
+    """Tells of a lost server once, not at every attempt."""
+
+    def __init__(self, server: str) -> None:
+        """Name the server in what is told."""
+        self._server = server
+        self._lost = False
+
+    def disconnected(self, event: Disconnected) -> None:
+        """Say that the server is waited for, and from where it will go on."""
+        if not self._lost:
+            resume = f", to go on after {event.cursor}" if event.cursor is not None else ""
+            note(f"waiting for {self._server}{resume}: {describe(event.error)}")
+        self._lost = True
+
+    def reconnected(self, event: Reconnected) -> None:
+        """Say that it is back."""
+        self._lost = False
+        attempts = "attempt" if event.attempts == 1 else "attempts"
+        note(f"{self._server} is back after {event.attempts} {attempts}; nothing was missed")

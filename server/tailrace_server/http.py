@@ -1,0 +1,115 @@
+"""HTTP of the server process: ``/health`` and ``/metrics``, on uvicorn.
+
+``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "subscriptions": n}`` while subscribers
+are accepted, 503 with the status ``stopping`` from the first signal on, so that a load balancer sends
+nobody here while those who are here are told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tailrace_server import metrics
+from tailrace_server.config import CannotStart
+from tailrace_server.units import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import CollectorRegistry
+    from starlette.requests import Request
+
+    from tailrace_server.capture.engine import Engine
+
+_BACKLOG: Final = 1024
+_STOP_S: Final = 2
+"""How long an answer that is under way may take once the server stops."""
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn without its signal handlers: they would raise the signal again after ``serve()``.
+
+    Then the other faces would never stop in good order. The process has one handler, in app.py.
+    """
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+class HttpFace:
+    """The HTTP listener; ``serve`` runs until ``stop``."""
+
+    def __init__(self, engine: Engine, registry: CollectorRegistry, address: Address) -> None:
+        """Bind the address; nothing is answered before ``serve``.
+
+        Raises:
+            CannotStart: The address is in use or not ours.
+        """
+        self._socket = bind(address, "--http")
+        self.address = bound_to(self._socket, address)
+        self.stopping = False
+        self._engine = engine
+        self._registry = registry
+        application = Starlette(
+            routes=[Route("/health", self._health), Route("/metrics", self._metrics)]
+        )
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                application,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_STOP_S,
+            )
+        )
+
+    async def serve(self) -> None:
+        """Answer until ``stop``; the socket is closed on return."""
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Accept no more and let ``serve`` return once what is under way has been answered."""
+        self._server.should_exit = True
+
+    async def _health(self, _request: Request) -> Response:
+        statistics = self._engine.statistics()
+        body = {
+            "status": "stopping" if self.stopping else "serving",
+            "catalogs": len(self._engine.catalogs()),
+            "subscriptions": statistics.subscriptions,
+        }
+        return JSONResponse(body, 503 if self.stopping else 200)
+
+    async def _metrics(self, _request: Request) -> Response:
+        return Response(metrics.expose(self._registry), media_type=metrics.CONTENT_TYPE)
+
+
+def bind(address: Address, flag: str) -> socket.socket:
+    """Return a listening socket on an address.
+
+    Raises:
+        CannotStart: The address is in use, not ours, or not to be resolved; names the flag.
+    """
+    try:
+        kind, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(place[:2], family=kind, backlog=_BACKLOG)
+    except OSError as error:
+        raise CannotStart(f"{flag} {address}: {error.strerror or error}") from error
+
+
+def bound_to(listener: socket.socket, asked: Address) -> Address:
+    """Return where a socket listens: the host as asked, the port as given."""
+    return Address(asked.host, listener.getsockname()[1])

@@ -1,0 +1,42 @@
+"""Whether a folder is fit to be served as a log root, told before anything is opened in it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tailrace_server.config import CannotStart
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def check_log_root(root: Path) -> None:
+    """Accept a folder that holds catalogs, or nothing yet.
+
+    Raises:
+        CannotStart: It is not there, cannot be read, is a catalog itself, or holds something else.
+    """
+    try:
+        entries = sorted(each for each in os.listdir(root) if not each.startswith("."))
+    except FileNotFoundError:
+        raise CannotStart(
+            f"--log {root}: no such folder; it is made by `tailrace ingest`, or make an empty one"
+        ) from None
+    except NotADirectoryError:
+        raise CannotStart(f"--log {root}: a file, not a folder of catalogs") from None
+    except OSError as error:
+        raise CannotStart(f"--log {root}: {error.strerror}") from error
+    if not os.access(root, os.X_OK):
+        raise CannotStart(f"--log {root}: permission denied")
+    if "catalog.json" in entries:
+        raise CannotStart(
+            f"--log {root}: one catalog, not a log root; serve the folder above it: {root.absolute().parent}"
+        )
+    strangers = [each for each in entries if not (root / each).is_dir()]
+    catalogs = [each for each in entries if (root / each / "catalog.json").exists()]
+    if strangers and not catalogs:
+        raise CannotStart(
+            f"--log {root}: not a log root: no catalog in it, but {strangers[0]!r}"
+            + (f" and {len(strangers) - 1} other files" if len(strangers) > 1 else "")
+        )

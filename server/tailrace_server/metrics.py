@@ -1,0 +1,109 @@
+"""/metrics: the engine's statistics in the OpenMetrics text format, computed at the moment of the scrape.
+
+Nothing is counted twice or kept on the side: each number is one field of `EngineStatistics` or of the
+records in it, so that what a dashboard shows is what a test asserts. Per-catalog figures carry the label
+``catalog``; there is no label per subscription, whose number has no bound.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+    from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+_CATALOG_GAUGES: Final[tuple[tuple[str, str, str], ...]] = (
+    ("published_version", "published", "Highest version that subscribers may see."),
+    ("committed_version", "committed", "Highest durable version, published or not."),
+    ("records", "records", "Published records, trimmed ones included."),
+    ("records_routed", "records_routed", "How far the live path has come, in records."),
+    ("publishers", "publishers", "Shared publishers, one for each distinct criteria set."),
+    ("subscriptions", "subscriptions", "Subscriptions that are open."),
+    ("ring_bytes", "ring_bytes", "Bytes of row references in the rings."),
+)
+_ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("subscriptions_opened", "subscriptions_opened", "Subscriptions opened."),
+    ("subscriptions_failed", "subscriptions_failed", "Subscriptions ended by an error."),
+    ("captures_delivered", "captures_delivered", "Captures handed to transports."),
+    ("delivered_bytes", "bytes_delivered", "Bytes of captures handed to transports."),
+    ("heartbeats_sent", "heartbeats_sent", "Heartbeats handed to transports."),
+    ("resyncs", "resyncs", "Moves of a subscription from live into resync."),
+    ("returns", "returns", "Moves of a subscription from resync back to live."),
+)
+
+
+class EngineCollector(Collector):
+    """Turns one look at the statistics into metric families."""
+
+    def __init__(self, statistics: Callable[[], EngineStatistics], *, version: str) -> None:
+        """Read from ``statistics`` at each scrape."""
+        self._statistics = statistics
+        self._version = version
+        self._started = time.time()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        found = self._statistics()
+        yield InfoMetricFamily("tailrace_build", "What runs.", {"version": self._version})
+        yield GaugeMetricFamily(
+            "tailrace_start_time_seconds", "When the process began, Unix time.", self._started
+        )
+        for name, field, help_text in _ENGINE_COUNTERS:
+            value = getattr(found, field)
+            yield CounterMetricFamily(f"tailrace_{name}", help_text, value)
+        yield from _catalogs(found.observers)
+        cache = found.cache
+        yield GaugeMetricFamily("tailrace_cache_bytes", "Charged to the batch cache.", cache.bytes)
+        yield CounterMetricFamily("tailrace_cache_hits", "Found in the batch cache.", cache.hits)
+        yield CounterMetricFamily(
+            "tailrace_cache_misses", "Loaded into the batch cache.", cache.misses
+        )
+        yield CounterMetricFamily(
+            "tailrace_cache_evicted", "Dropped from the batch cache.", cache.evicted
+        )
+        yield GaugeMetricFamily(
+            "tailrace_process_anonymous_bytes",
+            "Anonymous memory of the process when last measured; what --memory bounds.",
+            cache.process_bytes,
+        )
+
+
+def registry(statistics: Callable[[], EngineStatistics], *, version: str) -> CollectorRegistry:
+    """Return a registry of its own, so that two servers in one process do not meet in the global one."""
+    made = CollectorRegistry()
+    made.register(EngineCollector(statistics, version=version))
+    return made
+
+
+def expose(metrics: CollectorRegistry) -> bytes:
+    """Return the scrape's answer in the OpenMetrics text format."""
+    text: bytes = generate_latest(metrics)  # type: ignore[no-untyped-call]
+    return text
+
+
+def _catalogs(observers: tuple[ObserverStatistics, ...]) -> Iterable[Metric]:
+    for name, field, help_text in _CATALOG_GAUGES:
+        gauge = GaugeMetricFamily(f"tailrace_{name}", help_text, labels=["catalog"])
+        for each in observers:
+            gauge.add_metric([each.catalog], getattr(each, field))
+        yield gauge
+    unreadable = CounterMetricFamily(
+        "tailrace_batches_unreadable",
+        "Batches that the live path had to leave out.",
+        labels=["catalog"],
+    )
+    for each in observers:
+        unreadable.add_metric([each.catalog], each.batches_unreadable)
+    yield unreadable

@@ -1,0 +1,111 @@
+"""Settings: file, environment, flags in rising priority; every mistake is one line that names its place."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tailrace_server import config
+from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.units import Address
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "tailrace.toml"
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_over_variables_win_over_the_file_win_over_defaults(tmp_path: Path) -> None:
+    file = written(tmp_path, 'memory = "1MiB"\nring_captures = 11\nscan_rows = 12\n')
+    environment = {"TAILRACE_MEMORY": "2MiB", "TAILRACE_RING_CAPTURES": "21"}
+    loaded = config.load({"memory": "3MiB"}, file=file, environment=environment)
+    engine = loaded.settings.engine
+    assert (engine.memory_bytes, engine.ring_captures, engine.scan_rows) == (3 << 20, 21, 12)
+    assert engine.ring_bytes == EngineSettings().ring_bytes
+    assert [
+        loaded.sources[name] for name in ("memory", "ring_captures", "scan_rows", "ring_bytes")
+    ] == [*("flag", "environment", "file", "default")]
+
+
+def test_every_engine_bound_is_a_setting() -> None:
+    """A bound that nobody can set would be a constant in disguise."""
+    assert [each.field for each in config.ENGINE] == [
+        field.name for field in dataclasses.fields(EngineSettings)
+    ]
+    assert all(each.unit and each.reason for each in config.EVERY)
+    assert len({each.name for each in config.EVERY}) == len(config.EVERY)
+
+
+def test_defaults_listen_on_loopback_only() -> None:
+    settings = config.load(environment={}).settings
+    assert settings.grpc == Address("127.0.0.1", 7411)
+    assert settings.http == Address("127.0.0.1", 7412)
+    assert settings.log is None
+
+
+def test_values_may_carry_units_and_http_may_be_off() -> None:
+    settings = config.load(
+        {"log": "~/log", "http": "off", "heartbeat_interval_s": "250ms", "rings_bytes": "1.5MiB"},
+        environment={},
+    ).settings
+    assert settings.log == Path("~/log").expanduser()
+    assert settings.http is None
+    assert settings.engine.heartbeat_interval_s == 0.25
+    assert settings.engine.rings_bytes == 3 << 19
+
+
+def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
+    file = written(tmp_path, 'grpc = "[::1]:0"\n')
+    settings = config.load(environment={"TAILRACE_CONFIG": str(file)}).settings
+    assert settings.grpc == Address("::1", 0)
+
+
+def test_what_print_config_shows_reads_back_equal(tmp_path: Path) -> None:
+    first = config.load(
+        {"log": '/odd "name"\\', "http": "off", "memory": "512MiB", "send_deadline_s": "1500ms"},
+        environment={},
+    )
+    file = written(tmp_path, config.render(first))
+    assert config.load(file=file, environment={}).settings == first.settings
+    assert "# flag" in config.render(first)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("memroy = 1", "no setting named 'memroy'; did you mean 'memory'?"),
+        ("memory = [1]", r"memory: \[1\] cannot be used"),
+        ("[memory]\na = 1", "memory: .* cannot be used"),
+        ("ring_captures = 0", "ring_captures: 0 cannot be used: .* greater than or equal to 1"),
+        ("memory = ", "not TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(config.ConfigError, match=message) as caught:
+        config.load(file=written(tmp_path, text), environment={})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(config.ConfigError, match=r"missing.toml: No such file"):
+        config.load(file=tmp_path / "missing.toml", environment={})
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        ({"grpc": "7411"}, {}, "--grpc: '7411' cannot be used: an address reads host:port"),
+        ({"log_level": "loud"}, {}, "--log-level: 'loud' cannot be used"),
+        ({}, {"TAILRACE_MEMORY": "lots"}, "TAILRACE_MEMORY: 'lots' cannot be used: an amount"),
+        ({}, {"TAILRACE_SEND_DEADLINE_S": "0"}, "TAILRACE_SEND_DEADLINE_S: .* greater than 0"),
+        ({"reader_threads": "two"}, {}, "--reader-threads: 'two' cannot be used"),
+    ],
+)
+def test_a_mistake_is_named_where_it_was_made(
+    flags: dict[str, str], environment: dict[str, str], message: str
+) -> None:
+    with pytest.raises(config.ConfigError, match=message):
+        config.load(flags, environment=environment)
