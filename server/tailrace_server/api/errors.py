@@ -1,0 +1,79 @@
+"""One table: what each error is on each protocol. docs/protocol.md shows it; a test holds the two together.
+
+On gRPC an error is a status code, a text, and a google.rpc.Status in the trailer ``grpc-status-details-bin``
+with one google.rpc.ErrorInfo: domain ``tailrace``, reason = the error's ``code``, metadata = its
+``figures()``. The client makes the same exception of it again (tailrace/status.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from tailrace import errors
+from tailrace.errors import InternalError, TailraceError
+from tailrace.status import DETAILS_KEY, DOMAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GRPC_STATUS: Final[Mapping[type[TailraceError], grpc.StatusCode]] = {
+    errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.CursorInvalid: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.CatalogUnknown: grpc.StatusCode.NOT_FOUND,
+    errors.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    errors.PositionCompacted: grpc.StatusCode.OUT_OF_RANGE,
+    errors.CatalogReplaced: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.SubscriptionClosed: grpc.StatusCode.CANCELLED,
+    errors.SubscriptionBroken: grpc.StatusCode.UNAVAILABLE,
+    errors.HeartbeatMissed: grpc.StatusCode.UNAVAILABLE,
+    errors.SubscriberTooSlow: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.ServerStopping: grpc.StatusCode.UNAVAILABLE,
+    errors.TransportError: grpc.StatusCode.UNAVAILABLE,
+    errors.ConnectTimeout: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.LogError: grpc.StatusCode.INTERNAL,
+    errors.LogCorrupted: grpc.StatusCode.DATA_LOSS,
+    errors.LogUnreadable: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.LogFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.WriterFenced: grpc.StatusCode.ABORTED,
+    errors.UnknownWriter: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.InternalError: grpc.StatusCode.INTERNAL,
+}
+"""Every class of the tree but its root."""
+
+_TEXT_MAX: Final = 600
+"""Characters of a text in a trailer. Clients refuse metadata above 8 KiB, and other than ASCII is tripled."""
+
+
+def as_tailrace_error(error: Exception) -> TailraceError:
+    """Return an error as one of the tree: anything foreign is our bug."""
+    if isinstance(error, TailraceError):
+        return error
+    internal = InternalError(f"{type(error).__name__}: {error}")
+    internal.__cause__ = error
+    return internal
+
+
+def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]]:
+    """Return status code, text and trailing metadata of an error."""
+    code = next(GRPC_STATUS[cls] for cls in type(error).__mro__ if cls in GRPC_STATUS)
+    text = _shortened(str(error))
+    packed = Any()
+    packed.Pack(
+        ErrorInfo(
+            reason=error.code,
+            domain=DOMAIN,
+            metadata={name: _shortened(value) for name, value in error.figures().items()},
+        )
+    )
+    number: int = code.value[0]
+    status = Status(code=number, message=text, details=[packed])
+    return code, text, ((DETAILS_KEY, status.SerializeToString()),)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 1] + "…"

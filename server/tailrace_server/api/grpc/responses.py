@@ -1,0 +1,140 @@
+"""From values to response bytes; captures come from the engine as bytes already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
+from tailrace.v1.change_capture_pb2 import ReadChangesResponse, SubscribeResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from uuid import UUID
+
+    from tailrace.capture import Heartbeat
+    from tailrace.cursor import Cursor
+    from tailrace.position import Position
+    from tailrace.schema import Schema
+    from tailrace_server.capture.engine import CatalogInfo
+    from tailrace_server.capture.history import History
+    from tailrace_server.capture.subscription import Acknowledgement
+
+
+def acknowledgement(value: Acknowledgement, *, send_deadline_s: float, request_bytes: int) -> bytes:
+    """Return the first message of a subscription."""
+    message = change_capture_pb2.Acknowledgement(
+        subscription_id=value.subscription_id,
+        catalog=value.catalog,
+        catalog_uuid=str(value.catalog_uuid),
+        start=_position(value.start),
+        resume_cursor=str(value.resume_cursor),
+        published_version=value.published,
+        heartbeat_interval_ms=milliseconds(value.heartbeat_interval_s),
+        overrun_policy=change_capture_pb2.OVERRUN_POLICY_RESYNC,
+        limits=change_capture_pb2.Limits(
+            queue_captures=value.queue_captures,
+            message_bytes=value.message_bytes,
+            max_message_bytes=value.max_message_bytes,
+            send_deadline_ms=milliseconds(send_deadline_s),
+            request_bytes=request_bytes,
+        ),
+    )
+    return SubscribeResponse(acknowledgement=message).SerializeToString()
+
+
+def heartbeat(value: Heartbeat) -> bytes:
+    """Return a heartbeat message."""
+    message = change_capture_pb2.Heartbeat(
+        published_version=value.published,
+        resume_cursor=str(value.cursor),
+        records_scanned=value.records_scanned,
+        records_matched=value.records_matched,
+        next_within_ms=milliseconds(value.next_within_s),
+    )
+    return SubscribeResponse(heartbeat=message).SerializeToString()
+
+
+def history_header(
+    history: History, *, catalog: str, catalog_uuid: UUID, oldest: Position, truncated: bool
+) -> bytes:
+    """Return the first message of a read."""
+    message = change_capture_pb2.HistoryHeader(
+        catalog=catalog,
+        catalog_uuid=str(catalog_uuid),
+        anchor=history.anchor,
+        closed_until=history.closed_until,
+        oldest=_position(oldest),
+        truncated=truncated,
+    )
+    return ReadChangesResponse(header=message).SerializeToString()
+
+
+def history_end(*, next_cursor: Cursor | None, captures: int) -> bytes:
+    """Return the last message of a read; a cursor means that a page follows."""
+    message = change_capture_pb2.HistoryEnd(
+        has_next=next_cursor is not None,
+        next_cursor="" if next_cursor is None else str(next_cursor),
+        captures=captures,
+    )
+    return ReadChangesResponse(end=message).SerializeToString()
+
+
+def without_bodies(data: bytes) -> bytes:
+    """Return a message of one capture as its header, with the size of what was left out."""
+    message = ReadChangesResponse.FromString(data)
+    (capture,) = message.captures
+    capture.omitted_bytes = len(capture.change) + len(capture.before) + len(capture.after)
+    for name in ("change", "before", "after"):
+        capture.ClearField(name)
+    return message.SerializeToString()
+
+
+def catalogs(infos: Iterable[CatalogInfo]) -> bytes:
+    """Return the list of catalogs."""
+    return catalog_pb2.ListCatalogsResponse(
+        catalogs=[
+            catalog_pb2.Catalog(
+                name=info.name,
+                uuid=str(info.uuid),
+                oldest=_position(info.oldest),
+                published_version=info.published,
+                committed_version=info.committed,
+                newest_timestamp=info.newest_timestamp,
+            )
+            for info in infos
+        ]
+    ).SerializeToString()
+
+
+def schema(value: Schema, *, catalog: str, catalog_uuid: UUID) -> bytes:
+    """Return a schema."""
+    return catalog_pb2.GetSchemaResponse(
+        catalog=catalog,
+        catalog_uuid=str(catalog_uuid),
+        schema_id=value.id,
+        entity_types=[
+            catalog_pb2.EntityType(
+                name=name,
+                columns=[
+                    catalog_pb2.Column(
+                        name=column.name,
+                        role=capture_pb2.ContainerType.ValueType(column.role),
+                        sql_type=column.sql_type or "",
+                        encoding=column.encoding,
+                        inferred=column.inferred,
+                    )
+                    for column in columns
+                ],
+            )
+            for name, columns in sorted(value.entity_types.items())
+        ],
+    ).SerializeToString()
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a duration as the wire has it, at least 1."""
+    return max(1, round(seconds * 1000))
+
+
+def _position(position: Position) -> capture_pb2.Position:
+    return capture_pb2.Position(version=position.version, index=position.index)

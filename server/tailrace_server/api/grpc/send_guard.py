@@ -1,0 +1,102 @@
+"""The send deadline: who leaves a message unread for too long is told so and let go.
+
+C-core answers keepalive pings even while the application above does not read, and a client's window cannot be
+shortened, so a stalled stream would live for ever. One timer looks after all streams: a stream notes when its
+write began, which costs nothing a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class SendDeadlineExceeded(Exception):
+    """A write stayed blocked past the deadline; the message is still on its way."""
+
+
+class GuardedSender:
+    """Writes the messages of one stream, one after the other, from one task."""
+
+    __slots__ = ("_guard", "_task", "_write", "blocked_since", "expired")
+
+    def __init__(self, guard: SendGuard, write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Bind to the current task, which is the one to be interrupted."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._guard = guard
+        self._task = task
+        self._write = write
+        self.blocked_since: float | None = None
+        """Loop time at which the write under way began; None between writes."""
+        self.expired = False
+
+    def __enter__(self) -> GuardedSender:
+        self._guard.watch(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.forget(self)
+
+    async def send(self, data: bytes) -> None:
+        """Write a message.
+
+        Raises:
+            SendDeadlineExceeded: It was not taken in time.
+        """
+        self.blocked_since = asyncio.get_running_loop().time()
+        try:
+            await self._write(data)
+        except asyncio.CancelledError:
+            if self.expired and self._task.uncancel() == 0:
+                raise SendDeadlineExceeded from None
+            raise
+        finally:
+            self.blocked_since = None
+
+    def expire(self) -> None:
+        """Interrupt the write under way."""
+        if not self.expired:
+            self.expired = True
+            self._task.cancel()
+
+
+class SendGuard:
+    """Looks after the senders of one server."""
+
+    def __init__(self, deadline_s: float) -> None:
+        """Keep the deadline; no timer runs while there is no stream."""
+        self.deadline_s = deadline_s
+        self.expired = 0
+        """Streams ended as too slow, since it began."""
+        self._interval_s = min(1.0, deadline_s / 4)
+        self._senders: set[GuardedSender] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, sender: GuardedSender) -> None:
+        """Begin to look after a sender."""
+        self._senders.add(sender)
+        if self._timer is None:
+            self._arm()
+
+    def forget(self, sender: GuardedSender) -> None:
+        """Stop looking after a sender."""
+        self._senders.discard(sender)
+        if not self._senders and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._interval_s, self._look)
+
+    def _look(self) -> None:
+        latest = asyncio.get_running_loop().time() - self.deadline_s
+        for sender in self._senders:
+            if sender.blocked_since is not None and sender.blocked_since <= latest:
+                self.expired += not sender.expired
+                sender.expire()
+        self._arm()

@@ -1,0 +1,342 @@
+"""The service: engine subscriptions as streams of bytes.
+
+Thin on purpose. Requests come as bytes, so that what is unknown in them is refused by name; responses leave
+as bytes, those of the engine as they are (the identity serializer). Every error leaves through one place,
+``_abort``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+
+from tailrace.capture import Heartbeat
+from tailrace.criteria import FromTime
+from tailrace.cursor import Cursor
+from tailrace.errors import CatalogReplaced, InvalidRequest, SubscriberTooSlow, TailraceError
+from tailrace.position import END
+from tailrace.transport.grpc import SERVICE
+from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
+from tailrace.v1.change_capture_pb2 import (
+    DemandRequest,
+    ReadChangesRequest,
+    SubscribeRequest,
+    SubscribeSystemRequest,
+)
+from tailrace_server.api.errors import as_tailrace_error, grpc_status
+from tailrace_server.api.grpc import requests, responses
+from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
+from tailrace_server.capture.codecs import PROTOBUF
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from google.protobuf.message import Message
+
+    from tailrace_server.api.grpc.requests import Wish
+    from tailrace_server.api.grpc.send_guard import SendGuard
+    from tailrace_server.api.grpc.settings import GrpcSettings
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.subscription import Subscription
+    from tailrace_server.wal.commit_log import LogView
+
+    Context = grpc.aio.ServicerContext[bytes, bytes]
+
+_ABORT_S: Final = 5.0
+"""How long a handler waits for its status to leave. It goes behind what is unread; the connection keeps it."""
+
+_Message = TypeVar("_Message", bound="Message")
+
+_log = structlog.get_logger("tailrace.grpc")
+
+
+class ChangeCaptureService:
+    """The handlers of ``tailrace.v1.ChangeCapture``."""
+
+    def __init__(self, engine: Engine, settings: GrpcSettings, guard: SendGuard) -> None:
+        """Serve an engine."""
+        self._engine = engine
+        self._settings = settings
+        self._guard = guard
+        self._subscriptions: set[Subscription] = set()
+        self._stopping = False
+
+    def handler(self) -> grpc.GenericRpcHandler[bytes, bytes]:
+        """Return the handlers for a server; serializers stay unset, so both sides are bytes."""
+        stream, both = (
+            grpc.unary_stream_rpc_method_handler,
+            grpc.stream_stream_rpc_method_handler,
+        )
+        unary = grpc.unary_unary_rpc_method_handler
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Subscribe": stream(self.subscribe),
+                "SubscribeWithDemand": both(self.subscribe_with_demand),
+                "SubscribeSystem": stream(self.subscribe_system),
+                "ReadChanges": stream(self.read_changes),
+                "ListCatalogs": unary(self.list_catalogs),
+                "GetSchema": unary(self.get_schema),
+            },
+        )
+
+    def stop_subscriptions(self) -> None:
+        """End every stream with its resume cursor, also those that are just being opened."""
+        self._stopping = True
+        for subscription in tuple(self._subscriptions):
+            subscription.stop()
+
+    async def subscribe(self, data: bytes, context: Context) -> None:
+        """Stream changes; HTTP/2 flow control is the demand."""
+
+        async def serve() -> None:
+            request = self._parse(SubscribeRequest, data)
+            subscription = await self._subscribe(*requests.subscribe(request), demand=None)
+            await self._serve(subscription, context)
+
+        await self._guarded(serve, context)
+
+    async def subscribe_system(self, data: bytes, context: Context) -> None:
+        """Stream the system log."""
+
+        async def serve() -> None:
+            wish = requests.subscribe_system(self._parse(SubscribeSystemRequest, data))
+            await self._serve(await self._subscribe(None, wish, demand=None), context)
+
+        await self._guarded(serve, context)
+
+    async def subscribe_with_demand(self, _: object, context: Context) -> None:
+        """Stream changes as far as they were requested."""
+
+        async def serve() -> None:
+            subscription = await self._subscribe_by(await self._first(context))
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    reader = tasks.create_task(self._read_demand(subscription, context))
+                    try:
+                        error = await self._pump(subscription, context)
+                    finally:
+                        reader.cancel()
+            finally:
+                subscription.cancel()
+            raise error
+
+        await self._guarded(serve, context)
+
+    async def read_changes(self, data: bytes, context: Context) -> None:
+        """Stream a closed range of history, then complete."""
+
+        async def serve() -> None:
+            request = self._parse(ReadChangesRequest, data)
+            with GuardedSender(self._guard, context.write) as sender:
+                await self._read_changes(request, sender)
+
+        await self._guarded(serve, context)
+
+    async def list_catalogs(self, data: bytes, context: Context) -> bytes:
+        """Answer with the catalogs that are served now."""
+
+        async def answer() -> bytes:
+            self._parse(ListCatalogsRequest, data)
+            return responses.catalogs(self._engine.catalogs())
+
+        return await self._answered(answer, context)
+
+    async def get_schema(self, data: bytes, context: Context) -> bytes:
+        """Answer with the columns of a catalog."""
+
+        async def answer() -> bytes:
+            request = self._parse(GetSchemaRequest, data)
+            name = requests.catalog(request.catalog)
+            if request.HasField("version") and request.version < 1:
+                raise InvalidRequest(f"version {request.version}: versions count from 1")
+            await self._engine.schema(name)
+            view = self._engine.observer(name).view
+            version = view.published
+            if request.HasField("version"):
+                version = min(request.version, version)
+            return responses.schema(view.schema_of(version), catalog=name, catalog_uuid=view.uuid)
+
+        return await self._answered(answer, context)
+
+    def _parse(self, kind: type[_Message], data: bytes) -> _Message:
+        return requests.parse(kind, data, bytes_max=self._settings.request_bytes)
+
+    async def _subscribe(
+        self, catalog: str | None, wish: Wish, *, demand: int | None
+    ) -> Subscription:
+        """Subscribe to a catalog; None is the system log."""
+        if catalog is None:
+            return await self._engine.subscribe_system(
+                wish.criteria,
+                start=wish.start,
+                content=wish.content,
+                codec=PROTOBUF,
+                demand=demand,
+                limits=wish.limits,
+            )
+        return await self._engine.subscribe(
+            catalog,
+            wish.criteria,
+            start=wish.start,
+            content=wish.content,
+            codec=PROTOBUF,
+            demand=demand,
+            limits=wish.limits,
+        )
+
+    async def _first(self, context: Context) -> DemandRequest:
+        deadline_s = self._settings.subscribe_deadline_s
+        try:
+            async with asyncio.timeout(deadline_s):
+                data = await context.read()
+        except TimeoutError:
+            raise InvalidRequest(f"no subscribe came within {deadline_s:g} s") from None
+        if not isinstance(data, bytes):
+            raise InvalidRequest("the request stream ended without a subscribe")
+        return self._parse(DemandRequest, data)
+
+    async def _subscribe_by(self, first: DemandRequest) -> Subscription:
+        demand = requests.demand(first.request) if first.HasField("request") else 0
+        if first.HasField("subscribe") == first.HasField("subscribe_system"):
+            raise InvalidRequest("the first message has exactly one of subscribe, subscribe_system")
+        if first.HasField("subscribe"):
+            return await self._subscribe(*requests.subscribe(first.subscribe), demand=demand)
+        wish = requests.subscribe_system(first.subscribe_system)
+        return await self._subscribe(None, wish, demand=demand)
+
+    async def _read_demand(self, subscription: Subscription, context: Context) -> None:
+        """Add up requests until the client has no more; what it does wrong ends the subscription."""
+        while isinstance(data := await context.read(), bytes):
+            try:
+                message = self._parse(DemandRequest, data)
+                if message.HasField("subscribe") or message.HasField("subscribe_system"):
+                    raise InvalidRequest("subscribe: only the first message of a call may have it")
+                if message.HasField("request"):
+                    subscription.request(requests.demand(message.request))
+            except TailraceError as error:
+                subscription.end(error)
+                return
+
+    async def _serve(self, subscription: Subscription, context: Context) -> None:
+        """Send a subscription until it ends, then raise why."""
+        try:
+            error = await self._pump(subscription, context)
+        finally:
+            subscription.cancel()
+        raise error
+
+    async def _pump(self, subscription: Subscription, context: Context) -> TailraceError:
+        """Send everything; return why it ended."""
+        self._subscriptions.add(subscription)
+        if self._stopping:
+            subscription.stop()
+        try:
+            with GuardedSender(self._guard, context.write) as sender:
+                await sender.send(
+                    responses.acknowledgement(
+                        subscription.acknowledgement,
+                        send_deadline_s=self._guard.deadline_s,
+                        request_bytes=self._settings.request_bytes,
+                    )
+                )
+                while True:
+                    message = await subscription.receive()
+                    if isinstance(message, Heartbeat):
+                        await sender.send(responses.heartbeat(message))
+                    else:
+                        await sender.send(message.data)
+        except SendDeadlineExceeded:
+            cursor = str(subscription.resume_cursor())
+            return SubscriberTooSlow(
+                f"a message stayed unread for {self._guard.deadline_s:g} s; resume after {cursor}",
+                cursor,
+            )
+        except TailraceError as error:
+            return error
+        finally:
+            self._subscriptions.discard(subscription)
+
+    async def _read_changes(self, request: ReadChangesRequest, sender: GuardedSender) -> None:
+        catalog = requests.catalog(request.catalog)
+        bounds = requests.history_bounds(request)
+        history = await self._engine.history(
+            catalog,
+            requests.criteria(request.criteria),
+            bounds=bounds,
+            reverse=request.reverse,
+            content=requests.content(request.body),
+            codec=PROTOBUF,
+            limit=requests.limit(request),
+        )
+        view = self._engine.observer(catalog).view
+        _refuse_foreign(request, view)
+        bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
+        await sender.send(
+            responses.history_header(
+                history,
+                catalog=catalog,
+                catalog_uuid=view.uuid,
+                oldest=view.oldest,
+                truncated=_truncated(bounds.lower, view),
+            )
+        )
+        captures, last = 0, None
+        async for frames in history:
+            captures += frames.count
+            last = frames.last
+            data = frames.data
+            if frames.count == 1 and len(data) > bytes_max:
+                data = responses.without_bodies(data)
+            await sender.send(data)
+        next_cursor = None
+        if history.has_next and last is not None:
+            version, index, _ = last
+            next_cursor = Cursor(view.uuid, version, index, 0 if request.reverse else END)
+        await sender.send(responses.history_end(next_cursor=next_cursor, captures=captures))
+
+    async def _guarded(self, serve: Callable[[], Awaitable[None]], context: Context) -> None:
+        try:
+            await serve()
+        except SendDeadlineExceeded:
+            await _abort(SubscriberTooSlow("a message stayed unread for too long"), context)
+        except Exception as error:
+            await _abort(as_tailrace_error(error), context)
+
+    async def _answered(self, answer: Callable[[], Awaitable[bytes]], context: Context) -> bytes:
+        try:
+            return await answer()
+        except Exception as error:
+            await _abort(as_tailrace_error(error), context)
+            raise AssertionError("abort returned") from error
+
+
+def _refuse_foreign(request: ReadChangesRequest, view: LogView) -> None:
+    if request.HasField("before"):
+        belongs_to = Cursor.parse(request.before).catalog_uuid
+        if belongs_to != view.uuid:
+            raise CatalogReplaced(view.name, belongs_to, view.uuid)
+
+
+def _truncated(lower: object, view: LogView) -> bool:
+    """Return whether a time bound lies below what is retained."""
+    if not isinstance(lower, FromTime) or view.oldest.version <= 1 or not view.published:
+        return False
+    return lower.timestamp < view.timestamp_of(view.oldest.version)
+
+
+async def _abort(error: TailraceError, context: Context) -> None:
+    """End a call with an error; raises in any case.
+
+    The status goes behind the messages that the client has not read, so a stalled one gets it when it reads
+    again; the handler does not wait for that.
+    """
+    if error.code == "INTERNAL":
+        _log.error("internal error", error=str(error), exc_info=error.__cause__ or error)
+    code, text, trailer = grpc_status(error)
+    async with asyncio.timeout(_ABORT_S):
+        await context.abort(code, text, trailer)

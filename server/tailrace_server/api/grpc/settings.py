@@ -1,0 +1,28 @@
+"""The bounds of the gRPC face; docs/settings.md is made from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace_server.capture.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcSettings:
+    """Bounds of the gRPC server."""
+
+    request_bytes: int = setting(
+        4 << 20, "bytes", "largest request: 10,000 keys of 400 bytes; above it INVALID_REQUEST"
+    )
+    subscribe_deadline_s: float = setting(
+        10.0, "seconds", "how long SubscribeWithDemand waits for its first message"
+    )
+    keepalive_s: float = setting(
+        30.0, "seconds", "how often a silent connection is probed: finds peers that vanished"
+    )
+    keepalive_timeout_s: float = setting(
+        20.0, "seconds", "how long a probe may stay unanswered, an unread socket included"
+    )
+    ping_interval_min_s: float = setting(
+        10.0, "seconds", "how often a client may probe us; more often costs it the connection"
+    )
