@@ -1,0 +1,287 @@
+"""Reading record batches: pread into memory that the process owns, checked, then given to Arrow.
+
+A head is read without its bodies, a body without the others. Nothing is mapped: under a map a flipped offset would be
+a segmentation fault and a truncated file a bus error. Here both are ``LogCorrupted`` before Arrow sees a byte.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import LogCorrupted, LogError
+from tailrace_server.wal import ipc
+from tailrace_server.wal.objects import crc32c, translated
+from tailrace_server.wal.record import BODY_COLUMNS, NAME_TYPE, RECORD_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from tailrace_server.wal.table import BatchRef, SegmentRef
+
+_OPEN_FILES_MAX: Final = 64
+_DICTIONARIES_MAX: Final = 4_096
+_CHANGED_TYPE: Final = pa.list_(NAME_TYPE)
+
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
+_EMPTY_BATCH: Final = RECORD_SCHEMA.empty_table().to_batches(max_chunksize=1) or [
+    pa.RecordBatch.from_arrays(
+        [pa.array([], field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA
+    )
+]
+_DICTIONARY_TAIL: Final = _EMPTY_BATCH[0].serialize().to_pybytes() + _END_OF_STREAM
+"""Behind a file's schema and dictionary messages it makes a stream whose one, empty batch has the dictionaries."""
+
+
+class SegmentMissing(LogError):
+    """A segment's file is gone: compacted or trimmed since the view was taken. Take the newest view and go on."""
+
+    code = "SEGMENT_MISSING"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"segment {path} is not there; the newest checkpoint may have replaced it")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """The head columns of one batch, in row order."""
+
+    ref: BatchRef
+    versions: npt.NDArray[np.int64]
+    """Absolute."""
+    indexes: npt.NDArray[np.int32]
+    areas: npt.NDArray[np.uint8]
+    operations: npt.NDArray[np.uint8]
+    type_codes: npt.NDArray[np.int32]
+    """Places in ``entity_types``; -1 for null."""
+    entity_types: tuple[str, ...]
+    """The segment's dictionary; the batch may use some of it only."""
+    key_hashes: npt.NDArray[np.uint64]
+    primary_keys: pa.StringArray
+    changed: pa.ListArray
+    """Of dictionary-encoded names."""
+    nbytes: int
+    """Memory that it owns."""
+
+
+class _OpenFile:
+    """A descriptor that closes with its last reader, whoever evicted it meanwhile."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dictionaries:
+    """The names that the codes of a segment stand for."""
+
+    entity_types: tuple[str, ...]
+    columns: pa.StringArray
+
+
+class BatchReader:
+    """Reads the batches of one catalog. Thread-safe; blocks, so call it from reader threads.
+
+    It keeps up to 64 files open and the dictionaries of 4,096 segments; ``close`` lets both go.
+    """
+
+    def __init__(self, catalog: Path) -> None:
+        """Bind to a catalog's folder; nothing is opened yet."""
+        self._catalog = os.fspath(catalog)
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._dictionaries: OrderedDict[str, _Dictionaries] = OrderedDict()
+
+    def __enter__(self) -> BatchReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; those that are being read close with their reader."""
+        with self._lock:
+            self._files.clear()
+            self._dictionaries.clear()
+
+    def head(self, ref: BatchRef) -> Head:
+        """Read a batch's head.
+
+        Raises:
+            LogCorrupted: A byte of it is wrong, or the file ends too early.
+            SegmentMissing: The file is gone.
+        """
+        data = self._read(ref.segment, ref.offset, ref.head_length)
+        if crc32c(data) != ref.crc_head:
+            raise LogCorrupted(ref.segment.path, ref.offset, "checksum of the batch's head")
+        dictionaries = self._dictionaries_of(ref.segment)
+        buffers = _Buffers(data)
+        rows = ref.rows
+        versions = buffers.array(0, np.dtype(np.int64), rows) + ref.segment.base_version
+        types_validity, type_codes = buffers.buffer(8), buffers.array(4, np.dtype(np.int32), rows)
+        if types_validity is not None:
+            valid = np.unpackbits(types_validity, count=rows, bitorder="little")
+            type_codes = np.where(valid, type_codes, np.int32(-1))
+        names = pa.DictionaryArray.from_arrays(
+            buffers.arrow(pa.int32(), 17, 2), dictionaries.columns, safe=False
+        )
+        return Head(
+            ref=ref,
+            versions=versions,
+            indexes=buffers.array(1, np.dtype(np.int32), rows),
+            areas=buffers.array(2, np.dtype(np.uint8), rows),
+            operations=buffers.array(3, np.dtype(np.uint8), rows),
+            type_codes=type_codes,
+            entity_types=dictionaries.entity_types,
+            key_hashes=buffers.array(5, np.dtype(np.uint64), rows),
+            primary_keys=buffers.arrow(pa.utf8(), 12, 3, rows),
+            changed=buffers.lists(15, rows, names),
+            nbytes=data.nbytes + versions.nbytes + type_codes.nbytes,
+        )
+
+    def body(self, ref: BatchRef, columns: Collection[str]) -> dict[str, pa.BinaryArray]:
+        """Read some of a batch's bodies: any of ``change``, ``before``, ``after``; one read each.
+
+        Raises:
+            LogCorrupted: A byte of them is wrong, or the file ends too early.
+            SegmentMissing: The file is gone.
+        """
+        found = {}
+        offset = ref.offset + ref.head_length
+        for place, name in enumerate(BODY_COLUMNS):
+            length = ref.body_lengths[place]
+            if name in columns:
+                data = self._read(ref.segment, offset, length)
+                if crc32c(data) != ref.crc_body[place]:
+                    raise LogCorrupted(ref.segment.path, offset, f"checksum of the batch's {name}")
+                found[name] = _binary(data, ref.rows, nullable=bool(ref.body_nullable >> place & 1))
+            offset += length
+        return found
+
+    def _dictionaries_of(self, segment: SegmentRef) -> _Dictionaries:
+        with self._lock:
+            known = self._dictionaries.get(segment.path)
+        if known is not None:
+            return known
+        parts = []
+        for offset, length, crc in segment.prefix:
+            data = self._read(segment, offset, length)
+            if crc32c(data) != crc:
+                raise LogCorrupted(
+                    segment.path, offset, "checksum of a schema or dictionary message"
+                )
+            parts.append(data.tobytes())
+        stream = pa.ipc.open_stream(pa.py_buffer(b"".join(parts) + _DICTIONARY_TAIL))
+        batch = stream.read_next_batch()
+        found = _Dictionaries(
+            entity_types=tuple(batch.column("entity_type").dictionary.to_pylist()),
+            columns=batch.column("changed").values.dictionary,
+        )
+        with self._lock:
+            self._dictionaries[segment.path] = found
+            while len(self._dictionaries) > _DICTIONARIES_MAX:
+                self._dictionaries.popitem(last=False)
+        return found
+
+    def _read(self, segment: SegmentRef, offset: int, length: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of a segment, in memory of their own."""
+        file = self._file(segment.path)
+        data = np.empty(length, np.uint8)
+        done = 0
+        try:
+            while done < length:
+                read = os.preadv(file.descriptor, [data[done:]], offset + done)
+                if not read:
+                    raise LogCorrupted(
+                        segment.path, offset + done, "the file ends here, inside a batch"
+                    )
+                done += read
+        except OSError as error:
+            raise translated(error, f"cannot read {segment.path} at byte {offset}") from error
+        return data
+
+    def _file(self, path: str) -> _OpenFile:
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None:
+                self._files.move_to_end(path)
+                return file
+            try:
+                flags = os.O_RDONLY | os.O_CLOEXEC
+                file = _OpenFile(os.open(os.path.join(self._catalog, path), flags))
+            except FileNotFoundError as error:
+                raise SegmentMissing(path) from error
+            except OSError as error:
+                raise translated(error, f"cannot read {path}") from error
+            self._files[path] = file
+            while len(self._files) > _OPEN_FILES_MAX:
+                self._files.popitem(last=False)
+            return file
+
+
+class _Buffers:
+    """The buffers of a head, by their number in the message."""
+
+    __slots__ = ("_data", "_memory", "_places")
+
+    def __init__(self, data: npt.NDArray[np.uint8]) -> None:
+        self._data = data
+        self._memory = pa.py_buffer(data)
+        message = ipc.outline(self._memory)
+        self._places: list[list[int]] = ipc.batch_buffers(self._memory, message).tolist()
+
+    def buffer(self, number: int) -> npt.NDArray[np.uint8] | None:
+        """Return a buffer's bytes, None where it is left out."""
+        offset, length = self._places[number]
+        return self._data[offset : offset + length] if length else None
+
+    def array(self, column: int, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
+        """Return the values of a fixed-width column of the first six."""
+        return np.frombuffer(self._data, dtype, rows, self._places[2 * column + 1][0])
+
+    def arrow(
+        self, kind: pa.DataType, number: int, count: int, rows: int | None = None
+    ) -> pa.Array:
+        """Return the Arrow array made of ``count`` buffers from a number on; as many rows as its last has."""
+        if rows is None:
+            rows = self._places[number + 1][1] // 4
+        return pa.Array.from_buffers(kind, rows, self._slices(number, count))
+
+    def lists(self, number: int, rows: int, child: pa.Array) -> pa.ListArray:
+        """Return the lists whose validity and offsets are the buffers from a number on."""
+        buffers = self._slices(number, 2)
+        return pa.Array.from_buffers(_CHANGED_TYPE, rows, buffers, children=[child])
+
+    def _slices(self, number: int, count: int) -> list[pa.Buffer | None]:
+        places = self._places[number : number + count]
+        slices = [self._memory.slice(offset, length) for offset, length in places]
+        if not places[0][1]:
+            slices[0] = None
+        return slices
+
+
+def _binary(data: npt.NDArray[np.uint8], rows: int, *, nullable: bool) -> pa.BinaryArray:
+    """Return a body column from its bytes: validity, if any, offsets and data, each padded to 8."""
+    memory = pa.py_buffer(data)
+    validity_length = ((rows + 7) // 8 + 7) // 8 * 8 if nullable else 0
+    offsets_length = (4 * (rows + 1) + 7) // 8 * 8
+    validity = memory.slice(0, validity_length) if nullable else None
+    offsets = memory.slice(validity_length, offsets_length)
+    return pa.Array.from_buffers(
+        pa.binary(), rows, [validity, offsets, memory.slice(validity_length + offsets_length)]
+    )

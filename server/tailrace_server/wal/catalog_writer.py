@@ -1,0 +1,473 @@
+"""The writer of one catalog: epochs, fences, entries, publications.
+
+Commit and publish are two steps. A commit is durable once its entry exists; readers see it once a publication names
+it. Who may create entry n + 1 is decided by two rules: every entry up to n has been read, and none has a higher epoch
+than ours. If the name is taken meanwhile, its holder is read and judged by the same rules, never stepped over.
+
+Two fences keep a catalog right whatever writers are alive:
+
+* the epoch: opening writes an OPEN entry, and from then on every older writer finds a higher epoch than its own;
+* the source positions: a writer under a name that the catalog does not know (a deleted checkpoint) is refused, or with
+  ``take_over`` told how far the source has been consumed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import numpy as np
+import structlog
+
+from tailrace.errors import (
+    CatalogUnknown,
+    InvalidRequest,
+    LogError,
+    LogFull,
+    UnknownWriter,
+    WriterFenced,
+)
+from tailrace_server.clock import SystemClock
+from tailrace_server.failpoints import reach
+from tailrace_server.wal import documents
+from tailrace_server.wal.catalog import SYSTEM_CATALOG, create_folder, list_catalogs
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.documents import (
+    ENTRIES,
+    FORMAT_VERSION,
+    PUBLICATIONS,
+    SCHEMAS,
+    SEGMENTS,
+    CommitEntry,
+    Entry,
+    OpenEntry,
+    PendingSegment,
+    PublicationDocument,
+    SchemaDocument,
+    SegmentDocument,
+)
+from tailrace_server.wal.maintenance import write_checkpoint_if_due
+from tailrace_server.wal.objects import create, object_name, os_errors, read_bytes, sync_folder
+from tailrace_server.wal.state import BatchKey, LogState
+from tailrace_server.wal.table import (
+    BATCH_FIELDS,
+    FIRST_INDEX,
+    FIRST_VERSION,
+    LAST_INDEX,
+    LAST_VERSION,
+    ROWS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from tailrace.schema import Schema
+    from tailrace_server.clock import Clock
+    from tailrace_server.wal.segment import SegmentReceipt
+
+Publication = PublicationDocument
+
+_log = structlog.get_logger("tailrace.wal")
+_WRITER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReceipt:
+    """What a commit came to."""
+
+    entry: int
+    first_version: int | None
+    """None where it had no transactions."""
+    last_version: int | None
+    timestamp: int
+    """Commit timestamp, µs."""
+    already_committed: bool
+    """The same (writer, batch id, k) was in the log already; nothing was written now."""
+
+
+class CatalogWriter:
+    """One writer of one catalog. Not thread-safe; several may be alive, the newest one holds."""
+
+    def __init__(self, log: CommitLog, *, epoch: int, writer: str, clock: Clock) -> None:
+        """Use ``open`` or ``attach``."""
+        self.path = log.path
+        self.epoch = epoch
+        self.writer = writer
+        self._log = log
+        self._clock = clock
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        catalog: str,
+        *,
+        writer: str,
+        run_id: str | None = None,
+        create: bool = True,
+        take_over: bool = False,
+        publish_left: bool = True,
+        clock: Clock | None = None,
+    ) -> CatalogWriter:
+        """Open a catalog for writing and fence every writer that had it before.
+
+        Args:
+            root: The log's root.
+            catalog: Name of the catalog below it.
+            writer: The writer's stable name; a restart under the same name needs no permission.
+            run_id: Name of this run, for the messages of those it fences.
+            create: Create the catalog if there is none.
+            take_over: Permission for a name that the catalog does not know; ``state.source_positions`` and
+                ``state.pending`` then say what has been consumed.
+            publish_left: Publish what a dead writer has committed and not published. A pipeline with state tables
+                says False, updates them first and then publishes itself.
+            clock: Where commit timestamps come from.
+
+        Raises:
+            CatalogUnknown: There is none, and ``create`` is False.
+            UnknownWriter: The catalog belongs to other names, and ``take_over`` is False.
+            LogUnreadable: Not a catalog, no permission, or a newer format.
+            LogCorrupted: An object of the log is damaged.
+            LogFull: No room.
+        """
+        if _WRITER.fullmatch(writer) is None:
+            raise InvalidRequest(
+                f"{writer!r} cannot name a writer: use up to 128 letters, digits, underscores, dots and hyphens"
+            )
+        clock = clock or SystemClock()
+        if create:
+            _create_catalog(root, catalog, clock)
+        elif not (root / catalog).is_dir():
+            raise CatalogUnknown(catalog, list_catalogs(root))
+        opened = cls(CommitLog.open(root / catalog), epoch=0, writer=writer, clock=clock)
+        opened._open_epoch(run_id or uuid4().hex, take_over=take_over)
+        if publish_left:
+            opened.publish()
+        return opened
+
+    @classmethod
+    def attach(
+        cls, root: Path, catalog: str, *, epoch: int, writer: str, clock: Clock | None = None
+    ) -> CatalogWriter:
+        """Write under an epoch that another process of the same writer has opened.
+
+        Raises:
+            WriterFenced: A newer epoch exists.
+        """
+        log = CommitLog.open(root / catalog)
+        attached = cls(log, epoch=epoch, writer=writer, clock=clock or SystemClock())
+        attached._check_fence()
+        return attached
+
+    def __enter__(self) -> CatalogWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def uuid(self) -> UUID:
+        """The catalog's identity."""
+        return self._log.uuid
+
+    @property
+    def state(self) -> LogState:
+        """The log as far as this writer has read it."""
+        return self._log.state
+
+    @property
+    def log(self) -> CommitLog:
+        """The log that it writes to."""
+        return self._log
+
+    def refresh(self) -> LogState:
+        """Read the log to its end and return its state.
+
+        Raises:
+            WriterFenced: A newer epoch exists.
+        """
+        self._log.advance()
+        self._check_fence()
+        return self.state
+
+    def segment_path(self, batch_id: int, name: str) -> Path:
+        """Return where a segment of a batch goes; ``name`` makes it unique among the batch's attempts."""
+        return self.path / SEGMENTS / str(self.epoch) / f"{self.writer}-{batch_id}-{name}.arrow"
+
+    def commit(
+        self,
+        *,
+        batch_id: int,
+        k: int = 0,
+        segments: Sequence[SegmentReceipt] = (),
+        pending: Sequence[PendingSegment] | None = None,
+        source_positions: Mapping[str, str | int] | None = None,
+        schema_changes: Sequence[tuple[int, Schema]] = (),
+    ) -> CommitReceipt:
+        """Make the transactions of some segments durable, as the versions that come next.
+
+        Idempotent by (writer, batch id, k): a repeat returns the first receipt, marked, and writes nothing.
+
+        Args:
+            batch_id: Number of the batch; those of one writer rise.
+            k: 0 for the batch, from 1 for its flushes.
+            segments: In the order of their transactions.
+            pending: All files that are pending after it; None = as before.
+            source_positions: Those that it advances.
+            schema_changes: Place of a transaction in the commit, from 0, and the schema that begins there.
+
+        Raises:
+            WriterFenced: A newer writer holds the catalog.
+            LogFull: No room; call again with the same arguments once there is.
+            LogError: A segment is missing or has another size.
+        """
+        while True:
+            state = self.refresh()
+            if (repeated := self._find_key(BatchKey(batch_id, k))) is not None:
+                return repeated
+            self._check_files(segments, pending or ())
+            entry = self._commit_entry(
+                state,
+                BatchKey(batch_id, k),
+                [receipt for receipt in segments if receipt.rows],
+                state.pending if pending is None else pending,
+                source_positions or {},
+                schema_changes,
+            )
+            if self._create_entry(entry):
+                return _receipt(entry, already_committed=False)
+
+    def publish(self, *, state_versions: Mapping[str, int] | None = None) -> Publication | None:
+        """Release everything committed so far; None when there is nothing new.
+
+        Raises:
+            WriterFenced: A newer writer holds the catalog.
+            LogFull: No room; call again once there is.
+        """
+        while True:
+            state = self.refresh()
+            released = 0 if state.publication is None else state.publication.version
+            if state.last_version == released:
+                return None
+            publication = PublicationDocument(
+                format_version=FORMAT_VERSION,
+                number=state.last_publication + 1,
+                uuid=state.uuid,
+                previous_crc32c=state.publication_crc,
+                epoch=self.epoch,
+                entry=state.last_commit_entry,
+                version=state.last_version,
+                timestamp=self._clock.now(),
+                state_versions=dict(state_versions or {}),
+            )
+            path = f"{PUBLICATIONS}/{object_name(publication.number)}"
+            data, crc = documents.sealed(publication)
+            if create(self.path, path, data, failpoint="publication"):
+                state.apply_publication(path, publication, crc)
+                break
+        try:
+            write_checkpoint_if_due(self._log, self._clock.now())
+        except LogFull as error:
+            _log.warning("no checkpoint", catalog=state.name, error=str(error))
+        return publication
+
+    def close(self) -> None:
+        """Let go; nothing needs to be written."""
+
+    def _open_epoch(self, run_id: str, *, take_over: bool) -> None:
+        while True:
+            self._log.advance()
+            state = self.state
+            if state.writers and self.writer not in state.writers and not take_over:
+                raise UnknownWriter(
+                    self.writer,
+                    sorted(state.writers),
+                    "if it is a new writer, or one that lost its checkpoint, give it leave with --take-over "
+                    "(take_over=True): it goes on behind what was committed, and older writers are fenced",
+                )
+            entry = OpenEntry(
+                format_version=FORMAT_VERSION,
+                number=state.last_entry + 1,
+                uuid=state.uuid,
+                previous_crc32c=state.last_entry_crc,
+                epoch=state.epoch + 1,
+                timestamp=self._next_timestamp(),
+                writer=self.writer,
+                run_id=run_id,
+                host=socket.gethostname(),
+                take_over=take_over,
+            )
+            if self._create_entry(entry):
+                break
+        self.epoch = entry.epoch
+        folder = self.path / SEGMENTS / str(self.epoch)
+        with os_errors(f"cannot write {folder}"):
+            folder.mkdir(exist_ok=True)
+            sync_folder(folder.parent)
+
+    def _create_entry(self, entry: Entry) -> bool:
+        """Create an entry and apply it; False when another has its place, which is then to be read."""
+        path = f"{ENTRIES}/{object_name(entry.number)}"
+        data, crc = documents.sealed(entry)
+        if (
+            not create(self.path, path, data, failpoint="entry")
+            and read_bytes(self.path / path) != data
+        ):
+            return False
+        self.state.apply(path, entry, crc)
+        return True
+
+    def _check_fence(self) -> None:
+        if self.state.epoch != self.epoch:
+            raise WriterFenced(self.epoch, self.state.epoch, str(self.state.holder))
+
+    def _next_timestamp(self) -> int:
+        return max(self._clock.now(), self.state.last_timestamp + 1)
+
+    def _find_key(self, key: BatchKey) -> CommitReceipt | None:
+        """Return what a key came to, if it was committed.
+
+        Raises:
+            InvalidRequest: It was not, but a later one was: batch ids of one writer rise.
+        """
+        last = self.state.writers.get(self.writer)
+        if last is None or (key.batch_id, key.k) > (last.batch_id, last.k):
+            return None
+        for number in range(last.entry, 0, -1):
+            found = self._log.read_entry(number)
+            if found is None:
+                break
+            entry = found[0]
+            if (
+                isinstance(entry, CommitEntry)
+                and entry.writer == self.writer
+                and (entry.batch_id, entry.k) == (key.batch_id, key.k)
+            ):
+                return _receipt(entry, already_committed=True)
+        raise InvalidRequest(
+            f"batch {key.batch_id} (k {key.k}) of writer {self.writer!r} was never committed, but batch "
+            f"{last.batch_id} (k {last.k}) was: the batch ids of a writer must rise"
+        )
+
+    def _check_files(
+        self, segments: Sequence[SegmentReceipt], pending: Sequence[PendingSegment]
+    ) -> None:
+        for file in (*segments, *pending):
+            try:
+                size = os.stat(self.path / file.path).st_size
+            except FileNotFoundError as error:
+                raise LogError(f"segment {file.path} is missing; the commit was refused") from error
+            if size != file.bytes:
+                raise LogError(
+                    f"segment {file.path} has {size} bytes, not {file.bytes}; the commit was refused"
+                )
+        reach("commit.checked")
+
+    def _commit_entry(
+        self,
+        state: LogState,
+        key: BatchKey,
+        segments: Sequence[SegmentReceipt],
+        pending: Sequence[PendingSegment],
+        source_positions: Mapping[str, str | int],
+        schema_changes: Sequence[tuple[int, Schema]],
+    ) -> CommitEntry:
+        placed = _place_segments(segments, state.last_version, state.end_row)
+        first_version = state.last_version + 1 if placed else None
+        last_version = placed[-1].last[0] if placed else None
+        next_id = max((id for _, id in state.schemas), default=0) + 1
+        schemas = []
+        for place, schema in schema_changes:
+            next_id = self._create_schema(schema, next_id)
+            schemas.append((state.last_version + 1 + place, next_id))
+            next_id += 1
+        return CommitEntry(
+            format_version=FORMAT_VERSION,
+            number=state.last_entry + 1,
+            uuid=state.uuid,
+            previous_crc32c=state.last_entry_crc,
+            epoch=self.epoch,
+            timestamp=self._next_timestamp(),
+            writer=self.writer,
+            batch_id=key.batch_id,
+            k=key.k,
+            first_version=first_version,
+            last_version=last_version,
+            schemas=schemas,
+            source_positions=dict(source_positions),
+            pending=list(pending),
+            segments=placed,
+        )
+
+    def _create_schema(self, schema: Schema, id: int) -> int:
+        """Create a schema under the first free id from one on; ids of commits that never came stay unused."""
+        while True:
+            path = f"{SCHEMAS}/{id}.json"
+            data, _ = documents.sealed(SchemaDocument.of(schema, id))
+            if (
+                create(self.path, path, data, failpoint="schema")
+                or read_bytes(self.path / path) == data
+            ):
+                return id
+            id += 1
+
+
+def _place_segments(
+    receipts: Sequence[SegmentReceipt], last_version: int, end_row: int
+) -> list[SegmentDocument]:
+    """Give segments their versions and their records running numbers."""
+    placed = []
+    for receipt in receipts:
+        if receipt.continues and not placed:
+            raise ValueError(
+                f"{receipt.path} continues a transaction, but no segment comes before it"
+            )
+        base = last_version if receipt.continues else last_version + 1
+        columns = np.array(receipt.batches, np.int64).T
+        columns[FIRST_VERSION] += base
+        columns[LAST_VERSION] += base
+        first_rows = end_row + np.cumsum(columns[ROWS]) - columns[ROWS]
+        lists = [*columns.tolist(), first_rows.tolist()]
+        placed.append(
+            SegmentDocument(
+                path=receipt.path,
+                rows=receipt.rows,
+                bytes=receipt.bytes,
+                base_version=base,
+                first=(int(columns[FIRST_VERSION, 0]), int(columns[FIRST_INDEX, 0])),
+                last=(int(columns[LAST_VERSION, -1]), int(columns[LAST_INDEX, -1])),
+                counts=receipt.counts,
+                prefix=list(receipt.prefix),
+                batches=dict(zip(BATCH_FIELDS, lists, strict=True)),
+            )
+        )
+        last_version = placed[-1].last[0]
+        end_row += receipt.rows
+    return placed
+
+
+def _receipt(entry: CommitEntry, *, already_committed: bool) -> CommitReceipt:
+    return CommitReceipt(
+        entry=entry.number,
+        first_version=entry.first_version,
+        last_version=entry.last_version,
+        timestamp=entry.timestamp,
+        already_committed=already_committed,
+    )
+
+
+def _create_catalog(root: Path, name: str, clock: Clock) -> None:
+    """Create a catalog if there is none, and record it in the system log."""
+    if name == SYSTEM_CATALOG:
+        create_folder(root, name, clock)
+        return
+    # The system log is written by a CatalogWriter, so this import cannot stand at the top.
+    from tailrace_server.wal.system import create_catalog
+
+    create_catalog(root, name, clock=clock)

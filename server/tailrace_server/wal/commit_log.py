@@ -1,0 +1,236 @@
+"""The reader's side of a catalog's log: newest checkpoint, then entries and publications as they appear.
+
+The order of reading is what makes a view right: the publication first, then the entries. An entry is durable before
+a publication that names it exists, so everything up to the published version has been read when it is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import CatalogReplaced, LogCorrupted
+from tailrace_server.wal import documents
+from tailrace_server.wal.catalog import read_catalog
+from tailrace_server.wal.documents import (
+    CATALOG_FILE,
+    CHECKPOINTS,
+    ENTRIES,
+    PUBLICATIONS,
+    SCHEMAS,
+    CheckpointBody,
+    CheckpointHeader,
+    Entry,
+    PublicationDocument,
+    SchemaDocument,
+)
+from tailrace_server.wal.objects import object_name, read_bytes, translated, unseal
+from tailrace_server.wal.state import LogState
+from tailrace_server.wal.table import BatchRef, SegmentRef, end_of_rows
+from tailrace_server.wal.view import LogView
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from uuid import UUID
+
+    from tailrace.schema import Schema
+
+_HEADER_BYTES_MAX: Final = 4_096
+"""A checkpoint's header is shorter than this."""
+
+
+class CommitLog:
+    """One catalog's log, read as far as it goes. Thread-safe; every call does I/O except ``view``."""
+
+    def __init__(self, path: Path, uuid: UUID, name: str) -> None:
+        """Hold the empty log of a catalog; use ``open``."""
+        self.path = path
+        self.state = LogState(name, uuid)
+        self._name = name
+        self._lock = threading.RLock()
+        self._identity: tuple[int, int] | None = None
+        self._schemas: dict[int, Schema] = {}
+        self._schema_versions: list[int] = []
+        self._schema_values: list[Schema] = []
+        self.view: LogView
+
+    @classmethod
+    def open(cls, path: Path) -> CommitLog:
+        """Open a catalog's folder: one checkpoint and the entries after it.
+
+        Raises:
+            LogUnreadable: It is not a catalog, may not be read, or has a newer format.
+            LogCorrupted: One of its objects is damaged.
+        """
+        document = read_catalog(path)
+        log = cls(path, document.uuid, document.name)
+        log._check_folder()
+        newest = log._newest_checkpoint()
+        if newest:
+            log._load_checkpoint(newest)
+        log.advance()
+        log.view = log._make_view()
+        return log
+
+    @property
+    def uuid(self) -> UUID:
+        """The log's identity."""
+        return self.state.uuid
+
+    def refresh(self) -> LogView | None:
+        """Read what is new; return the view of it, or None if nothing is that readers can see.
+
+        Raises:
+            CatalogReplaced: Another log stands in this one's place, or none does.
+            LogCorrupted: An object is damaged, or does not continue the chain.
+            LogUnreadable: No permission any more, or a newer format.
+        """
+        with self._lock:
+            self.advance()
+            before, state = self.view, self.state
+            seen = (before.published, before.revision, before.oldest)
+            if seen == (state.published, state.revision, state.oldest):
+                return None
+            self.view = self._make_view()
+            return self.view
+
+    def advance(self) -> None:
+        """Read checkpoints that change the tables, publications and entries, to the end. Errors as ``refresh``."""
+        with self._lock:
+            self._check_folder()
+            self._follow_checkpoints()
+            self._follow_publications()
+            self._follow_entries()
+
+    def read_entry(self, number: int) -> tuple[Entry, int] | None:
+        """Return one entry and its CRC, or None where there is none yet."""
+        path = f"{ENTRIES}/{object_name(number)}"
+        return documents.read(self.path, path, Entry)  # type: ignore[arg-type]  # a union is no type[T]
+
+    def _check_folder(self) -> None:
+        """Notice that another catalog stands here now: its catalog.json is another file."""
+        try:
+            status = os.stat(self.path / CATALOG_FILE)
+        except (FileNotFoundError, NotADirectoryError):
+            raise CatalogReplaced(self._name, self.uuid, None) from None
+        except OSError as error:
+            raise translated(error, f"cannot read {self.path}") from error
+        identity = (status.st_ino, status.st_mtime_ns)
+        if identity != self._identity:
+            found = read_catalog(self.path).uuid
+            if found != self.uuid:
+                raise CatalogReplaced(self._name, self.uuid, found)
+            self._identity = identity
+
+    def _newest_checkpoint(self) -> int:
+        try:
+            names = os.listdir(self.path / CHECKPOINTS)
+        except OSError as error:
+            raise translated(error, f"cannot read {self.path / CHECKPOINTS}") from error
+        return max((int(name[:-5]) for name in names if name.endswith(".json")), default=0)
+
+    def _follow_checkpoints(self) -> None:
+        """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
+        number, newest = self.state.checkpoint, None
+        while (header := self._checkpoint_header(number + 1)) is not None:
+            number, newest = header.number, header
+        if newest is None:
+            return
+        if newest.revision != self.state.revision:
+            self._load_checkpoint(newest.number)
+        else:
+            self.state.checkpoint, self.state.checkpoint_crc = newest.number, None
+            self.state.checkpoint_entry = newest.last_entry
+
+    def read_newest_checkpoint(self) -> None:
+        """Read what only a maker of checkpoints needs of the newest one: its CRC and the files to be deleted."""
+        with self._lock:
+            if self.state.checkpoint_crc is None:
+                _, body, crc = self._read_checkpoint(self.state.checkpoint)
+                self.state.checkpoint_crc = crc
+                self.state.removed = dict(body.removed) | self.state.removed
+
+    def _checkpoint_header(self, number: int) -> CheckpointHeader | None:
+        """Return a checkpoint's header without reading the rest; the checksum is checked when it is used."""
+        path = f"{CHECKPOINTS}/{object_name(number)}"
+        data = read_bytes(self.path / path, _HEADER_BYTES_MAX)
+        if data is None:
+            return None
+        header = documents.parse(path, data.partition(b"\n")[0], CheckpointHeader)
+        if header.number != number:
+            raise LogCorrupted(path, 0, f"it says that it is number {header.number}")
+        return header
+
+    def _read_checkpoint(self, number: int) -> tuple[CheckpointHeader, CheckpointBody, int]:
+        path = f"{CHECKPOINTS}/{object_name(number)}"
+        data = read_bytes(self.path / path)
+        if data is None:
+            raise LogCorrupted(path, 0, "the checkpoint is missing")
+        text, crc = unseal(path, data)
+        first, _, second = text.partition(b"\n")
+        header = documents.parse(path, first, CheckpointHeader)
+        body = documents.parse(path, second, CheckpointBody, len(first) + 1)
+        if header.uuid != self.uuid:
+            raise CatalogReplaced(self._name, self.uuid, header.uuid)
+        return header, body, crc
+
+    def _load_checkpoint(self, number: int) -> None:
+        header, body, crc = self._read_checkpoint(number)
+        path = f"{CHECKPOINTS}/{object_name(number)}"
+        self.state.adopt(LogState.from_checkpoint(path, self._name, header, body, crc))
+
+    def _follow_publications(self) -> None:
+        state = self.state
+        while True:
+            path = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
+            found = documents.read(self.path, path, PublicationDocument)
+            if found is None:
+                return
+            state.apply_publication(path, *found)
+
+    def _follow_entries(self) -> None:
+        state = self.state
+        while (found := self.read_entry(state.last_entry + 1)) is not None:
+            state.apply(f"{ENTRIES}/{object_name(state.last_entry + 1)}", *found)
+        for version, id in state.schemas[len(self._schema_values) :]:
+            self._schema_values.append(self._schema(id))
+            self._schema_versions.append(version)
+
+    def _schema(self, id: int) -> Schema:
+        known = self._schemas.get(id)
+        if known is None:
+            path = f"{SCHEMAS}/{id}.json"
+            found = documents.read(self.path, path, SchemaDocument)
+            if found is None:
+                raise LogCorrupted(path, 0, "an entry names this schema, and it is missing")
+            known = self._schemas[id] = found[0].schema()
+        return known
+
+    def _make_view(self) -> LogView:
+        state = self.state
+        published = state.published
+        count = state.published_batches()
+        commits = state.commits.columns
+        commit_count = int(commits[0, : len(state.commits)].searchsorted(published, "right"))
+        return LogView(
+            uuid=state.uuid,
+            name=state.name,
+            published=published,
+            oldest=state.oldest,
+            end_row=end_of_rows(state.batches, count, state.end_row),
+            committed=state.last_version,
+            newest_timestamp=int(commits[1, commit_count - 1]) if commit_count else 0,
+            revision=state.revision,
+            entry=state.last_entry,
+            _batches=state.batches.columns,
+            _batch_count=count,
+            _segments=state.batches.segments,
+            _commits=commits,
+            _commit_count=commit_count,
+            _schema_versions=self._schema_versions,
+            _schemas=self._schema_values,
+        )
+
+
+__all__ = ["BatchRef", "CommitLog", "LogView", "SegmentRef"]

@@ -1,0 +1,315 @@
+"""The small objects of the log, as typed values: catalog, entries, publications, checkpoints, schemas.
+
+Fields are written in the order in which they stand here, every number a plain integer, every time µs since the Unix
+epoch. Readers ignore fields that they do not know; a change that they must not ignore raises ``format_version``.
+What each field means to a reader in another language stands in docs/wal-format.md.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from tailrace.criteria import ContainerType
+from tailrace.errors import LogCorrupted, LogUnreadable
+from tailrace.schema import Column, Schema
+from tailrace_server.wal.objects import read_bytes, seal, unseal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT_VERSION: Final = 1
+"""Version of everything in a catalog's folder."""
+
+CATALOG_FILE: Final = "catalog.json"
+ENTRIES: Final = "log"
+PUBLICATIONS: Final = "published"
+CHECKPOINTS: Final = "checkpoints"
+SCHEMAS: Final = "schemas"
+SEGMENTS: Final = "segments"
+
+FieldLists = dict[str, list[int]]
+"""A table by columns: name of the field → its values, all of one length."""
+
+
+class CatalogDocument(Struct, frozen=True):
+    """catalog.json: what makes a folder a catalog."""
+
+    format_version: int
+    name: str
+    uuid: UUID
+    created: int
+
+
+class PendingSegment(Struct, frozen=True):
+    """A file of change rows whose transactions are not complete. Its content is the pipeline's business."""
+
+    path: str
+    """Relative to the catalog's folder."""
+    rows: int
+    bytes: int
+    crc32c: int
+    """Of the whole file."""
+
+
+class SegmentDocument(Struct, frozen=True):
+    """A segment as its commit entry names it."""
+
+    path: str
+    rows: int
+    bytes: int
+    base_version: int
+    first: tuple[int, int]
+    """Position of its first record."""
+    last: tuple[int, int]
+    counts: dict[str, int]
+    prefix: list[tuple[int, int, int]]
+    """Offset, length and CRC-32C of the schema and dictionary messages."""
+    batches: FieldLists
+    """By table.BATCH_FIELDS."""
+
+
+class OpenEntry(Struct, frozen=True, tag="open", tag_field="kind"):
+    """A writer has opened the catalog: every lower epoch is fenced from here on."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    """CRC-32C of the entry before; 0 for the first."""
+    epoch: int
+    timestamp: int
+    writer: str
+    run_id: str
+    host: str
+    take_over: bool
+
+
+class CommitEntry(Struct, frozen=True, tag="commit", tag_field="kind"):
+    """Versions have become durable; a publication releases them."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    epoch: int
+    timestamp: int
+    """The commit timestamp of all its versions; rises strictly from entry to entry."""
+    writer: str
+    batch_id: int
+    k: int
+    """0 the batch, from 1 its flushes."""
+    first_version: int | None
+    """None where the commit has no versions."""
+    last_version: int | None
+    schemas: list[tuple[int, int]]
+    """First version and id of each schema that begins here."""
+    source_positions: dict[str, int | str]
+    """Those that the commit advanced."""
+    pending: list[PendingSegment]
+    """All files still pending after it."""
+    segments: list[SegmentDocument]
+
+
+Entry = OpenEntry | CommitEntry
+
+
+class PublicationDocument(Struct, frozen=True):
+    """Everything up to the end of one entry is released to readers."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    """CRC-32C of the publication before; 0 for the first."""
+    epoch: int
+    entry: int
+    version: int
+    """That entry's last version; never falls."""
+    timestamp: int
+    state_versions: dict[str, int]
+    """Version of each state table that shows the catalog at ``version``."""
+
+
+class CheckpointHeader(Struct, frozen=True):
+    """First line of a checkpoint: whether a reader that has read the entries needs the rest."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    """CRC-32C of the checkpoint before; 0 for the first."""
+    revision: int
+    """Rises with every compaction and trim: what a reader cannot know from the entries."""
+    last_entry: int
+    oldest: tuple[int, int]
+    timestamp: int
+    superseded: bool = False
+    """The body was dropped after a later checkpoint had replaced it; the name stays taken."""
+
+
+class SegmentLists(Struct, frozen=True):
+    """The segments of a checkpoint, by columns."""
+
+    path: list[str]
+    rows: list[int]
+    bytes: list[int]
+    base_version: list[int]
+    counts: list[dict[str, int]]
+    prefix: list[list[tuple[int, int, int]]]
+    batches: list[int]
+    """How many of the batches belong to each, in order."""
+
+
+class CheckpointBody(Struct, frozen=True):
+    """Second line of a checkpoint: the state of the log after ``last_entry``, whole."""
+
+    last_entry_crc32c: int
+    last_version: int
+    last_timestamp: int
+    """Of the newest entry of any kind."""
+    last_commit_entry: int
+    """Newest entry with versions; 0 for none."""
+    end_row: int
+    epoch: int
+    writer: str
+    run_id: str
+    host: str
+    writers: dict[str, tuple[int, int, int]]
+    """Writer → batch id, k and entry of its last commit; batch id -1 where it has only opened."""
+    source_positions: dict[str, int | str]
+    pending: list[PendingSegment]
+    schemas: list[tuple[int, int]]
+    publication: PublicationDocument | None
+    publication_crc32c: int
+    removed: list[tuple[str, int]]
+    """Files that nothing names any more, and since when; they go after ``delete_grace``."""
+    segments: SegmentLists
+    batches: FieldLists
+    commits: FieldLists
+    """``first_version`` and ``timestamp`` of every commit that has versions at or after ``oldest``."""
+
+
+class ColumnDocument(Struct, frozen=True):
+    """A column of a schema."""
+
+    name: str
+    role: str
+    sql_type: str | None
+    encoding: str
+    inferred: bool
+
+
+class SchemaDocument(Struct, frozen=True):
+    """schemas/<id>.json: the columns of every entity type of the catalog."""
+
+    format_version: int
+    id: int
+    entity_types: dict[str, list[ColumnDocument]]
+
+    @classmethod
+    def of(cls, schema: Schema, id: int) -> SchemaDocument:
+        """Return the document of a schema, under an id."""
+        return cls(
+            FORMAT_VERSION,
+            id,
+            {
+                entity_type: [
+                    ColumnDocument(
+                        column.name,
+                        column.role.name,
+                        column.sql_type,
+                        column.encoding,
+                        column.inferred,
+                    )
+                    for column in columns
+                ]
+                for entity_type, columns in schema.entity_types.items()
+            },
+        )
+
+    def schema(self) -> Schema:
+        """Return the schema that it describes."""
+        return Schema(
+            self.id,
+            {
+                entity_type: tuple(
+                    Column(
+                        column.name,
+                        ContainerType[column.role],
+                        column.sql_type,
+                        column.encoding,
+                        column.inferred,
+                    )
+                    for column in columns
+                )
+                for entity_type, columns in self.entity_types.items()
+            },
+        )
+
+
+class _AnyVersion(Struct):
+    format_version: int = 0
+
+
+_D = TypeVar("_D")
+_encoder = msgspec.json.Encoder()
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def sealed(*documents: Struct) -> tuple[bytes, int]:
+    """Return the bytes and the CRC of an object made of documents, a line each."""
+    return seal(*(_encoder.encode(document) for document in documents))
+
+
+def load(path: str, data: bytes, kind: type[_D]) -> tuple[_D, int]:
+    """Return an object of one line, and its CRC.
+
+    Args:
+        path: What to call it in an error, relative to the catalog.
+        data: The whole file.
+        kind: What it must be.
+
+    Raises:
+        LogCorrupted: It is not valid, or not of that kind.
+        LogUnreadable: It has a newer format version.
+    """
+    text, crc = unseal(path, data)
+    return parse(path, text, kind), crc
+
+
+def parse(path: str, text: bytes, kind: type[_D], offset: int = 0) -> _D:
+    """Return a document from its JSON, which begins at ``offset`` of the file."""
+    try:
+        document: _D = _decoder(kind).decode(text)
+    except msgspec.MsgspecError as error:
+        _refuse_newer(path, text)
+        raise LogCorrupted(path, offset, f"the checksum is right, but {error}") from error
+    if getattr(document, "format_version", FORMAT_VERSION) > FORMAT_VERSION:
+        _refuse_newer(path, text)
+    return document
+
+
+def read(catalog: Path, path: str, kind: type[_D]) -> tuple[_D, int] | None:
+    """Return an object of one line and its CRC, or None where there is none. Errors as ``load``."""
+    data = read_bytes(catalog / path)
+    return None if data is None else load(path, data, kind)
+
+
+def _refuse_newer(path: str, text: bytes) -> None:
+    try:
+        found = msgspec.json.decode(text, type=_AnyVersion).format_version
+    except msgspec.MsgspecError:
+        return
+    if found > FORMAT_VERSION:
+        raise LogUnreadable(
+            f"{path} has format version {found}, and this tailrace reads up to {FORMAT_VERSION}; upgrade it"
+        )

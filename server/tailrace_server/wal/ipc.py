@@ -1,0 +1,103 @@
+"""Where the parts of an Arrow IPC message lie, read from its own metadata.
+
+An encapsulated message (Arrow columnar format, "IPC")::
+
+    0xFFFFFFFF | int32 size of the metadata, padded | metadata: flatbuffer Message | body, ``bodyLength`` bytes
+
+The flatbuffer tables and the fields used here (number of the field in its table)::
+
+    Message      1 header_type: uint8 (1 Schema, 2 DictionaryBatch, 3 RecordBatch)   2 header: table   3 bodyLength: int64
+    RecordBatch  0 length: int64   2 buffers: vector of struct { int64 offset; int64 length } into the body
+
+pyarrow tells neither, and the log needs both: a head is read without the body behind it.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+MAGIC: Final = b"ARROW1\0\0"
+"""The first eight bytes of a file."""
+
+PREFIX_LENGTH: Final = 8
+"""Bytes before a message's metadata."""
+
+_CONTINUATION: Final = 0xFFFFFFFF
+_uint16 = struct.Struct("<H").unpack_from
+_uint32 = struct.Struct("<I").unpack_from
+_int32 = struct.Struct("<i").unpack_from
+_int64 = struct.Struct("<q").unpack_from
+_prefix = struct.Struct("<Ii").unpack_from
+
+
+class MessageKind(IntEnum):
+    """What a message holds."""
+
+    SCHEMA = 1
+    DICTIONARY = 2
+    BATCH = 3
+
+
+class Message(NamedTuple):
+    """The outline of one message."""
+
+    kind: MessageKind
+    body_start: int
+    """Bytes from the start of the message to its body."""
+    length: int
+    """Bytes of the whole message."""
+    header: int
+    """Place of the header table in the bytes that were parsed."""
+
+
+def metadata_length(data: Any) -> int:
+    """Return the bytes of a message before its body, from its first eight bytes."""
+    continuation, size = _prefix(data, 0)
+    if continuation != _CONTINUATION or size <= 0:
+        raise ValueError("not an Arrow IPC message")
+    return PREFIX_LENGTH + int(size)
+
+
+def outline(data: Any) -> Message:
+    """Return a message's outline; ``data`` begins at the message and holds its metadata at least."""
+    body_start = metadata_length(data)
+    table = PREFIX_LENGTH + _uint32(data, PREFIX_LENGTH)[0]
+    kind = MessageKind(data[_field(data, table, 1)])
+    header_at = _field(data, table, 2)
+    body_length_at = _field(data, table, 3)
+    body_length = _int64(data, body_length_at)[0] if body_length_at else 0
+    header = header_at + _uint32(data, header_at)[0]
+    return Message(kind, body_start, body_start + body_length, header)
+
+
+def batch_rows(data: Any, message: Message) -> int:
+    """Return the rows of a record batch message."""
+    place = _field(data, message.header, 0)
+    return int(_int64(data, place)[0]) if place else 0
+
+
+def batch_buffers(data: Any, message: Message) -> npt.NDArray[np.int64]:
+    """Return offset (from the start of the message) and length of each buffer, shape (buffers, 2)."""
+    place = _field(data, message.header, 2)
+    vector = place + _uint32(data, place)[0]
+    count = _uint32(data, vector)[0]
+    buffers = np.frombuffer(data, "<i8", 2 * count, vector + 4).reshape(count, 2).copy()
+    buffers[:, 0] += message.body_start
+    return buffers
+
+
+def _field(data: Any, table: int, number: int) -> int:
+    """Return the place of a table's field, 0 where it is left out."""
+    vtable = table - _int32(data, table)[0]
+    entry = 4 + 2 * number
+    if entry >= _uint16(data, vtable)[0]:
+        return 0
+    offset = _uint16(data, vtable + entry)[0]
+    return table + offset if offset else 0

@@ -1,0 +1,233 @@
+"""A writer for Python programs that have no Spark: transactions in, one segment per commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tailrace.criteria import Area, Operation
+from tailrace.schema import Schema
+from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
+from tailrace_server.wal.mutation import Mutation, SchemaCollector, columns_of, with_changes
+from tailrace_server.wal.record import lead_text
+from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from tailrace_server.clock import Clock
+    from tailrace_server.wal.state import LogState
+
+_COLUMNS = (
+    ("version", pa.int64()),
+    ("index", pa.int32()),
+    ("area", pa.uint8()),
+    ("operation", pa.uint8()),
+    ("entity_type", pa.utf8()),
+    ("primary_key", pa.utf8()),
+    ("changed", pa.list_(pa.utf8())),
+    ("change", pa.binary()),
+    ("before", pa.binary()),
+    ("after", pa.binary()),
+)
+_SCHEMA = pa.schema(_COLUMNS)
+
+
+@dataclass(slots=True)
+class _Buffer:
+    """Transactions that wait for their commit, by columns."""
+
+    columns: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in _COLUMNS))
+    transactions: int = 0
+    schema_changes: list[tuple[int, Schema]] = field(default_factory=list)
+
+    def add(self, *values: object) -> None:
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
+
+    def table(self) -> pa.RecordBatch:
+        arrays = [
+            pa.array(column, kind) for column, (_, kind) in zip(self.columns, _COLUMNS, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A commit that has begun: a failed one is repeated as it was before anything else is committed."""
+
+    batch_id: int
+    segment: SegmentReceipt
+    schema_changes: list[tuple[int, Schema]]
+
+
+class LogWriter:
+    """Appends transactions to one catalog. A context manager; not thread-safe.
+
+    ``append`` buffers, ``commit`` makes durable, ``publish`` releases to readers. Leaving the context commits and
+    publishes what is left, unless an error leaves it.
+    """
+
+    def __init__(self, writer: CatalogWriter) -> None:
+        """Use ``open``."""
+        self._writer = writer
+        self._buffer = _Buffer()
+        self._attempt: _Attempt | None = None
+        self._attempts = 0
+        view = writer.log.view
+        self._schema = SchemaCollector(view.schema_of(writer.state.last_version))
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        catalog: str,
+        *,
+        writer: str = "log-writer",
+        take_over: bool = False,
+        clock: Clock | None = None,
+    ) -> LogWriter:
+        """Open a catalog, created if there is none. Arguments and errors as ``CatalogWriter.open``."""
+        return cls(
+            CatalogWriter.open(root, catalog, writer=writer, take_over=take_over, clock=clock)
+        )
+
+    @classmethod
+    def create_catalog(cls, root: Path, name: str) -> UUID:
+        """Create a catalog and record it in the system log; return the uuid, also of one that exists."""
+        # The system log is written by a LogWriter, so this import cannot stand at the top.
+        from tailrace_server.wal.system import create_catalog
+
+        return create_catalog(root, name)
+
+    def __enter__(self) -> LogWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self.commit()
+                self.publish()
+        finally:
+            self.close()
+
+    @property
+    def uuid(self) -> UUID:
+        """The catalog's identity."""
+        return self._writer.uuid
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it writes under."""
+        return self._writer.epoch
+
+    @property
+    def state(self) -> LogState:
+        """The log as far as this writer has read it."""
+        return self._writer.state
+
+    def append(
+        self,
+        mutations: Sequence[Mutation],
+        *,
+        transaction_id: str | None = None,
+        source_timestamp: int | None = None,
+        **lead_extras: Any,
+    ) -> None:
+        """Buffer one transaction, which becomes one version; without mutations it is its lead alone.
+
+        Args:
+            mutations: In source order; they get the indexes 1, 2, …
+            transaction_id: The source's name of it.
+            source_timestamp: When the source committed it, µs.
+            lead_extras: Further fields of the lead, as record.lead_text takes them.
+
+        Raises:
+            InvalidRequest: An image is not a JSON object; nothing of the transaction is buffered.
+        """
+        counts: dict[str, int] = {}
+        rows = []
+        for index, mutation in enumerate(mutations, 1):
+            counts[mutation.entity_type] = counts.get(mutation.entity_type, 0) + 1
+            before, after = columns_of(mutation.before), columns_of(mutation.after)
+            changed, change = with_changes(mutation, before, after)
+            rows.append((index, mutation, changed, change, (*after, *before)))
+        buffer = self._buffer
+        version = buffer.transactions
+        lead = lead_text(
+            transaction_id=transaction_id,
+            counts=counts,
+            source_timestamp=source_timestamp,
+            **lead_extras,
+        )
+        lead_head = (version, 0, Area.INFRASTRUCTURE, Operation.TRANSACTION, None, None, None)
+        buffer.add(*lead_head, None, None, lead)
+        for index, mutation, changed, change, names in rows:
+            if mutation.area is Area.DATA:
+                self._schema.see(mutation.entity_type, names)
+                changed = self._schema.in_order(mutation.entity_type, changed)
+            buffer.add(
+                version,
+                index,
+                mutation.area,
+                mutation.operation,
+                mutation.entity_type,
+                mutation.primary_key,
+                changed,
+                change,
+                mutation.before,
+                mutation.after,
+            )
+        if self._schema.grown:
+            buffer.schema_changes.append((version, self._schema.schema()))
+        buffer.transactions += 1
+
+    def commit(self) -> CommitReceipt | None:
+        """Make the buffered transactions durable; None when there are none.
+
+        After an error they are still buffered: call again. A repeat never writes them twice.
+
+        Raises:
+            WriterFenced: A newer writer holds the catalog.
+            LogFull: No room.
+        """
+        receipt = self._finish_attempt()
+        if not self._buffer.transactions:
+            return receipt
+        last = self._writer.state.writers.get(self._writer.writer)
+        batch_id = 0 if last is None else last.batch_id + 1
+        buffer = self._buffer
+        self._attempts += 1
+        path = self._writer.segment_path(batch_id, str(self._attempts))
+        with SegmentWriter(path) as segment:
+            segment.write(buffer.table())
+            self._attempt = _Attempt(batch_id, segment.close(), buffer.schema_changes)
+        self._buffer = _Buffer()
+        return self._finish_attempt()
+
+    def publish(self) -> Publication | None:
+        """Release everything committed to readers; None when there is nothing new. Errors as ``commit``."""
+        return self._writer.publish()
+
+    def close(self) -> None:
+        """Let go; what is not committed is forgotten."""
+        self._writer.close()
+
+    def _finish_attempt(self) -> CommitReceipt | None:
+        attempt = self._attempt
+        if attempt is None:
+            return None
+        receipt = self._writer.commit(
+            batch_id=attempt.batch_id,
+            segments=[attempt.segment],
+            schema_changes=attempt.schema_changes,
+        )
+        self._attempt = None
+        return receipt
+
+
+__all__ = ["LogWriter", "Mutation"]

@@ -1,0 +1,109 @@
+"""A change of one row as a Python program states it, and what follows from its images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import InvalidRequest
+from tailrace.schema import Column, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_images = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One change. Images are UTF-8 JSON objects and are kept byte for byte.
+
+    ``changed`` and ``change`` follow from ``before`` and ``after`` where both are given and ``changed`` is not.
+    """
+
+    entity_type: str
+    primary_key: str | None
+    """Canonical key text; None stands for every key (a truncate)."""
+    operation: Operation = Operation.UPSERT
+    before: bytes | None = None
+    after: bytes | None = None
+    change: bytes | None = None
+    changed: tuple[str, ...] | None = None
+    area: Area = Area.DATA
+
+
+def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
+    """Return the columns of an image and the text of each value; none of no image.
+
+    Raises:
+        InvalidRequest: It is not a JSON object.
+    """
+    if image is None:
+        return {}
+    try:
+        return _images.decode(image)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"an image must be a UTF-8 JSON object: {error}") from error
+
+
+def with_changes(
+    mutation: Mutation, before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Raw]
+) -> tuple[tuple[str, ...] | None, bytes | None]:
+    """Return ``changed`` and ``change`` of a mutation, whose images have these columns.
+
+    Values are compared as text. A column that ``after`` lacks has changed to null.
+    """
+    if mutation.changed is not None or mutation.before is None or mutation.after is None:
+        return mutation.changed, mutation.change
+    missing = msgspec.Raw(b"null")
+    changes = {
+        name: after.get(name, missing)
+        for name in (*after, *(name for name in before if name not in after))
+        if name not in before or name not in after or bytes(before[name]) != bytes(after[name])
+    }
+    change = mutation.change
+    return tuple(changes), msgspec.json.encode(changes) if change is None else change
+
+
+class SchemaCollector:
+    """The columns seen, in first-seen order: those of ``after``, then those only ``before`` has."""
+
+    def __init__(self, schema: Schema) -> None:
+        """Go on from a schema."""
+        self._types = {
+            entity_type: {column.name: column for column in columns}
+            for entity_type, columns in schema.entity_types.items()
+        }
+        self._places = {
+            entity_type: {name: place for place, name in enumerate(columns)}
+            for entity_type, columns in self._types.items()
+        }
+        self.grown = False
+        """Whether something was new since ``schema`` was last called."""
+
+    def see(self, entity_type: str, names: Iterable[str]) -> None:
+        """Take the columns of a mutation into the schema."""
+        columns = self._types.setdefault(entity_type, {})
+        places = self._places.setdefault(entity_type, {})
+        for name in names:
+            if name not in columns:
+                columns[name] = Column(name)
+                places[name] = len(places)
+                self.grown = True
+
+    def in_order(self, entity_type: str, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Return names of columns in the order of the schema; all of them have been seen."""
+        if names is None or len(names) < 2:
+            return names
+        places = self._places[entity_type]
+        return tuple(sorted(names, key=lambda name: places.get(name, len(places))))
+
+    def schema(self) -> Schema:
+        """Return the schema so far; its id is given when it is written."""
+        self.grown = False
+        return Schema(
+            entity_types={name: tuple(columns.values()) for name, columns in self._types.items()}
+        )

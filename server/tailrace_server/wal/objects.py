@@ -1,0 +1,196 @@
+"""Small objects of the log: JSON with a checksum, created exclusively, never replaced.
+
+An object is lines of text::
+
+    <one JSON object, no line feed in it>\\n      a checkpoint has two such lines, a header and a body
+    crc32c <8 lower-case hex digits>\\n          CRC-32C of all bytes before this line
+
+Valid if and only if the last line has this form and its number is right. An object becomes visible whole, by a link
+from a temporary file that is already durable, so one that is visible and not valid is ``LogCorrupted``, never a
+write in progress. Its CRC is its identity in the chain: the next entry carries it.
+
+Exclusive creation::
+
+    write tmp/<name>, fsync; link(tmp/<name>, final); fsync the folder of final; unlink tmp/<name>
+
+``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual exclusion
+between writers. Someone who is not told whether the link was made (a time-out) reads the object back and compares.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import google_crc32c
+
+from tailrace.errors import LogCorrupted, LogError, LogFull, LogUnreadable
+from tailrace_server.failpoints import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TEMPORARY_FOLDER: Final = "tmp"
+
+_CHECK_LENGTH: Final = len(b"crc32c 01234567\n")
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_numbers = itertools.count()
+
+
+def crc32c(data: Any, crc: int = 0) -> int:
+    """Return the CRC-32C of bytes, an Arrow buffer or a contiguous array, continued from ``crc``."""
+    return int(google_crc32c.extend(crc, data))
+
+
+def object_name(number: int) -> str:
+    """Return the file name of a numbered object: 20 digits, so that names sort as numbers."""
+    return f"{number:020d}.json"
+
+
+def seal(*lines: bytes) -> tuple[bytes, int]:
+    """Return an object's bytes and its CRC, from its lines of JSON."""
+    text = b"".join(line + b"\n" for line in lines)
+    crc = crc32c(text)
+    return text + b"crc32c %08x\n" % crc, crc
+
+
+def unseal(path: str, data: bytes) -> tuple[bytes, int]:
+    """Return an object's lines of JSON, line feeds included, and its CRC.
+
+    Args:
+        path: What to call it in an error, relative to the catalog.
+        data: The whole file.
+
+    Raises:
+        LogCorrupted: The bytes are not a valid object.
+    """
+    start = max(0, len(data) - _CHECK_LENGTH)
+    check = data[start:]
+    if not (len(check) == _CHECK_LENGTH and check.startswith(b"crc32c ") and check.endswith(b"\n")):
+        raise LogCorrupted(path, start, "the checksum line is missing or damaged")
+    digits = check[7:-1]
+    if digits.strip(b"0123456789abcdef"):
+        raise LogCorrupted(path, start + 7, "the checksum line is damaged")
+    text = data[:start]
+    crc = crc32c(text)
+    if int(digits, 16) != crc:
+        raise LogCorrupted(path, 0, f"its checksum is {crc:08x}, but {digits.decode()} was written")
+    return text, crc
+
+
+def read_bytes(path: str | Path, limit: int | None = None) -> bytes | None:
+    """Return the bytes of a file, its first ``limit`` only if given, or None where there is none.
+
+    Raises:
+        LogUnreadable: It may not be read.
+        LogError: The device failed.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise translated(error, f"cannot read {path}") from error
+    try:
+        size = os.fstat(descriptor).st_size
+        wanted = size if limit is None else min(size, limit)
+        data = os.read(descriptor, wanted)
+        while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
+            data += more
+        return data
+    except OSError as error:
+        raise translated(error, f"cannot read {path}") from error
+    finally:
+        os.close(descriptor)
+
+
+def create(catalog: Path, final: str, data: bytes, *, failpoint: str) -> bool:
+    """Create an object durably, unless one of that name exists; return whether it was created.
+
+    Args:
+        catalog: The catalog's folder.
+        final: Path of the object relative to it.
+        data: Its bytes.
+        failpoint: Prefix of the failpoints ``.before_link`` and ``.after_link``.
+
+    Raises:
+        LogFull: No room; nothing has become visible.
+        LogError: Another fault of the device; read back to learn whether the object is visible.
+    """
+    path = catalog / final
+    with os_errors(f"cannot write {final}"):
+        temporary = _write_temporary(catalog, data)
+        try:
+            reach(f"{failpoint}.before_link")
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            sync_folder(path.parent)
+        finally:
+            _unlink(temporary)
+    reach(f"{failpoint}.after_link")
+    return True
+
+
+def _write_temporary(catalog: Path, data: bytes) -> str:
+    name = f"{os.getpid()}-{os.urandom(4).hex()}-{next(_numbers)}"
+    path = os.path.join(catalog, TEMPORARY_FOLDER, name)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    except OSError:
+        _unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def _unlink(path: str) -> None:
+    """Remove a temporary file; what cannot be removed now is an orphan for later."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def os_errors(doing: str) -> Iterator[None]:
+    """Turn errors of the operating system into ours."""
+    try:
+        yield
+    except OSError as error:
+        raise translated(error, doing) from error
+
+
+def translated(error: OSError, doing: str) -> LogError:
+    """Return our error for one of the operating system."""
+    reason = f"{doing}: {error.strerror or error}"
+    if error.errno in _FULL:
+        return LogFull(
+            f"{reason}; what was committed stays, and writing goes on once there is room"
+        )
+    if error.errno in _DENIED:
+        user = f"user {os.geteuid()}"
+        return LogUnreadable(
+            f"{reason}; give {user} permission to the log's folder and its contents"
+        )
+    return LogError(reason)

@@ -1,0 +1,102 @@
+"""The columns of a record, and the transaction lead.
+
+A record is one row of the log = one mutation of one entity. Columns, in this order; the first eight are the *head*
+(what routing and filtering need), the last three the *body*::
+
+    version      int64                             relative to the segment's base_version in a file; absolute elsewhere
+    index        int32                             0 = the transaction's lead, 1.. = its mutations in source order
+    area         uint8                             1 SCHEMA, 2 DATA, 3 INFRASTRUCTURE (leads)
+    operation    uint8                             1 UPSERT, 2 REMOVE, 3 TRANSACTION (leads), 4 EXPIRE
+    entity_type  dictionary<int32, utf8>           the table or collection; null on a lead
+    key_hash     uint64                            keyhash.key_hash of (entity type, primary key); 0 for a null key
+    primary_key  utf8                              canonical key text; null on a lead and on a truncate
+    changed      list<dictionary<int32, utf8>>     columns that an update changed; null for inserts and removals
+    change       binary (a UTF-8 JSON object)      the columns as changed; nullable
+    before       binary (a UTF-8 JSON object)      the row before; nullable
+    after        binary (a UTF-8 JSON object)      the row after; on a lead the JSON that ``lead_text`` makes
+
+Rows are sorted by (version, index) and dense in it: versions rise by one, the indexes of each count 0, 1, 2, …
+
+Images are the source's text, byte for byte; nothing here parses or renders them again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HEAD_COLUMNS: Final = (
+    "version",
+    "index",
+    "area",
+    "operation",
+    "entity_type",
+    "key_hash",
+    "primary_key",
+    "changed",
+)
+"""What a head read gives, in the order of the file."""
+
+BODY_COLUMNS: Final = ("change", "before", "after")
+"""What a body read gives, in the order of the file."""
+
+NAME_TYPE: Final = pa.dictionary(pa.int32(), pa.utf8())
+"""How entity types and column names are stored: the file's dictionary grows by deltas."""
+
+RECORD_SCHEMA: Final = pa.schema(
+    [
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("index", pa.int32(), nullable=False),
+        pa.field("area", pa.uint8(), nullable=False),
+        pa.field("operation", pa.uint8(), nullable=False),
+        pa.field("entity_type", NAME_TYPE),
+        pa.field("key_hash", pa.uint64(), nullable=False),
+        pa.field("primary_key", pa.utf8()),
+        pa.field("changed", pa.list_(NAME_TYPE)),
+        pa.field("change", pa.binary()),
+        pa.field("before", pa.binary()),
+        pa.field("after", pa.binary()),
+    ]
+)
+
+BATCH_ROWS_MAX: Final = 4_096
+"""A record batch closes at this many rows, …"""
+
+BATCH_BYTES_MAX: Final = 4 << 20
+"""… or before the row that would take it past this many bytes; a larger row is a batch alone."""
+
+
+def lead_text(
+    *,
+    transaction_id: str | None,
+    counts: Mapping[str, int],
+    source_count: int | None = None,
+    source: object = None,
+    source_timestamp: int | None = None,
+    **extras: object,
+) -> bytes:
+    """Return the ``after`` of a transaction's lead: with it a reader can prove that it missed nothing.
+
+    Args:
+        transaction_id: The source's own name of the transaction.
+        counts: Records per entity type, after consolidation; their sum is ``mutation_count``.
+        source_count: Rows of the source before consolidation; None = as many as records.
+        source: Where it came from, any JSON value; left out when None.
+        source_timestamp: When the source committed it, µs.
+        extras: ``late``, ``of``, ``snapshot``, ``expected_count``, ``quarantined``, …; None is left out.
+    """
+    mutation_count = sum(counts.values())
+    document: dict[str, object] = {
+        "transaction_id": transaction_id,
+        "mutation_count": mutation_count,
+        "counts": dict(counts),
+        "source_count": mutation_count if source_count is None else source_count,
+    }
+    optional = {"source": source, "source_timestamp": source_timestamp, **extras}
+    document.update((name, value) for name, value in optional.items() if value is not None)
+    return orjson.dumps(document)

@@ -1,0 +1,164 @@
+"""The system log: what happened to the catalogs of a root, as a log of the same form.
+
+Each record is of area SCHEMA, entity type ``catalog``, key = the catalog's name, and is keyed by (uuid, event)::
+
+    created    UPSERT   change {"event": "created"}     after {name, uuid, created}
+    replaced   UPSERT   change {"event": "replaced"}    before and after, with different uuids
+    dropped    REMOVE   change {"event": "dropped"}     before {name, uuid, created}
+
+The records follow from the folders: ``record_changes`` compares the catalogs that are there with what the log says and
+writes what is missing, so a crash between a folder's rename and its record loses nothing and a repeat adds nothing.
+Also a folder changed by hand is recorded, by the next writer command. Several processes may do so at once: each takes
+the log over from the other, and the loser starts again from what the winner wrote.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import orjson
+import structlog
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import CatalogUnknown, LogUnreadable, WriterFenced
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.catalog import (
+    SYSTEM_CATALOG,
+    create_folder,
+    delete_dropped,
+    list_catalogs,
+    read_catalog,
+    rename_dropped,
+)
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.documents import CATALOG_FILE
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.mutation import Mutation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tailrace_server.clock import Clock
+
+Descriptor = dict[str, Any]
+"""Name, uuid and time of creation of a catalog."""
+
+ENTITY_TYPE: Final = "catalog"
+
+_WRITER: Final = "system"
+_log = structlog.get_logger("tailrace.wal")
+
+
+def create_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
+    """Create a catalog, if there is none of that name, and record it; return its uuid.
+
+    Raises:
+        InvalidRequest: The name is not of the form, or is that of the system log.
+        LogFull: No room.
+        LogUnreadable: No permission, or a folder of that name that is not a catalog.
+    """
+    if name == SYSTEM_CATALOG:
+        raise LogUnreadable(
+            f"{SYSTEM_CATALOG!r} is the name of the log of catalogs; choose another"
+        )
+    create_folder(root, name, clock)
+    record_changes(root, clock=clock)
+    return read_catalog(root / name).uuid
+
+
+def drop_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
+    """Drop a catalog with all that it holds; return the uuid that it had.
+
+    Its folder is renamed first, which ends its readers and writers; then the drop is recorded; then it is deleted.
+
+    Raises:
+        CatalogUnknown: There is none of that name.
+        LogUnreadable: No permission.
+    """
+    if name not in list_catalogs(root):
+        raise CatalogUnknown(name, list_catalogs(root))
+    uuid = read_catalog(root / name).uuid
+    rename_dropped(root, name)
+    record_changes(root, clock=clock)
+    delete_dropped(root)
+    return uuid
+
+
+def record_changes(root: Path, *, clock: Clock | None = None) -> None:
+    """Write to the system log what happened to the catalogs and is not recorded yet.
+
+    Raises:
+        LogFull: No room; the next call records it.
+        LogCorrupted: The system log is damaged.
+    """
+    create_folder(root, SYSTEM_CATALOG, clock)
+    while True:
+        missing = _missing(_recorded(root), _standing(root))
+        if not missing:
+            return
+        try:
+            with LogWriter.open(root, SYSTEM_CATALOG, writer=_WRITER, clock=clock) as writer:
+                # What the opening published may be part of it: look again before writing.
+                for mutation in _missing(_recorded(root), _standing(root)):
+                    writer.append([mutation])
+        except WriterFenced:
+            _log.debug("system log taken over by another process", root=str(root))
+
+
+def _standing(root: Path) -> dict[str, Descriptor]:
+    """Return the catalogs that are there, by name."""
+    found = {}
+    for name in list_catalogs(root):
+        try:
+            document = read_catalog(root / name)
+        except LogUnreadable:
+            continue  # dropped since it was listed, or not ours to read
+        found[name] = {"name": name, "uuid": str(document.uuid), "created": document.created}
+    return found
+
+
+def _recorded(root: Path) -> dict[str, Descriptor]:
+    """Return the catalogs that the system log says are there, by name."""
+    assert (root / SYSTEM_CATALOG / CATALOG_FILE).exists()
+    standing: dict[str, Descriptor] = {}
+    view = CommitLog.open(root / SYSTEM_CATALOG).view
+    with BatchReader(root / SYSTEM_CATALOG) as reader:
+        for place in range(len(view)):
+            batch = view.batch(place)
+            keys = reader.head(batch).primary_keys.to_pylist()
+            images = reader.body(batch, ["after"])["after"].to_pylist()
+            for name, after in zip(keys, images, strict=True):
+                if name is None:
+                    continue
+                if after is None:
+                    standing.pop(name, None)
+                else:
+                    standing[name] = orjson.loads(after)
+    return standing
+
+
+def _missing(
+    recorded: Mapping[str, Descriptor], standing: Mapping[str, Descriptor]
+) -> list[Mutation]:
+    """Return the records that turn one into the other."""
+    missing = []
+    for name in sorted(recorded.keys() | standing.keys()):
+        before, after = recorded.get(name), standing.get(name)
+        if before == after:
+            continue
+        event = "created" if before is None else "dropped" if after is None else "replaced"
+        missing.append(
+            Mutation(
+                entity_type=ENTITY_TYPE,
+                primary_key=name,
+                operation=Operation.UPSERT if after is not None else Operation.REMOVE,
+                before=None if before is None else orjson.dumps(before),
+                after=None if after is None else orjson.dumps(after),
+                change=orjson.dumps({"event": event}),
+                changed=("uuid", "created") if event == "replaced" else None,
+                area=Area.SCHEMA,
+            )
+        )
+    return missing

@@ -1,0 +1,217 @@
+"""The table of record batches and the table of commits: what a position, a row or a time is looked up in.
+
+Both are columns of int64 that only grow, so a view of the log is a reference to the columns and a length: taking one
+costs nothing, and what it sees never changes. A trim or a compaction makes a new table; older views keep the old one.
+At 100,000 batches the columns take 14 MB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tailrace.position import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    Columns = npt.NDArray[np.int64]
+
+BATCH_FIELDS: Final = (
+    "offset",
+    "length",
+    "head_length",
+    "rows",
+    "first_version",
+    "first_index",
+    "last_version",
+    "last_index",
+    "head_crc32c",
+    "change_length",
+    "before_length",
+    "after_length",
+    "nullable_bodies",
+    "change_crc32c",
+    "before_crc32c",
+    "after_crc32c",
+    "first_row",
+)
+"""The columns that describe a batch, as entries and checkpoints name them; docs/wal-format.md has their meaning."""
+
+RECEIPT_FIELDS: Final = len(BATCH_FIELDS) - 1
+"""A receipt lacks the last one."""
+
+ROWS: Final = BATCH_FIELDS.index("rows")
+FIRST_VERSION: Final = BATCH_FIELDS.index("first_version")
+FIRST_INDEX: Final = BATCH_FIELDS.index("first_index")
+LAST_VERSION: Final = BATCH_FIELDS.index("last_version")
+LAST_INDEX: Final = BATCH_FIELDS.index("last_index")
+FIRST_ROW: Final = BATCH_FIELDS.index("first_row")
+SEGMENT: Final = len(BATCH_FIELDS)
+"""Place of a batch's segment in the table's list."""
+
+_WIDTH: Final = len(BATCH_FIELDS) + 1
+_CAPACITY_MIN: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """One segment file."""
+
+    path: str
+    """Relative to the catalog's folder."""
+    base_version: int
+    """What is added to the versions in the file."""
+    prefix: tuple[tuple[int, int, int], ...]
+    """Offset, length and CRC-32C of the schema and dictionary messages."""
+    rows: int = 0
+    bytes: int = 0
+    counts: Mapping[str, int] | None = None
+    """Records by entity type; leads are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRef:
+    """One record batch: where it lies, what it holds, and its checksums."""
+
+    segment: SegmentRef
+    offset: int
+    length: int
+    head_length: int
+    rows: int
+    first: Position
+    last: Position
+    first_row: int
+    """Running number of its first record in the catalog, leads included, from 0."""
+    crc_head: int
+    crc_body: tuple[int, int, int]
+    """Of ``change``, ``before`` and ``after``, apart, so that one can be read without the others."""
+    body_lengths: tuple[int, int, int] = (0, 0, 0)
+    body_nullable: int = 0
+    """Bit i: the i-th body begins with a validity bitmap."""
+
+    @property
+    def key(self) -> Hashable:
+        """What makes the batch's bytes unique in its catalog."""
+        return self.segment.path, self.offset
+
+
+class GrowingColumns:
+    """Columns of int64 of equal length that only grow."""
+
+    __slots__ = ("_columns", "_length")
+
+    def __init__(self, width: int) -> None:
+        self._columns: Columns = np.empty((width, _CAPACITY_MIN), np.int64)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def columns(self) -> Columns:
+        """The columns; what lies past the length is undefined."""
+        return self._columns
+
+    def append(self, added: Columns) -> None:
+        """Append columns of shape (width, n)."""
+        length = self._length + added.shape[1]
+        if length > self._columns.shape[1]:
+            grown = np.empty((len(self._columns), max(length, 2 * self._length)), np.int64)
+            grown[:, : self._length] = self._columns[:, : self._length]
+            self._columns = grown
+        self._columns[:, self._length : length] = added
+        self._length = length
+
+
+class BatchTable(GrowingColumns):
+    """The batches of a log, in its order, and the segments that they lie in."""
+
+    __slots__ = ("segments",)
+
+    def __init__(self) -> None:
+        super().__init__(_WIDTH)
+        self.segments: list[SegmentRef] = []
+        """In the order of the log."""
+
+    def append_segment(self, segment: SegmentRef, batches: Columns) -> None:
+        """Append a segment's batches, shape (len(BATCH_FIELDS), n)."""
+        place = np.full((1, batches.shape[1]), len(self.segments), np.int64)
+        self.segments.append(segment)
+        self.append(np.concatenate([batches, place]))
+
+    def slice(self, start: int, stop: int | None = None) -> BatchTable:
+        """Return a new table of some of the batches, and of the segments that they need."""
+        chosen = self._columns[:, start : self._length if stop is None else stop]
+        table = BatchTable()
+        if chosen.shape[1]:
+            first, last = int(chosen[SEGMENT, 0]), int(chosen[SEGMENT, -1])
+            table.segments = self.segments[first : last + 1]
+            table.append(chosen)
+            table.columns[SEGMENT, : len(table)] -= first
+        return table
+
+    def extend(self, other: BatchTable) -> None:
+        """Append all of another table's batches and segments."""
+        added = other.columns[:, : len(other)].copy()
+        added[SEGMENT] += len(self.segments)
+        self.segments.extend(other.segments)
+        self.append(added)
+
+
+class CommitTable(GrowingColumns):
+    """First version and commit timestamp, µs, of every commit that has versions; both rise."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def add(self, first_version: int, timestamp: int) -> None:
+        """Append one commit."""
+        self.append(np.array([[first_version], [timestamp]], np.int64))
+
+
+def batch_ref(segments: Sequence[SegmentRef], columns: Columns, place: int) -> BatchRef:
+    """Return the batch at a place of a table's columns."""
+    values: list[Any] = columns[:, place].tolist()
+    return BatchRef(
+        segment=segments[values[SEGMENT]],
+        offset=values[0],
+        length=values[1],
+        head_length=values[2],
+        rows=values[3],
+        first=Position(values[4], values[5]),
+        last=Position(values[6], values[7]),
+        first_row=values[FIRST_ROW],
+        crc_head=values[8],
+        crc_body=(values[13], values[14], values[15]),
+        body_lengths=(values[9], values[10], values[11]),
+        body_nullable=values[12],
+    )
+
+
+def find_position(columns: Columns, length: int, position: Position) -> int:
+    """Return the first of ``length`` batches whose last position is at or after one; ``length`` if none is."""
+    versions = columns[LAST_VERSION, :length]
+    start, stop = np.searchsorted(versions, position.version, "left"), length
+    if start < length and versions[start] == position.version:
+        stop = np.searchsorted(versions, position.version, "right")
+        return int(start + np.searchsorted(columns[LAST_INDEX, start:stop], position.index, "left"))
+    return int(start)
+
+
+def find_row(columns: Columns, length: int, row: int) -> int:
+    """Return the batch that holds a running number: the first for a lower one, ``length`` past the last row."""
+    if not length or row >= columns[FIRST_ROW, length - 1] + columns[ROWS, length - 1]:
+        return length
+    return max(0, int(np.searchsorted(columns[FIRST_ROW, :length], row, "right")) - 1)
+
+
+def end_of_rows(table: BatchTable, count: int, end_row: int) -> int:
+    """Return the running number after the first ``count`` batches of a table that ends at ``end_row``."""
+    return int(table.columns[FIRST_ROW, count]) if count < len(table) else end_row

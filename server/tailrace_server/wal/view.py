@@ -1,0 +1,117 @@
+"""What readers see of a log: an immutable snapshot of what is published, and nothing above it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.schema import Schema
+from tailrace_server.wal.table import (
+    FIRST_ROW,
+    BatchRef,
+    SegmentRef,
+    batch_ref,
+    find_position,
+    find_row,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    import numpy.typing as npt
+
+    from tailrace.position import Position
+
+_EMPTY_SCHEMA = Schema()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogView:
+    """A catalog as published at one moment. Taking one is O(1); all look-ups are in memory, O(log n)."""
+
+    uuid: UUID
+    name: str
+    published: int
+    """Highest version that may be seen; 0 for none."""
+    oldest: Position
+    """First position that is retained; (1, 0) until something is trimmed."""
+    end_row: int
+    """Running number after the last published record."""
+    committed: int
+    """Newest committed version, for information: what lies above ``published`` cannot be read through this."""
+    newest_timestamp: int
+    """Commit timestamp of ``published``, µs; 0 for none."""
+    revision: int
+    """Changes with every compaction and trim."""
+    entry: int
+    """Newest log entry read."""
+    _batches: npt.NDArray[np.int64]
+    _batch_count: int
+    _segments: Sequence[SegmentRef]
+    _commits: npt.NDArray[np.int64]
+    _commit_count: int
+    _schema_versions: Sequence[int]
+    _schemas: Sequence[Schema]
+
+    def __len__(self) -> int:
+        """Return the number of record batches."""
+        return self._batch_count
+
+    def batch(self, place: int) -> BatchRef:
+        """Return the batch at a place, in log order."""
+        if not 0 <= place < self._batch_count:
+            raise IndexError(f"batch {place} of {self._batch_count}")
+        return batch_ref(self._segments, self._batches, place)
+
+    def find(self, position: Position) -> int:
+        """Return the first batch whose last position is at or after one; ``len(self)`` if there is none."""
+        return find_position(self._batches, self._batch_count, position)
+
+    def find_row(self, row: int) -> int:
+        """Return the batch that holds a running number; the first for a lower one, ``len(self)`` past the end."""
+        return find_row(self._batches, self._batch_count, row)
+
+    @property
+    def first_row(self) -> int:
+        """Running number of the first record that is retained in its batch."""
+        return int(self._batches[FIRST_ROW, 0]) if self._batch_count else self.end_row
+
+    def timestamp_of(self, version: int) -> int:
+        """Return the commit timestamp of a retained, published version, µs."""
+        return int(self.timestamps_of(np.array([version], np.int64))[0])
+
+    def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the commit timestamps of retained, published versions, µs, in the shape that was given."""
+        firsts, timestamps = self._commits[:, : self._commit_count]
+        places = np.searchsorted(firsts, versions, "right") - 1
+        return timestamps[np.maximum(places, 0)] if self._commit_count else np.zeros_like(versions)
+
+    def version_at(self, timestamp: int) -> int:
+        """Return the first retained version whose commit timestamp is at or after a time, µs.
+
+        ``published + 1`` if there is none.
+        """
+        firsts, timestamps = self._commits[:, : self._commit_count]
+        place = int(np.searchsorted(timestamps, timestamp, "left"))
+        if place == self._commit_count:
+            return self.published + 1
+        return max(int(firsts[place]), self.oldest.version)
+
+    def schema_of(self, version: int) -> Schema:
+        """Return the schema that a version was written with; the empty one before the first."""
+        place = bisect_right(self._schema_versions, version) - 1
+        return self._schemas[place] if place >= 0 else _EMPTY_SCHEMA
+
+    def segments(self) -> list[SegmentRef]:
+        """Return the segments that hold what can be seen, in log order."""
+        if not self._batch_count:
+            return []
+        last = self.batch(self._batch_count - 1).segment
+        place = len(self._segments) - 1
+        while self._segments[place] is not last:
+            place -= 1
+        return list(self._segments[: place + 1])
