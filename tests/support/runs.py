@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tailrace_server.wal.table import BatchRef, SegmentRef
 
 from tailrace.position import Position
 from tailrace_server.capture.run import Run, Selection
+from tailrace_server.wal.table import BatchRef, SegmentRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.counters import Counters
     from tailrace_server.capture.rings import RingBudget
     from tailrace_server.capture.settings import EngineSettings
-    from tailrace_server.wal.commit_log import LogView
+    from tailrace_server.wal.view import LogView
 
 _log = structlog.get_logger("tailrace.engine")
 

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria, Start
     from tailrace.schema import Schema
-    from tailrace_server.capture.predicate import Images
     from tailrace_server.capture.counters import Counters
+    from tailrace_server.capture.predicate import Images
     from tailrace_server.capture.reading import CatalogReading
     from tailrace_server.capture.rings import RingBudget
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.subscription import Delivery
-    from tailrace_server.wal.commit_log import LogView
+    from tailrace_server.wal.view import LogView
 
 
 class Observer:
@@ -150,7 +150,7 @@ class Observer:
         if view is not None:
             self.view = view
         view = self.view
-        if not len(view) or row < view.batch(0).first_row:
+        if row < view.first_row:
             raise PositionCompacted(Position(0, 0), view.oldest, self.newest)
         if row < view.end_row and view.batch(view.find_row(row)).segment.path == missing.path:
             raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
@@ -216,7 +216,7 @@ class Observer:
         """Leave a batch that cannot be read to the log's readers: who needs it gets its error."""
         self.batches_unreadable += 1
         view = self.view
-        row = max(self.routed, view.batch(0).first_row)
+        row = max(self.routed, view.first_row)
         ref = view.batch(view.find_row(row))
         self._pass(ref.first_row + ref.rows, ref.last)
         for publisher in self.publishers():

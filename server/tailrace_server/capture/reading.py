@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.predicate import Predicate
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.wal.batch import BatchReader
-    from tailrace_server.wal.commit_log import LogView
     from tailrace_server.wal.table import BatchRef
+    from tailrace_server.wal.view import LogView
 
 _DENSE: int = 4
 """A selection of at least one record in so many is served from frames of its whole batch."""

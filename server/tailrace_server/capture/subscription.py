@@ -281,8 +281,7 @@ class Subscription:
     async def _read_log(self) -> None:
         observer, intake = self._observer, self._intake
         view = observer.view
-        oldest_row = view.batch(0).first_row if len(view) else view.end_row
-        if intake.next.row < oldest_row:
+        if intake.next.row < view.first_row:
             safe = self._safe_point()
             raise PositionCompacted(
                 Position(safe.version, safe.index), view.oldest, observer.newest

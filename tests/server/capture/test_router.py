@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.commit_log import CommitLog
 
 from tailrace.criteria import Criteria, canonical
 from tailrace_server.capture.classes import group
 from tailrace_server.capture.predicate import Predicate
 from tailrace_server.capture.reading import BatchImages
 from tailrace_server.capture.router import Router
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.commit_log import CommitLog
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, criteria_lists, transactions
 
 if TYPE_CHECKING:
-    from tailrace_server.wal.batch import Head
-
     from tailrace_server.capture.run import Selection
+    from tailrace_server.wal.batch import Head
     from tests.support.model import Coordinates
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from numpy.typing import NDArray
@@ -74,6 +75,29 @@ def present(array: pa.Array) -> NDArray[np.bool_]:
     """Return which elements are not null."""
     valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
+
+
+def spell(
+    changed: pa.ListArray, spelling: Callable[[tuple[str, ...] | None], bytes]
+) -> pa.BinaryArray:
+    """Return ``spelling`` of each list of names; few distinct lists, many rows, so each is spelled once."""
+    offsets = np.frombuffer(changed.buffers()[1], np.int32)
+    bounds = offsets[changed.offset : changed.offset + len(changed) + 1].tolist()
+    codes = changed.values.indices.to_numpy(zero_copy_only=False).astype(np.int32).tobytes()
+    names = changed.values.dictionary
+    nulls = set(np.flatnonzero(~present(changed)).tolist()) if changed.null_count else ()
+    spelled: dict[bytes | None, int] = {}
+    texts: list[bytes] = []
+    places = np.empty(len(changed), np.int32)
+    for row in range(len(changed)):
+        key = None if row in nulls else codes[4 * bounds[row] : 4 * bounds[row + 1]]
+        place = spelled.get(key)
+        if place is None:
+            place = spelled[key] = len(texts)
+            taken = None if key is None else names.take(pa.array(np.frombuffer(key, np.int32)))
+            texts.append(spelling(None if taken is None else tuple(taken.to_pylist())))
+        places[row] = place
+    return pa.array(texts, pa.binary()).take(pa.array(places))
 
 
 def binary(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.BinaryArray:

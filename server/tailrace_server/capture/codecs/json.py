@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Area, ContainerType, Operation
-from tailrace_server.capture.codecs.columns import EMPTY
+from tailrace_server.capture.codecs.columns import EMPTY, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +55,7 @@ class JsonCodec:
             *(_text(b',"primaryKey":'), _keys(columns.primary_keys)),
             *(
                 _text(b',"changed":'),
-                _each(_changed(names) for names in columns.changed.to_pylist()),
+                spell(columns.changed, _encode),
             ),
         ]
         if columns.container_types is not None:
@@ -103,10 +103,6 @@ def _keys(keys: pa.StringArray) -> pa.BinaryArray:
         return _each(_encode(key) for key in keys.to_pylist())
     quoted = pc.binary_join_element_wise('"', keys, '"', "")
     return quoted.fill_null("null").view(pa.binary())
-
-
-def _changed(names: list[str] | None) -> bytes:
-    return _encode(names)
 
 
 def _containers(columns: CaptureColumns) -> pa.BinaryArray:

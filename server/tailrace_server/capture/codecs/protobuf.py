@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.capture.codecs.columns import EMPTY, binary, fixed, lengths, present
+from tailrace_server.capture.codecs.columns import EMPTY, binary, fixed, lengths, present, spell
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +73,7 @@ class ProtobufCodec:
         total += lengths(parts[1])
         total += _append_text(parts, _PRIMARY_KEY, columns.primary_keys)
         if columns.changed.null_count < len(columns):
-            changed = _changed(columns.changed)
+            changed = spell(columns.changed, _changed)
             parts.append(changed)
             total += lengths(changed)
         if columns.container_types is not None:
@@ -143,21 +143,11 @@ def _prefixes(
     return binary(digits[used], prefix_sizes), prefix_sizes
 
 
-def _changed(changed: pa.ListArray) -> pa.BinaryArray:
-    """Return the ``changed`` field of each element; empty where null. Few distinct lists, many rows."""
-    fields: dict[tuple[str, ...], bytes] = {}
-    out = []
-    for names in changed.to_pylist():
-        if names is None:
-            out.append(b"")
-            continue
-        key = tuple(names)
-        field = fields.get(key)
-        if field is None:
-            field = _field(_CHANGED, b"".join(_field(_CHANGED_NAME, name.encode()) for name in key))
-            fields[key] = field
-        out.append(field)
-    return pa.array(out, pa.binary())
+def _changed(names: tuple[str, ...] | None) -> bytes:
+    """Return the ``changed`` field; nothing for null."""
+    if names is None:
+        return b""
+    return _field(_CHANGED, b"".join(_field(_CHANGED_NAME, name.encode()) for name in names))
 
 
 def _containers(columns: CaptureColumns) -> pa.BinaryArray:

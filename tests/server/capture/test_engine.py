@@ -1,0 +1,351 @@
+"""The engine on real logs: what it keeps, what it reads, and whom a fault reaches."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.capture import Heartbeat
+from tailrace.criteria import After, Content, Criteria, Operation, Since
+from tailrace.cursor import Cursor
+from tailrace.errors import (
+    CatalogReplaced,
+    CatalogUnknown,
+    InvalidRequest,
+    LogCorrupted,
+    PositionCompacted,
+    ServerStopping,
+    SubscriptionClosed,
+)
+from tailrace.position import Position
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.wal.catalog import drop_catalog
+from tests.support.inprocess import ModelWriter, coordinates, heartbeat_at, receive
+from tests.support.model import ModelLog, ModelMutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OLDEST = Since(Position(0))
+
+
+def upsert(number: int, entity_type: str = "product") -> ModelMutation:
+    return ModelMutation(entity_type, str(number), Operation.UPSERT, None, {"id": number})
+
+
+@pytest.fixture
+def writer(log_root: Path) -> Iterator[ModelWriter]:
+    writer = ModelWriter(log_root, "shop", ModelLog())
+    yield writer
+    writer.writer.close()
+
+
+def quick(**settings: int) -> EngineSettings:
+    return EngineSettings(heartbeat_interval_s=0.01, **settings)
+
+
+async def test_contract_01_27_a_subscription_gets_what_is_published_after_its_acknowledgement(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)])
+    async with Engine(log_root, quick()) as engine:
+        subscription = await engine.subscribe("shop", codec=JSON)
+        assert subscription.acknowledgement.published == 1
+        assert subscription.acknowledgement.start == Position(2, 0)
+        writer.write([upsert(2)], [upsert(3)])
+        received = await receive(subscription, 4)
+        assert [coordinates(each) for each in received] == [
+            (2, 0, 0),
+            (2, 1, 0),
+            (3, 0, 0),
+            (3, 1, 0),
+        ]
+
+
+async def test_contract_06_what_is_committed_and_not_published_is_not_delivered(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)])
+    async with Engine(log_root, quick()) as engine:
+        live = await engine.subscribe("shop", codec=JSON)
+        writer.commit([upsert(2)])
+        reader = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        await receive(reader, 2)
+        assert (await heartbeat_at(reader, 1)).published == 1
+        writer.commit([upsert(3)])
+        writer.publish()
+        for subscription in (live, reader):
+            assert [each["version"] for each in await receive(subscription, 4)] == [2, 2, 3, 3]
+
+
+async def test_contract_17_what_everybody_has_taken_is_kept_by_nobody(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    async with Engine(log_root, quick()) as engine:
+        writer.write([upsert(0)])
+        subscriptions = [await engine.subscribe("shop", start=OLDEST, codec=JSON) for _ in range(3)]
+        for subscription in subscriptions:
+            await receive(subscription, 2)
+            await heartbeat_at(subscription, 1)
+        writer.write([upsert(1)])
+        await receive(subscriptions[0], 2)
+        (publisher,) = engine.observer("shop").publishers()
+        assert publisher.ring.captures == 2
+        for subscription in subscriptions[1:]:
+            await receive(subscription, 2)
+        assert publisher.ring.captures == 0
+
+
+async def test_contract_10_demand_0_delivers_nothing_and_the_cursor_of_a_quiet_filter_advances(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    async with Engine(log_root, quick()) as engine:
+        writer.write([upsert(0)])
+        quiet = await engine.subscribe(
+            "shop", [Criteria(entity_type=("nothing",))], codec=JSON, demand=0
+        )
+        loud = await engine.subscribe("shop", codec=JSON, demand=0)
+        for number in range(5):
+            writer.write([upsert(number)])
+        assert (await heartbeat_at(quiet, 6)).records_scanned == 10
+        held = await loud.receive()
+        assert isinstance(held, Heartbeat)
+        assert held.cursor == Cursor.before(held.cursor.catalog_uuid, Position(2, 0))
+        loud.request(3)
+        assert len(await receive(loud, 3)) == 3
+        with pytest.raises(InvalidRequest, match=r"3\.9"):
+            loud.request(0)
+        with pytest.raises(InvalidRequest, match=r"3\.9"):
+            await loud.receive()
+
+
+async def test_contract_15_a_filter_that_matches_nothing_costs_no_scan_of_the_log(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    async with Engine(log_root, quick(ring_captures=1)) as engine:
+        writer.write([upsert(0)])
+        quiet = await engine.subscribe("shop", [Criteria(entity_type=("nothing",))], codec=JSON)
+        for number in range(50):
+            writer.write([upsert(number)])
+        await heartbeat_at(quiet, 51)
+        assert quiet.statistics().resyncs == 0
+
+
+async def test_contract_14_16_a_paused_subscriber_is_overrun_resyncs_and_returns_live(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    async with Engine(log_root, quick(ring_captures=4)) as engine:
+        writer.write([upsert(0)])
+        subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        await receive(subscription, 2)
+        await heartbeat_at(subscription, 1)
+        other = await engine.subscribe("shop", codec=JSON)
+        for number in range(10):
+            writer.write([upsert(number)])
+            await receive(other, 2)
+        received = await receive(subscription, 20)
+        assert [coordinates(each)[0] for each in received] == [
+            version for version in range(2, 12) for _ in range(2)
+        ]
+        await heartbeat_at(subscription, 11)
+        statistics = subscription.statistics()
+        assert (statistics.mode, statistics.resyncs, statistics.returns) == ("live", 1, 1)
+        assert other.statistics().resyncs == 0
+
+
+async def test_contract_16_a_commit_of_100_000_rows_sends_nobody_who_keeps_up_to_the_log(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    async with Engine(log_root, quick()) as engine:
+        writer.write([upsert(0)])
+        subscriptions = [await engine.subscribe("shop", codec=JSON) for _ in range(3)]
+        big = [upsert(number) for number in range(100_000)]
+        writer.writer.append([])  # an emptied transaction in the same commit
+        writer.commit(big)
+        writer.writer.publish()
+
+        async def read(subscription: object) -> int:
+            return len(await receive(subscription, 100_002))  # type: ignore[arg-type]
+
+        assert await asyncio.gather(*map(read, subscriptions)) == [100_002] * 3
+        assert [each.statistics().resyncs for each in subscriptions] == [0] * 3
+
+
+async def test_contract_19_ten_laggards_near_each_other_cost_about_one_scan(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    for commit in range(20):
+        writer.write(*[[upsert(commit * 10 + number)] for number in range(10)])
+
+    async def loads(laggards: int) -> int:
+        async with Engine(log_root, quick()) as engine:
+            before = engine.statistics().cache.misses
+            subscriptions = [
+                await engine.subscribe("shop", start=Since(Position(1 + number)), codec=JSON)
+                for number in range(laggards)
+            ]
+            counts = [400 - 2 * number for number in range(laggards)]
+            await asyncio.gather(*map(receive, subscriptions, counts))
+            return engine.statistics().cache.misses - before
+
+    one, ten = await loads(1), await loads(10)
+    assert ten <= one + 10  # each of the ten may look its own start up
+
+
+async def test_contract_19_a_start_that_the_ring_holds_is_not_read_from_the_log(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    async with Engine(log_root, quick()) as engine:
+        writer.write([upsert(0)])
+        stalled = await engine.subscribe("shop", codec=JSON, demand=0)
+        for number in range(5):
+            writer.write([upsert(number)])
+        uuid = stalled.acknowledgement.catalog_uuid
+        late = await engine.subscribe("shop", start=After(Cursor(uuid, 3, 1, 0)), codec=JSON)
+        while engine.observer("shop").routed < 12:
+            assert isinstance(await stalled.receive(), Heartbeat)
+        received = await receive(late, 6)
+        assert coordinates(received[0]) == (4, 0, 0)
+
+
+async def test_contract_21_25_starts_that_cannot_be_served_are_refused_by_name(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    for number in range(4):
+        writer.write([upsert(number)])
+    writer.writer.trim(before=3)
+    async with Engine(log_root, quick()) as engine:
+        (info,) = engine.catalogs()
+        assert info.oldest == Position(3, 0)
+        with pytest.raises(PositionCompacted) as compacted:
+            await engine.subscribe("shop", start=Since(Position(2)), codec=JSON)
+        assert compacted.value.oldest == Position(3, 0)
+        with pytest.raises(PositionCompacted):
+            await engine.subscribe("shop", start=After(Cursor(info.uuid, 1, 1)), codec=JSON)
+        foreign = Cursor(type(info.uuid)(int=7), 3, 1)
+        with pytest.raises(CatalogReplaced):
+            await engine.subscribe("shop", start=After(foreign), codec=JSON)
+        with pytest.raises(CatalogUnknown, match="shop"):
+            await engine.subscribe("shoe", codec=JSON)
+        oldest = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        assert coordinates((await receive(oldest, 4))[0]) == (3, 0, 0)
+
+
+async def test_contract_22_33_a_damaged_batch_ends_only_those_who_need_it(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)])
+    (segment,) = (log_root / "shop" / "segments").rglob("*.arrow")
+    writer.write([upsert(2)])
+    data = bytearray(segment.read_bytes())
+    place = data.index(b'{"id": 1}')
+    data[place] ^= 1
+    segment.chmod(0o644)
+    segment.write_bytes(data)
+    async with Engine(log_root, quick()) as engine:
+        needs_it = await engine.subscribe("shop", start=OLDEST, content=Content.AFTER, codec=JSON)
+        neighbour = await engine.subscribe(
+            "shop", start=Since(Position(2)), content=Content.AFTER, codec=JSON
+        )
+        with pytest.raises(LogCorrupted) as corrupted:
+            await receive(needs_it, 1)
+        assert corrupted.value.path == os.fspath(segment.relative_to(log_root / "shop"))
+        assert len(await receive(neighbour, 2)) == 2
+        writer.write([upsert(3)])
+        assert len(await receive(neighbour, 2)) == 2
+        assert engine.statistics().subscriptions == 1
+
+
+async def test_contract_20_23_a_cancelled_subscription_is_gone_and_its_publisher_with_it(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)])
+    async with Engine(log_root, quick()) as engine:
+        subscription = await engine.subscribe("shop", codec=JSON)
+        assert engine.statistics().observers[0].publishers == 1
+        waiting = asyncio.ensure_future(subscription.receive())
+        await asyncio.sleep(0)
+        subscription.cancel()
+        with pytest.raises(SubscriptionClosed):
+            await waiting
+        assert engine.statistics().observers[0].publishers == 0
+        reference = weakref.ref(subscription)
+        del subscription, waiting
+        gc.collect()
+        assert reference() is None
+
+
+async def test_contract_24_a_subscribe_during_the_close_of_an_empty_publisher_is_live(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)])
+    async with Engine(log_root, quick()) as engine:
+        for number in range(20):
+            first = await engine.subscribe("shop", codec=JSON)
+            subscribing = asyncio.ensure_future(
+                engine.subscribe("shop", start=Since(Position(number + 2)), codec=JSON)
+            )
+            for _ in range(number % 4):
+                await asyncio.sleep(0)
+            first.cancel()
+            second = await subscribing
+            writer.write([upsert(number)])
+            assert len(await receive(second, 2)) == 2
+            second.cancel()
+
+
+async def test_contract_25_a_replaced_catalog_ends_its_subscriptions(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)])
+    async with Engine(log_root, quick()) as engine:
+        subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        await receive(subscription, 2)
+        old = subscription.acknowledgement.catalog_uuid
+        writer.writer.close()
+        drop_catalog(log_root, "shop")
+        replacement = ModelWriter(log_root, "shop", ModelLog())
+        replacement.write([upsert(2)])
+        replacement.writer.close()
+        with pytest.raises(CatalogReplaced) as replaced:
+            await receive(subscription, 1)
+        assert replaced.value.expected == old
+        while True:
+            try:
+                again = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+            except (CatalogUnknown, CatalogReplaced):
+                continue
+            break
+        assert again.acknowledgement.catalog_uuid != old
+        assert len(await receive(again, 2)) == 2
+
+
+async def test_contract_26_a_stop_hands_everybody_the_cursor_to_resume_from(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)], [upsert(2)])
+    async with Engine(log_root, quick()) as engine:
+        limits = SubscriptionLimits(queue_captures=1)
+        subscription = await engine.subscribe(
+            "shop", start=OLDEST, codec=JSON, demand=1, limits=limits
+        )
+        await receive(subscription, 1)
+        engine.stop_subscriptions()
+        with pytest.raises(ServerStopping) as stopping:
+            await subscription.receive()
+        with pytest.raises(ServerStopping):
+            await engine.subscribe("shop", codec=JSON)
+    assert stopping.value.resume_cursor is not None
+    async with Engine(log_root, quick()) as engine:
+        start = After(Cursor.parse(stopping.value.resume_cursor))
+        resumed = await engine.subscribe("shop", start=start, codec=JSON)
+        received = await receive(resumed, 3)
+        assert [coordinates(each) for each in received] == [(1, 1, 0), (2, 0, 0), (2, 1, 0)]
