@@ -33,6 +33,7 @@ from pydantic_settings import (
 )
 
 from tailrace.errors import TailraceError
+from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
 
@@ -84,6 +85,7 @@ class ServerSettings:
         "auto", "name", "console where stderr is a terminal, else one JSON object a line"
     )
     engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)
+    grpc_face: GrpcSettings = dataclasses.field(default_factory=GrpcSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,13 @@ def described(cls: type) -> tuple[Setting, ...]:
 
 PROCESS: Final = described(ServerSettings)
 ENGINE: Final = described(EngineSettings)
-EVERY: Final = (*PROCESS, *ENGINE)
+GRPC: Final = described(GrpcSettings)
+SECTIONS: Final = {
+    "the process": PROCESS,
+    "bounds of the engine": ENGINE,
+    "bounds of the gRPC face": GRPC,
+}
+EVERY: Final = (*PROCESS, *ENGINE, *GRPC)
 
 
 def load(
@@ -185,9 +193,14 @@ def load(
         values = _model(given["file"], environment)(**given["flag"])
     except ValidationError as error:
         raise ConfigError(_complaint(error, sources, file)) from error
-    engine = EngineSettings(**{each.field: getattr(values, each.name) for each in ENGINE})
-    process = {each.field: getattr(values, each.name) for each in PROCESS}
-    return Loaded(ServerSettings(**process, engine=engine), sources)
+    process, engine, grpc = (
+        {each.field: getattr(values, each.name) for each in group}
+        for group in (PROCESS, ENGINE, GRPC)
+    )
+    settings = ServerSettings(
+        **process, engine=EngineSettings(**engine), grpc_face=GrpcSettings(**grpc)
+    )
+    return Loaded(settings, sources)
 
 
 _BY_PRIORITY: Final[tuple[Source, ...]] = ("flag", "environment", "file")
@@ -200,6 +213,7 @@ def render(loaded: Loaded) -> str:
     for title, group, owner in (
         ("the process", PROCESS, settings),
         ("bounds of the engine", ENGINE, settings.engine),
+        ("bounds of the gRPC face", GRPC, settings.grpc_face),
     ):
         lines += ["", f"# {title}"]
         for each in group:

@@ -1,8 +1,9 @@
-"""HTTP of the server process: ``/health`` and ``/metrics``, on uvicorn.
+"""HTTP of the server process: ``/health``, ``/metrics`` and ``/subscriptions``, on uvicorn.
 
 ``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "subscriptions": n}`` while subscribers
 are accepted, 503 with the status ``stopping`` from the first signal on, so that a load balancer sends
-nobody here while those who are here are told.
+nobody here while those who are here are told. ``/subscriptions`` lists those that are open, one object
+each with the fields of `SubscriptionStatistics`: who lags, and who is served from the log.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.statistics import SubscriptionStatistics
 
 _BACKLOG: Final = 1024
 _STOP_S: Final = 2
@@ -60,7 +62,11 @@ class HttpFace:
         self._engine = engine
         self._registry = registry
         application = Starlette(
-            routes=[Route("/health", self._health), Route("/metrics", self._metrics)]
+            routes=[
+                Route("/health", self._health),
+                Route("/metrics", self._metrics),
+                Route("/subscriptions", self._subscriptions),
+            ]
         )
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -95,6 +101,20 @@ class HttpFace:
 
     async def _metrics(self, _request: Request) -> Response:
         return Response(metrics.expose(self._registry), media_type=metrics.CONTENT_TYPE)
+
+    async def _subscriptions(self, _request: Request) -> Response:
+        found = [
+            {"catalog": catalog.name, **_plain(subscription.statistics())}
+            for catalog in self._engine.catalogs()
+            for subscription in self._engine.observer(catalog.name).subscriptions
+        ]
+        return JSONResponse(found)
+
+
+def _plain(statistics: SubscriptionStatistics) -> dict[str, object]:
+    """Return a record's fields as JSON has them; the position as the command line writes it."""
+    fields = {name: getattr(statistics, name) for name in statistics.__slots__}
+    return {**fields, "position": str(statistics.position)}
 
 
 def bind(address: Address, flag: str) -> socket.socket:

@@ -1,28 +1,65 @@
-"""The ``tailrace`` command: its subcommands, and what happens to their errors."""
+"""The ``tailrace`` command: its subcommands, and what happens to their errors.
+
+Only the module of the command that is asked for is imported: ``tailrace watch`` need not wait for the
+engine's imports, nor ``serve`` for Spark's.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tailrace_server.cli import errors
-from tailrace_server.cli.changes import changes
-from tailrace_server.cli.serve import serve_command
-from tailrace_server.cli.watch import watch
 
-app: Final = typer.Typer(
-    name="tailrace",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("serve")(serve_command)
-app.command("watch")(watch)
-app.command("changes")(changes)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "serve": ("serve", "serve_command"),
+    "watch": ("watch", "watch"),
+    "changes": ("changes", "changes"),
+    "catalog": ("catalog", "app"),
+}
+"""Command → module in this package, and the command's function or group in it; in the order of the help."""
+
+
+def application(wanted: str | None = None) -> typer.Typer:
+    """Return the command with one of its subcommands, or with all where the name is none of them."""
+    app = typer.Typer(
+        name="tailrace",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(tailrace)
+    for name in [wanted] if wanted in COMMANDS else COMMANDS:
+        module, attribute = COMMANDS[name]
+        command: Any = getattr(import_module(f"tailrace_server.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit status; no error leaves as an exception."""
+    wanted = next((each for each in arguments if not each.startswith("-")), None)
+    return errors.guarded(
+        lambda: application(wanted)(
+            args=list(arguments), prog_name="tailrace", standalone_mode=False
+        )
+    )
+
+
+def main() -> None:
+    """Run the command line of this process and exit; the console script."""
+    sys.exit(run(sys.argv[1:]))
 
 
 def _show_version(wanted: bool) -> None:
@@ -33,15 +70,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def tailrace(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
     ] = False,
 ) -> None:
     """Carry every change of Spark-maintained tables to everyone who asked for it."""
-
-
-def main() -> None:
-    """Run the command line of this process and exit; the console script."""
-    sys.exit(errors.guarded(lambda: app(standalone_mode=False)))

@@ -81,3 +81,10 @@ def clock_text(timestamp_micros: int) -> str:
     from datetime import datetime
 
     return datetime.fromtimestamp(timestamp_micros / 1e6).strftime("%H:%M:%S.%f")[:-3]
+
+
+def date_text(timestamp_micros: int) -> str:
+    """Return the local date and time of a commit timestamp, to the second."""
+    from datetime import datetime
+
+    return datetime.fromtimestamp(timestamp_micros / 1e6).strftime("%Y-%m-%d %H:%M:%S")

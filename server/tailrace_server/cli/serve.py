@@ -13,7 +13,10 @@ from tailrace_server import config
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ENGINE_PANEL: Final = "Bounds of the engine (docs/settings.md says why)"
+_PANELS: Final = {
+    **dict.fromkeys(config.ENGINE, "Bounds of the engine"),
+    **dict.fromkeys(config.GRPC, "Bounds of the gRPC face"),
+}
 
 
 def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> int | None:
@@ -57,13 +60,13 @@ def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]
         ),
     ]
     for each in config.EVERY:
-        engine = each in config.ENGINE and each.name != "memory"
+        panel = _PANELS.get(each) if each.name != "memory" else None
         default = f" [default: {each.format(each.default)}]" if each.default is not None else ""
         option: Any = typer.Option(
             each.flag,
             metavar=each.unit.upper(),
             help=f"{each.reason[0].upper()}{each.reason[1:]}.{default}".replace("[", r"\["),
-            rich_help_panel=_ENGINE_PANEL if engine else None,
+            rich_help_panel=panel,
         )
         parameters.append(_option(each.name, Annotated[str | None, option], None))
     # Typer reads the parameters of a command from its signature; this one is made from the settings.

@@ -1,0 +1,119 @@
+"""The server process: the engine with its faces, from the first port bound to the last subscriber told.
+
+Start::
+
+    log root fit to serve? ─▶ ports bound ─▶ engine opens the catalogs ─▶ faces accept ─▶ "serving"
+
+Stop, on SIGTERM or Ctrl-C, in this order (a second signal ends the process at once)::
+
+    /health says 503, nobody new is accepted
+    every subscription ends with ServerStopping and the cursor that it resumes from
+    transports get until the stop deadline to deliver that
+    faces close, then the engine with its threads
+
+Whatever keeps the process from starting is found before the first subscriber is accepted, and raised
+as `CannotStart` in one sentence. Once everything stands, the event ``serving`` is logged with the
+addresses in fact bound: with ``--log-format json`` (the default where stderr is no terminal) it is one
+JSON object, by which a program that started the server on port 0 finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import uvloop
+
+from tailrace_server import metrics
+from tailrace_server.api.grpc.server import GrpcFace
+from tailrace_server.capture.engine import Engine
+from tailrace_server.config import CannotStart
+from tailrace_server.http import HttpFace
+from tailrace_server.log_root import check_log_root
+from tailrace_server.units import Address
+
+if TYPE_CHECKING:
+    from tailrace_server.config import ServerSettings
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_log = structlog.get_logger("tailrace.server")
+
+
+def run(settings: ServerSettings) -> int:
+    """Serve until a signal says to stop; return the process's exit status, 0 after a stop in good order.
+
+    Raises:
+        CannotStart: A setting, the log root or an address does not allow it.
+    """
+    if settings.log is None:
+        raise CannotStart("no log root: give --log ROOT, TAILRACE_LOG, or `log` in a --config file")
+    check_log_root(settings.log)
+    try:
+        uvloop.run(_run(settings))
+    except* CannotStart as group:
+        raise group.exceptions[0] from None
+    return 0
+
+
+async def _run(settings: ServerSettings) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, _on_signal, number, stopping)
+    try:
+        await serve(settings, stopping)
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _on_signal(number: int, stopping: asyncio.Event) -> None:
+    """Stop in good order at the first signal, at once at the second."""
+    name = signal.Signals(number).name
+    if stopping.is_set():
+        _log.warning("stopped at once", signal=name)
+        os._exit(128 + number)
+    _log.info("stopping", signal=name)
+    stopping.set()
+
+
+async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
+    """Serve from a log root until ``stopping`` is set, then stop in good order.
+
+    Raises:
+        CannotStart: An address cannot be bound.
+    """
+    assert settings.log is not None
+    deadline_s = settings.engine.stop_deadline_s
+    engine = Engine(settings.log, settings.engine)
+    registry = metrics.registry(engine.statistics, version=version("tailrace"))
+    http = None if settings.http is None else HttpFace(engine, registry, settings.http)
+    async with engine, asyncio.TaskGroup() as tasks:
+        grpc = GrpcFace(engine, settings.grpc_face)
+        try:
+            port = await grpc.start(str(settings.grpc))
+        except OSError as error:
+            raise CannotStart(f"--grpc {settings.grpc}: {error.strerror}") from error
+        if http is not None:
+            tasks.create_task(http.serve(), name="http")
+        _log.info(
+            "serving",
+            grpc=str(Address(settings.grpc.host, port)),
+            http=None if http is None else str(http.address),
+            log_root=str(settings.log),
+            catalogs=[each.name for each in engine.catalogs()],
+            pid=os.getpid(),
+        )
+        await stopping.wait()
+        if http is not None:
+            http.stopping = True
+        ended = engine.statistics().subscriptions
+        engine.stop_subscriptions()
+        await grpc.stop(deadline_s)
+        if http is not None:
+            http.stop()
+    _log.info("stopped", subscriptions_ended=ended)

@@ -1,0 +1,132 @@
+"""``tailrace catalog``: list the catalogs of a log root or a server, and drop one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tailrace.catalog import Catalog
+from tailrace.errors import CatalogUnknown, InvalidRequest
+from tailrace.position import TimestampMicros
+from tailrace_server.cli import options
+from tailrace_server.cli.output import date_text, note
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app = typer.Typer(no_args_is_help=True, help="The catalogs of a log root or a server.")
+
+
+@app.command("list")
+def list_(
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log", metavar="ROOT", help="Look into this log root instead of asking a server."
+        ),
+    ] = None,
+    server: options.Server = options.DEFAULT_SERVER,
+    as_json: options.AsJson = False,
+) -> int:
+    """List the catalogs, with what each has committed and published."""
+    if log is not None:
+        _show(_catalogs_in(log), as_json=as_json)
+        return 0
+    from tailrace_server.cli.running import run
+
+    return run(_list(options.server_of(server), as_json=as_json))
+
+
+@app.command()
+def drop(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the catalog.")],
+    log: options.LogRoot,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> int:
+    """Drop a catalog with its whole log; its subscriptions end with CatalogReplaced.
+
+    There is no way back.
+    """
+    from tailrace_server.wal.catalog import list_catalogs, read_catalog
+    from tailrace_server.wal.system import drop_catalog
+
+    known = list_catalogs(log)
+    if name not in known:
+        raise CatalogUnknown(name, known)
+    uuid = read_catalog(log / name).uuid
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidRequest(f"catalog drop {name}: nobody to ask; say --yes")
+        typer.confirm(f"Drop catalog {name!r} ({uuid}) in {log} with its whole log?", abort=True)
+    drop_catalog(log, name)
+    note(f"dropped {name} ({uuid})")
+    return 0
+
+
+async def _list(server: str, *, as_json: bool) -> int:
+    import tailrace
+
+    async with tailrace.connect(server) as client:
+        _show(await client.list_catalogs(), as_json=as_json)
+    return 0
+
+
+def _catalogs_in(root: Path) -> list[Catalog]:
+    """Return the catalogs below a log root, as its files say."""
+    from tailrace_server.log_root import check_log_root
+    from tailrace_server.wal.catalog import list_catalogs
+    from tailrace_server.wal.commit_log import CommitLog
+
+    check_log_root(root)
+    views = [CommitLog.open(root / name).view for name in list_catalogs(root)]
+    return [
+        Catalog(
+            name=view.name,
+            uuid=view.uuid,
+            oldest=view.oldest,
+            published=view.published,
+            committed=view.committed,
+            newest_timestamp=TimestampMicros(view.newest_timestamp),
+        )
+        for view in views
+    ]
+
+
+def _show(catalogs: Sequence[Catalog], *, as_json: bool) -> None:
+    if as_json:
+        import orjson
+
+        for each in catalogs:
+            fields = {
+                "name": each.name,
+                "uuid": str(each.uuid),
+                "oldest": str(each.oldest),
+                "publishedVersion": each.published,
+                "committedVersion": each.committed,
+                "newestTimestamp": each.newest_timestamp,
+            }
+            sys.stdout.buffer.write(orjson.dumps(fields) + b"\n")
+        sys.stdout.buffer.flush()
+        return
+    if not catalogs:
+        note("no catalogs yet")
+        return
+    rows = [("NAME", "PUBLISHED", "COMMITTED", "OLDEST", "NEWEST", "UUID")] + [
+        (
+            each.name,
+            f"{each.published:,}",
+            f"{each.committed:,}",
+            str(each.oldest),
+            date_text(each.newest_timestamp) if each.newest_timestamp else "-",
+            str(each.uuid),
+        )
+        for each in catalogs
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, published, committed, *rest in rows:
+        cells = [name.ljust(widths[0]), published.rjust(widths[1]), committed.rjust(widths[2])]
+        cells += [text.ljust(width) for text, width in zip(rest, widths[3:], strict=True)]
+        typer.echo("  ".join(cells).rstrip())
