@@ -43,25 +43,28 @@ class Demand:
                 f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
             )
         self.requested = min(self.requested + n, self.received + DEMAND_MAX)
+        self.wake()
+
+    async def wait(self) -> None:
+        """Wait until something was requested, or until ``wake``; one connection at a time does."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def wake(self) -> None:
+        """Let the connection that waits look again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def wait_for_more(self, told: int) -> int:
-        """Return what was requested beyond ``told``, as soon as it is more than nothing."""
-        while self.requested == told:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self.requested - told
-
 
 class DemandRequests:
-    """The request messages of one connection: the subscribe, then demand as it grows. Never ends by itself."""
+    """The request messages of one connection: the subscribe, then demand as it grows, until closed."""
 
-    __slots__ = ("_demand", "_first", "_told")
+    __slots__ = ("_closed", "_demand", "_first", "_told")
 
     def __init__(self, demand: Demand, first: DemandRequest) -> None:
         """Take the demand that is owed now into the first message."""
         self._demand = demand
+        self._closed = False
         self._told = demand.requested
         if demand.requested > demand.received:
             first.request = demand.requested - demand.received
@@ -74,9 +77,18 @@ class DemandRequests:
         if self._first is not None:
             message, self._first = self._first, None
             return message.SerializeToString()
-        more = await self._demand.wait_for_more(self._told)
+        while self._demand.requested == self._told and not self._closed:
+            await self._demand.wait()
+        if self._closed:
+            raise StopAsyncIteration
+        more = self._demand.requested - self._told
         self._told += more
         return DemandRequest(request=more).SerializeToString()
+
+    def close(self) -> None:
+        """End it; gRPC waits for the next message of a call even when that has ended."""
+        self._closed = True
+        self._demand.wake()
 
 
 def subscribing(request: SubscribeRequest | SubscribeSystemRequest) -> DemandRequest:

@@ -41,7 +41,11 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.retry import Retry, Timeouts
     from tailrace.transport import Stream, Transport
-    from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeSystemRequest
+    from tailrace.v1.change_capture_pb2 import (
+        DemandRequest,
+        SubscribeRequest,
+        SubscribeSystemRequest,
+    )
 
 _PATIENCE: Final = 2.0
 """A heartbeat is missed after this many times the announced interval …"""
@@ -161,7 +165,8 @@ class Link:
 
     async def _serve(self, sink: Sink, deadline: float) -> None:
         """Serve one connection until it breaks; never returns."""
-        stream = self._open()
+        requests = DemandRequests(self.demand, self._first())
+        stream = self._transport.open("SubscribeWithDemand", requests)
         try:
             acknowledgement = await self._acknowledge(stream, deadline)
             self._note(acknowledgement)
@@ -170,6 +175,7 @@ class Link:
                 await sink.room()
                 self._take(await self._receive(stream), sink)
         finally:
+            requests.close()
             stream.close()
 
     def _note(self, acknowledgement: Acknowledgement) -> None:
@@ -179,14 +185,14 @@ class Link:
             self._options.on_reconnect(Reconnected(self.cursor, self._attempt, acknowledgement))
         self._acknowledged = True
 
-    def _open(self) -> Stream:
+    def _first(self) -> DemandRequest:
         first = subscribing(self._request)
         if self.cursor is not None:
             part = first.subscribe if first.HasField("subscribe") else first.subscribe_system
             for name in ("since_version", "since_index", "from_time"):
                 part.ClearField(name)
             wire.set_start(part, After(self.cursor))
-        return self._transport.open("SubscribeWithDemand", DemandRequests(self.demand, first))
+        return first
 
     async def _acknowledge(self, stream: Stream, deadline: float) -> Acknowledgement:
         patience_s = self._options.timeouts.connect_s
