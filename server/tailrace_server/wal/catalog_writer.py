@@ -34,7 +34,7 @@ from tailrace.errors import (
 from tailrace_server.clock import SystemClock
 from tailrace_server.failpoints import reach
 from tailrace_server.wal import documents
-from tailrace_server.wal.catalog import SYSTEM_CATALOG, create_folder, list_catalogs
+from tailrace_server.wal.catalog_folder import SYSTEM_CATALOG, create_folder, list_catalogs
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import (
     ENTRIES,
@@ -468,6 +468,6 @@ def _create_catalog(root: Path, name: str, clock: Clock) -> None:
         create_folder(root, name, clock)
         return
     # The system log is written by a CatalogWriter, so this import cannot stand at the top.
-    from tailrace_server.wal.system import create_catalog
+    from tailrace_server.wal.catalog import create_catalog
 
     create_catalog(root, name, clock=clock)

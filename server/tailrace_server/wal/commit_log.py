@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace_server.wal import documents
-from tailrace_server.wal.catalog import read_catalog
+from tailrace_server.wal.catalog_folder import read_catalog
 from tailrace_server.wal.documents import (
     CATALOG_FILE,
     CHECKPOINTS,

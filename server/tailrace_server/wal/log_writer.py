@@ -100,7 +100,7 @@ class LogWriter:
     def create_catalog(cls, root: Path, name: str) -> UUID:
         """Create a catalog and record it in the system log; return the uuid, also of one that exists."""
         # The system log is written by a LogWriter, so this import cannot stand at the top.
-        from tailrace_server.wal.system import create_catalog
+        from tailrace_server.wal.catalog import create_catalog
 
         return create_catalog(root, name)
 

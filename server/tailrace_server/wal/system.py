@@ -15,21 +15,18 @@ the log over from the other, and the loser starts again from what the winner wro
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 import orjson
 import structlog
 
 from tailrace.criteria import Area, Operation
-from tailrace.errors import CatalogUnknown, LogUnreadable, WriterFenced
+from tailrace.errors import LogUnreadable, WriterFenced
 from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.catalog import (
+from tailrace_server.wal.catalog_folder import (
     SYSTEM_CATALOG,
     create_folder,
-    delete_dropped,
     list_catalogs,
     read_catalog,
-    rename_dropped,
 )
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import CATALOG_FILE
@@ -49,41 +46,6 @@ ENTITY_TYPE: Final = "catalog"
 
 _WRITER: Final = "system"
 _log = structlog.get_logger("tailrace.wal")
-
-
-def create_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
-    """Create a catalog, if there is none of that name, and record it; return its uuid.
-
-    Raises:
-        InvalidRequest: The name is not of the form, or is that of the system log.
-        LogFull: No room.
-        LogUnreadable: No permission, or a folder of that name that is not a catalog.
-    """
-    if name == SYSTEM_CATALOG:
-        raise LogUnreadable(
-            f"{SYSTEM_CATALOG!r} is the name of the log of catalogs; choose another"
-        )
-    create_folder(root, name, clock)
-    record_changes(root, clock=clock)
-    return read_catalog(root / name).uuid
-
-
-def drop_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
-    """Drop a catalog with all that it holds; return the uuid that it had.
-
-    Its folder is renamed first, which ends its readers and writers; then the drop is recorded; then it is deleted.
-
-    Raises:
-        CatalogUnknown: There is none of that name.
-        LogUnreadable: No permission.
-    """
-    if name not in list_catalogs(root):
-        raise CatalogUnknown(name, list_catalogs(root))
-    uuid = read_catalog(root / name).uuid
-    rename_dropped(root, name)
-    record_changes(root, clock=clock)
-    delete_dropped(root)
-    return uuid
 
 
 def record_changes(root: Path, *, clock: Clock | None = None) -> None:

@@ -1,0 +1,92 @@
+"""Being told by the kernel that a folder has changed, on Linux, for local file systems.
+
+Three calls of the C library; see inotify(7). A remote file system does not report what other machines do, so those
+are refused here and the tailer polls instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CREATED: Final = 0x100 | 0x80
+"""IN_CREATE | IN_MOVED_TO: a name has appeared in the folder."""
+
+GONE: Final = 0x800 | 0x400
+"""IN_MOVE_SELF | IN_DELETE_SELF: the folder itself was renamed or deleted."""
+
+_ONLY_DIRECTORIES: Final = 0x01000000
+_READ_BYTES: Final = 65_536
+_STATFS_BYTES: Final = 256
+"""More than the struct of any architecture; only its first word, the type, is read."""
+
+_REMOTE_FILE_SYSTEMS: Final = frozenset(
+    {
+        0x6969,  # NFS
+        0x517B,  # SMB
+        0xFE534D42,  # SMB2
+        0xFF534D42,  # CIFS
+        0x65735546,  # FUSE
+        0x01021997,  # 9P
+        0x00C36400,  # Ceph
+        0x0BD00BD0,  # Lustre
+        0x5346414F,  # AFS
+        0x47504653,  # GPFS
+    }
+)
+
+
+class InotifyUnavailable(OSError):
+    """Not Linux, a remote file system, or no watches left: poll instead."""
+
+
+class Inotify:
+    """A descriptor that becomes readable when a watched folder changes."""
+
+    def __init__(self) -> None:
+        """Make one without watches.
+
+        Raises:
+            InotifyUnavailable: The system has none.
+        """
+        if not sys.platform.startswith("linux"):
+            raise InotifyUnavailable(errno.ENOSYS, "inotify is Linux's")
+        self._library = ctypes.CDLL(None, use_errno=True)
+        self.descriptor: int = self._library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.descriptor < 0:
+            raise InotifyUnavailable(ctypes.get_errno(), "inotify_init1")
+
+    def watch(self, folder: Path, mask: int) -> None:
+        """Watch a folder for events of a mask.
+
+        Raises:
+            InotifyUnavailable: The folder's file system does not report changes, or the user's watches are used up.
+        """
+        path = os.fsencode(folder)
+        status = ctypes.create_string_buffer(_STATFS_BYTES)
+        if self._library.statfs(path, status) == 0:
+            kind = int.from_bytes(status.raw[:8], sys.byteorder) & 0xFFFFFFFF
+            if kind in _REMOTE_FILE_SYSTEMS:
+                raise InotifyUnavailable(errno.EOPNOTSUPP, f"remote file system {kind:#x}")
+        if self._library.inotify_add_watch(self.descriptor, path, mask | _ONLY_DIRECTORIES) < 0:
+            raise InotifyUnavailable(ctypes.get_errno(), f"inotify_add_watch {folder}")
+
+    def drain(self) -> None:
+        """Forget the events that are waiting; what they are about is read from the folder."""
+        try:
+            while len(os.read(self.descriptor, _READ_BYTES)) == _READ_BYTES:
+                pass
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the descriptor and its watches."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

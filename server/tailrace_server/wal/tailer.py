@@ -1,0 +1,168 @@
+"""Following a log: a new view as soon as there is one.
+
+One thread waits for the folder to change and reads; the event loop only receives views. It waits on inotify where the
+file system has it, with a look at least every second in case an event was lost; elsewhere it polls, 1 ms after a
+change, doubling to 50 ms while nothing comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import InternalError, TailraceError
+from tailrace_server.wal.documents import CHECKPOINTS, PUBLICATIONS
+from tailrace_server.wal.inotify import CREATED, GONE, Inotify, InotifyUnavailable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tailrace_server.wal.commit_log import CommitLog
+    from tailrace_server.wal.view import LogView
+
+POLL_MIN_S: Final = 0.001
+POLL_MAX_S: Final = 0.05
+WATCH_CHECK_S: Final = 1.0
+"""Look at the folder this often also where inotify says nothing."""
+
+
+class Tailer:
+    """Follows one log; an async context manager and an async iterator of views, each newer than the one before.
+
+    Views that are not taken in time are passed over: the newest one contains them. The iteration ends with what
+    ``CommitLog.refresh`` raises. One consumer; cancelling ``__anext__`` loses nothing.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        *,
+        poll_min_s: float = POLL_MIN_S,
+        poll_max_s: float = POLL_MAX_S,
+        inotify: bool = True,
+    ) -> None:
+        """Follow from ``log.view`` as it is now.
+
+        Args:
+            log: The log; others may refresh it too.
+            poll_min_s: First wait after a change, without inotify.
+            poll_max_s: Longest wait, without inotify.
+            inotify: Use it where it works.
+        """
+        self._log = log
+        self._seen = log.view
+        self._poll_min_s = poll_min_s
+        self._poll_max_s = poll_max_s
+        self._use_inotify = inotify
+        self._newest: LogView | None = None
+        self._error: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._stopping = False
+
+    async def __aenter__(self) -> Tailer:
+        """Start the thread."""
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name=f"tail {self._log.path.name}")
+        self._thread.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the thread and wait for it, also if cancelled: what it uses is closed only then."""
+        self._stopping = True
+        os.write(self._wake_write, b"\0")
+        try:
+            await self._ended.wait()
+        finally:
+            self._thread.join()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def __aiter__(self) -> Tailer:
+        return self
+
+    async def __anext__(self) -> LogView:
+        """Wait for a view newer than the last one and return it.
+
+        Raises:
+            CatalogReplaced: Another log stands in this one's place, or none does.
+            LogError: The log cannot be read.
+        """
+        while self._newest is None:
+            if self._error is not None:
+                raise self._error
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        view, self._newest = self._newest, None
+        return view
+
+    def _receive(self, view: LogView | None, error: BaseException | None) -> None:
+        """Take what the thread has found; runs on the loop."""
+        self._newest = view or self._newest
+        self._error = error or self._error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # From here on: the thread.
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._follow()
+        except TailraceError as failure:
+            error = failure
+        except Exception as failure:  # the consumer must learn that nothing more will come
+            error = InternalError(f"the tailer failed: {failure!r}")
+            error.__cause__ = failure
+        finally:
+            self._loop.call_soon_threadsafe(self._receive, None, error)
+            self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _follow(self) -> None:
+        watch = self._open_watch()
+        waiting = select.poll()
+        waiting.register(self._wake_read, select.POLLIN)
+        if watch is not None:
+            waiting.register(watch.descriptor, select.POLLIN)
+        wait_s = self._poll_min_s
+        try:
+            while not self._stopping:
+                self._log.refresh()
+                view = self._log.view
+                if view is not self._seen:
+                    self._seen = view
+                    self._loop.call_soon_threadsafe(self._receive, view, None)
+                    wait_s = self._poll_min_s
+                waiting.poll(1000 * (WATCH_CHECK_S if watch else wait_s))
+                wait_s = min(2 * wait_s, self._poll_max_s)
+                if watch is not None:
+                    watch.drain()
+        finally:
+            if watch is not None:
+                watch.close()
+
+    def _open_watch(self) -> Inotify | None:
+        """Return a watch on all that a view depends on, None where the file system has none."""
+        if not self._use_inotify:
+            return None
+        try:
+            watch = Inotify()
+        except InotifyUnavailable:
+            return None
+        try:
+            watch.watch(self._log.path, GONE)
+            watch.watch(self._log.path / PUBLICATIONS, CREATED)
+            watch.watch(self._log.path / CHECKPOINTS, CREATED)
+        except InotifyUnavailable:
+            watch.close()
+            return None
+        return watch
