@@ -29,10 +29,10 @@ import structlog
 import uvloop
 
 from tailrace_server import metrics
-from tailrace_server.api.grpc.server import GrpcFace
+from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.config import CannotStart
-from tailrace_server.http import HttpFace
+from tailrace_server.http import HttpFace, bind
 from tailrace_server.log_root import check_log_root
 from tailrace_server.units import Address
 
@@ -93,11 +93,8 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     registry = metrics.registry(engine.statistics, version=version("tailrace"))
     http = None if settings.http is None else HttpFace(engine, registry, settings.http)
     async with engine, asyncio.TaskGroup() as tasks:
-        grpc = GrpcFace(engine, settings.grpc_face)
-        try:
-            port = await grpc.start(str(settings.grpc))
-        except OSError as error:
-            raise CannotStart(f"--grpc {settings.grpc}: {error.strerror}") from error
+        grpc = GrpcServer(engine, settings.grpc_face)
+        port = await _start(grpc, settings.grpc)
         if http is not None:
             tasks.create_task(http.serve(), name="http")
         _log.info(
@@ -117,3 +114,17 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         if http is not None:
             http.stop()
     _log.info("stopped", subscriptions_ended=ended)
+
+
+async def _start(grpc: GrpcServer, address: Address) -> int:
+    """Let the gRPC face listen and return its port.
+
+    Raises:
+        CannotStart: The address is in use or not ours.
+    """
+    # gRPC would say so too, but not without a line of its own on stderr that no log setting reaches.
+    bind(address, "--grpc").close()
+    try:
+        return await grpc.start(str(address))
+    except OSError as error:
+        raise CannotStart(f"--grpc {address}: {error.strerror}") from error

@@ -9,6 +9,7 @@ each with the fields of `SubscriptionStatistics`: who lags, and who is served fr
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -126,8 +127,11 @@ def bind(address: Address, flag: str) -> socket.socket:
     try:
         kind, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         return socket.create_server(place[:2], family=kind, backlog=_BACKLOG)
+    except socket.gaierror as error:
+        raise CannotStart(f"{flag} {address}: {error.strerror}") from error
     except OSError as error:
-        raise CannotStart(f"{flag} {address}: {error.strerror or error}") from error
+        # Not its own text, which repeats the address.
+        raise CannotStart(f"{flag} {address}: {os.strerror(error.errno or 0).lower()}") from error
 
 
 def bound_to(listener: socket.socket, asked: Address) -> Address:
