@@ -21,6 +21,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("serve", "serve_command"),
     "watch": ("watch", "watch"),
     "changes": ("changes", "changes"),
+    "ingest": ("ingest", "ingest_app"),
     "catalog": ("catalog", "app"),
 }
 """Command → module in this package, and the command's function or group in it; in the order of the help."""

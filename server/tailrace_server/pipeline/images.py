@@ -54,7 +54,7 @@ def difference(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[
 
 
 def projection(image: Mapping[str, bytes], names: Sequence[str]) -> bytes:
-    """Return an image of some columns of another, in the order of ``names``; absent ones are left out."""
+    """Return an image of some columns of another, in the order of ``names``; absent ones are null."""
     return b"{%b}" % b",".join(
-        orjson.dumps(name) + b":" + image[name] for name in names if name in image
+        orjson.dumps(name) + b":" + image.get(name, b"null") for name in names
     )

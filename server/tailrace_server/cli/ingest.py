@@ -1,0 +1,226 @@
+"""``tailrace ingest debezium``: turn Debezium's JSON into versions of a catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.cli.options import LogRoot
+from tailrace_server.units import parse_bytes, parse_seconds
+
+_INPUT = "How lines are read"
+_GROUPING = "How rows become versions"
+_RUNNING = "How it runs"
+
+ingest_app: Final = typer.Typer(
+    name="ingest", no_args_is_help=True, help="Turn a source's changes into versions of a catalog."
+)
+
+
+class NothingUsable(TailraceError):
+    """Not one line of the input could be used. The source's doing, or the wrong folder."""
+
+    code = "NOTHING_USABLE"
+
+
+@ingest_app.command("debezium")
+def debezium(
+    input: Annotated[
+        Path,
+        typer.Option("--input", metavar="DIR", help="Folder of files, one message a line."),
+    ],
+    log: LogRoot,
+    catalog: Annotated[
+        str, typer.Option("--catalog", metavar="NAME", help="Catalog to write; made if absent.")
+    ],
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow/--once",
+            help="Go on with files as they appear, or take those that are new and end.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            metavar="TABLE=COL,…",
+            help="Key columns of a table whose messages carry no key.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = None,
+    entity_type_from: Annotated[
+        str,
+        typer.Option(
+            "--entity-type-from",
+            metavar="FORM",
+            help="table, or schema.table for the long form.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = "table",
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Stop at a line that cannot be used, instead of setting it aside.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = False,
+    max_record_bytes: Annotated[
+        str,
+        typer.Option(
+            "--max-record-bytes",
+            metavar="BYTES",
+            help="Images of a row above this are set aside.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = "16MiB",
+    transaction_idle: Annotated[
+        str,
+        typer.Option(
+            "--transaction-idle",
+            metavar="SECONDS",
+            help="A transaction without END is complete when no row of it came for this long.",
+            rich_help_panel=_GROUPING,
+        ),
+    ] = "5s",
+    ordered_input: Annotated[
+        bool,
+        typer.Option(
+            "--ordered-input",
+            help="Files are one stream in commit order: a transaction ends where the next begins.",
+            rich_help_panel=_GROUPING,
+        ),
+    ] = False,
+    snapshot_rows: Annotated[
+        int,
+        typer.Option(
+            "--snapshot-rows",
+            min=1,
+            help="Snapshot rows in one version.",
+            rich_help_panel=_GROUPING,
+        ),
+    ] = 10_000,
+    publish_window: Annotated[
+        str,
+        typer.Option(
+            "--publish-window",
+            metavar="SECONDS",
+            help="Publish at most this often; 0 after each commit.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = "0",
+    small_batch_rows: Annotated[
+        int,
+        typer.Option(
+            "--small-batch-rows",
+            min=0,
+            help="Batches below this run in the driver, in one Spark job.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = 20_000,
+    batch_bytes: Annotated[
+        str,
+        typer.Option(
+            "--batch-bytes",
+            metavar="BYTES",
+            help="Input files of one batch, together.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = "256MiB",
+    master: Annotated[
+        str,
+        typer.Option("--master", metavar="URL", help="Spark master.", rich_help_panel=_RUNNING),
+    ] = "local[*]",
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Go on where another writer, or a lost checkpoint, left off.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_RUNNING),
+    ] = False,
+) -> int:
+    """Turn Debezium's JSON, one message a line, into versions of a catalog.
+
+    Each source transaction becomes one version. Run it again and it takes
+    only files that are new. Lines that cannot be used are set aside in the
+    catalog's quarantine folder with the reason.
+    """
+    from tailrace_server.pipeline.grouping import Rules
+    from tailrace_server.pipeline.progress import Reporter
+    from tailrace_server.pipeline.settings import IngestSettings
+    from tailrace_server.pipeline.sources.debezium import DebeziumOptions
+    from tailrace_server.pipeline.stream import ingest_debezium
+
+    settings = IngestSettings(
+        input=input.absolute(),
+        log=log.absolute(),
+        catalog=catalog,
+        follow=follow,
+        source=DebeziumOptions(
+            keys=dict(_key_columns(text) for text in key or ()),
+            long_entity_types=_is_long(entity_type_from),
+            max_record_bytes=_bytes("--max-record-bytes", max_record_bytes),
+        ),
+        rules=Rules(
+            idle_s=_seconds("--transaction-idle", transaction_idle), ordered_input=ordered_input
+        ),
+        snapshot_rows=snapshot_rows,
+        small_batch_rows=small_batch_rows,
+        batch_bytes=_bytes("--batch-bytes", batch_bytes),
+        publish_window_s=_seconds("--publish-window", publish_window),
+        strict=strict,
+        take_over=take_over,
+        master=master,
+    )
+    reporter = Reporter(quiet=quiet)
+    try:
+        outcome = ingest_debezium(settings, reporter)
+    finally:
+        reporter.finish()
+    counters = outcome.counters
+    quarantine = settings.log / catalog / "quarantine"
+    reporter.summary(counters, str(quarantine))
+    if not follow and counters.quarantined and not counters.rows:
+        raise NothingUsable(
+            f"none of {counters.lines - counters.ignored} lines in {input} could be used; "
+            f"{quarantine} holds them, each with its reason"
+        )
+    return 0 if outcome.signal is None else 128 + outcome.signal
+
+
+def _key_columns(text: str) -> tuple[str, tuple[str, ...]]:
+    table, _, columns = text.partition("=")
+    names = tuple(name.strip() for name in columns.split(","))
+    if not table.strip() or not all(names):
+        raise InvalidRequest(f"--key {text!r}: it reads TABLE=COLUMN or TABLE=COLUMN,COLUMN")
+    return table.strip(), names
+
+
+def _is_long(form: str) -> bool:
+    if form not in ("table", "schema.table"):
+        raise InvalidRequest(f"--entity-type-from {form!r}: choose table or schema.table")
+    return form == "schema.table"
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{option} {text!r}: {error}") from error
+
+
+def _bytes(option: str, text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{option} {text!r}: {error}") from error

@@ -1,0 +1,98 @@
+"""What we need to know of Spark's checkpoint: whose it is, how far it went, how large a batch is.
+
+Layout, of Spark's structured streaming::
+
+    <checkpoint>/metadata                {"id": "<query id>"}: read at start if there, else written
+                 offsets/<batch id>      written before the batch runs
+                 sources/0/<n>           a line "v1", then {"path", "timestamp", "batchId"} a file
+
+The query id is the writer's name in the log. We write it ourselves before the query starts, so that
+the log can be opened under it first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+from uuid import UUID, uuid4
+
+from tailrace.errors import LogUnreadable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Checkpoint:
+    """A folder that Spark keeps a query's progress in."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder; it may not exist yet."""
+        self.folder = folder
+
+    def query_id(self) -> str:
+        """Return the id of the query, made and kept on first use.
+
+        Raises:
+            LogUnreadable: The file is there and is not what Spark writes.
+        """
+        file = self.folder / "metadata"
+        try:
+            return str(UUID(json.loads(file.read_text())["id"]))
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogUnreadable(f"{file} is damaged: {error}; see --take-over") from error
+        query_id = str(uuid4())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside = self.folder / ".metadata.tmp"
+        with aside.open("w") as out:
+            out.write(json.dumps({"id": query_id}))
+            out.flush()
+            os.fsync(out.fileno())
+        aside.rename(file)
+        return query_id
+
+    def last_batch(self) -> int:
+        """Return the last batch id that Spark has planned; -1 for none."""
+        return max(
+            (int(name) for name in _names(self.folder / "offsets") if name.isdigit()), default=-1
+        )
+
+    def set_aside(self) -> None:
+        """Move the folder out of the way, under a name that is kept."""
+        number = 1
+        while (moved := self.folder.with_name(f"{self.folder.name}-{number}")).exists():
+            number += 1
+        self.folder.rename(moved)
+
+    def batch_bytes(self, batch_id: int) -> int | None:
+        """Return the size of a batch's input, from the files that Spark noted for it.
+
+        None where it cannot be told: Spark keeps another format, or files are not on this machine.
+        """
+        sources = self.folder / "sources" / "0"
+        for name in (f"{batch_id}", f"{batch_id}.compact"):
+            try:
+                lines = (sources / name).read_text().splitlines()
+                entries = [json.loads(line) for line in lines[1:]]
+                paths = [local_path(e["path"]) for e in entries if e["batchId"] == batch_id]
+                return sum(os.stat(path).st_size for path in paths)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, KeyError, TypeError):
+                return None
+        return None
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a ``file:`` URI as Spark writes it, percent-encoded."""
+    return unquote(urlsplit(uri).path) if uri.startswith("file:") else unquote(uri)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

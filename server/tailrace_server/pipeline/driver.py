@@ -1,0 +1,403 @@
+"""The driver's side of an ingest: one batch after the other becomes a commit, and idle time too.
+
+::
+
+    lines ─▶ decode ─▶ tallies ─▶ group ─▶ records ─▶ segment ─┐
+              │                     └─▶ open: pending files ───┼─▶ entry ─▶ publication
+              └─▶ quarantine file                              │
+                  source positions ────────────────────────────┘
+
+Everything before the entry can be done again and gives the same; the entry is the one step that
+counts. A batch whose (writer, batch id) the log knows has happened and is passed over.
+
+A *flush* is a commit without input: the idle time of an open transaction has ended, or the input.
+It is keyed (writer, last batch id, k) with k from 1.
+
+Not thread-safe by itself; `lock` is held by whoever calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.errors import TailraceError
+from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.changes import (
+    CHANGE,
+    QUARANTINED,
+    SNAPSHOT,
+    SPLIT,
+    Change,
+    to_batch,
+)
+from tailrace_server.pipeline.closed import ClosedTransactions
+from tailrace_server.pipeline.columns import ColumnInference, Sighting, evolve, known_columns
+from tailrace_server.pipeline.grouping import Plan, Tally, cut_snapshots, group, next_idle, tally
+from tailrace_server.pipeline.pending import (
+    is_tallies,
+    read_pending,
+    rows_of,
+    tallies_from,
+    tallies_table,
+    write_pending,
+)
+from tailrace_server.pipeline.progress import Counters
+from tailrace_server.pipeline.quarantine import write_quarantine
+from tailrace_server.pipeline.records import RecordBuilder
+from tailrace_server.wal.segment import SegmentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tailrace.schema import Schema
+    from tailrace_server.pipeline.grouping import Cut
+    from tailrace_server.pipeline.settings import IngestSettings
+    from tailrace_server.wal.segment import SegmentReceipt
+    from tailrace_server.wal.writer import CatalogWriter, CommitReceipt, PendingSegment
+
+ROWS_PER_WRITE = 8_192
+"""Records that are collected before they go to the segment."""
+
+
+class LineRefused(TailraceError):
+    """A line cannot be used and ``--strict`` was given. The source's doing; nothing of its batch was kept."""
+
+    code = "LINE_REFUSED"
+
+    def __init__(self, file: str, line: int, reason: str) -> None:
+        """Keep where the line stands and why it was refused."""
+        super().__init__(f"{file} line {line}: {reason}; without --strict it goes to quarantine")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return file, line and reason."""
+        return {"file": self.file, "line": str(self.line), "reason": self.reason}
+
+
+class Written(NamedTuple):
+    """What the transactions of a plan were written to."""
+
+    segments: list[SegmentReceipt]
+    sightings: list[Sighting]
+    """Columns seen, by version relative to the commit."""
+    pending: list[PendingSegment]
+    """Rows files that the batch adds."""
+
+
+class Input(NamedTuple):
+    """What is known of a batch without its rows."""
+
+    tallies: dict[str, Tally]
+    """Snapshot rows by split."""
+    splits: list[Change]
+    quarantined: list[Change]
+    skipped: int = 0
+    """Lines that an earlier writer had consumed."""
+
+
+class Decision(NamedTuple):
+    """What becomes of a batch or a flush."""
+
+    plan: Plan
+    cuts: list[Cut]
+    """Where its snapshot rows belong."""
+    arrived: frozenset[str]
+    """Keys of the transactions that rows of the batch belong to."""
+
+
+class Driver:
+    """Commits batches and flushes to one catalog; keeps what is open between them."""
+
+    def __init__(self, writer: CatalogWriter, settings: IngestSettings) -> None:
+        """Go on from what the log says: open transactions, closed ids, columns.
+
+        Raises:
+            LogCorrupted: A pending file or a lead is damaged.
+        """
+        self.lock = threading.RLock()
+        self.counters = Counters()
+        self.writer = writer
+        self._settings = settings
+        writer.log.refresh()
+        state = writer.state
+        self._schema: Schema = writer.log.view.schema_of(state.last_version)
+        self._closed = ClosedTransactions.read(writer.path, writer.log.view)
+        self._open: dict[str, Tally] = {}
+        self._rows_files: dict[str, PendingSegment] = {}
+        self._tallies_file: PendingSegment | None = None
+        self._adopt_pending(state.pending)
+        self._publish_due: float | None = None
+        self._note_versions()
+
+    # What the stream asks and tells.
+
+    @property
+    def last_batch(self) -> int:
+        """The last batch of this writer that the log knows; -1 for none."""
+        return self.writer.state.writers[self.writer.writer].batch_id
+
+    @property
+    def schema(self) -> Schema:
+        """The newest schema of the catalog."""
+        return self._schema
+
+    @property
+    def open_tallies(self) -> Mapping[str, Tally]:
+        """The transactions that are open."""
+        return self._open
+
+    def consumed(self, file: str) -> int:
+        """Return how many lines of a file the log holds already.
+
+        Spark gives a file to one batch only, so there are none unless another writer read it: one
+        whose checkpoint was lost, or that this one has taken over from.
+        """
+        return int(self.writer.state.source_positions.get(f"file:{file}", 0))
+
+    def rows_files(self, keys: Iterable[str]) -> list[PendingSegment]:
+        """Return the pending files that hold rows of some open transactions."""
+        wanted = {path for key in keys if key in self._open for path in self._open[key].segments}
+        return [file for path, file in self._rows_files.items() if path in wanted]
+
+    def batch(self, batch_id: int, changes: Sequence[Change], skipped: int = 0) -> None:
+        """Commit a batch whose rows are here. A batch that the log knows is passed over."""
+        if batch_id <= self.last_batch:
+            return
+        given = Input(
+            tallies=tally(changes, time.monotonic()),
+            splits=[change for change in changes if change.kind == SPLIT],
+            quarantined=[change for change in changes if change.kind == QUARANTINED],
+            skipped=skipped,
+        )
+        decision = self.decide(batch_id, given)
+        rows = _recut((change for change in changes if change.kind == CHANGE), decision.cuts)
+        self.commit(batch_id, 0, given, decision, self._write(batch_id, 0, decision.plan, rows))
+
+    def decide(self, batch_id: int, given: Input) -> Decision:
+        """Decide what becomes of a batch.
+
+        Raises:
+            LineRefused: A line cannot be used, and the settings are strict.
+        """
+        if self._settings.strict and given.quarantined:
+            first = min(given.quarantined, key=lambda change: change.place)
+            before = _lines_before(given.splits).get((first.file or "", first.block or 0), 0)
+            raise LineRefused(first.file or "", before + (first.line or 0), first.reason or "")
+        batch = f"{self.writer.writer}-{batch_id}"
+        tallies, cuts = cut_snapshots(given.tallies, self._settings.snapshot_rows, batch)
+        arrived = frozenset(key for key, t in tallies.items() if t.rows)
+        return Decision(self._group(tallies), cuts, arrived)
+
+    def flush(self, *, ended: bool = False) -> bool:
+        """Commit what idle time, or the end of the input, completes; return whether there was any."""
+        plan = self._group({}, ended=ended)
+        if not plan.released and len(plan.open) == len(self._open):
+            return False
+        last = self.writer.state.writers[self.writer.writer]
+        batch_id, k = last.batch_id, last.k + 1
+        written = self._write(batch_id, k, plan, ())
+        self.commit(batch_id, k, Input({}, [], []), Decision(plan, [], frozenset()), written)
+        return True
+
+    def next_flush(self) -> float | None:
+        """Return when a flush may have something to do, by the monotonic clock; None for never."""
+        return next_idle(self._open.values(), self._settings.rules)
+
+    def publish(self, *, force: bool = False) -> None:
+        """Publish what is committed, if the publish window has passed or must not be waited for."""
+        if self._publish_due is None or not (force or time.monotonic() >= self._publish_due):
+            return
+        reach("pipeline.before_publish")
+        self.writer.publish()
+        self._publish_due = None
+        self._note_versions()
+
+    # From here on, what a commit consists of.
+
+    def commit(
+        self, batch_id: int, k: int, given: Input, decision: Decision, written: Written
+    ) -> None:
+        """Make a decision durable, take over what follows from it, and publish.
+
+        Raises:
+            WriterFenced: Another writer holds the catalog.
+            LogFull: No room.
+        """
+        if given.quarantined:
+            write_quarantine(
+                self.writer.path / "quarantine",
+                f"{self.writer.writer}-{batch_id:020}",
+                given.quarantined,
+                _lines_before(given.splits),
+            )
+        left_open, rows_files, tallies_file = self._pending_after(
+            batch_id, k, decision, written.pending
+        )
+        schemas = evolve(self._schema, written.sightings)
+        reach("pipeline.before_commit")
+        receipt = self.writer.commit(
+            batch_id=batch_id,
+            k=k,
+            segments=written.segments,
+            pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
+            source_positions=_positions(given.splits),
+            schema_changes=schemas,
+        )
+        reach("pipeline.after_commit")
+        self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
+        if schemas:
+            self._schema = schemas[-1][1]
+        self._close(receipt, decision.plan)
+        self._count(given, decision.plan, written)
+        if self._publish_due is None:
+            self._publish_due = time.monotonic() + self._settings.publish_window_s
+        self.publish()
+
+    def _group(self, tallies: Mapping[str, Tally], *, ended: bool = False) -> Plan:
+        return group(
+            tallies,
+            self._open,
+            self._closed.versions,
+            self._settings.rules,
+            now=time.monotonic(),
+            ended=ended,
+        )
+
+    def _write(self, batch_id: int, k: int, plan: Plan, rows: Iterable[Change]) -> Written:
+        """Write the records of what is released and the rows of what stays open, all in this process."""
+        parts: dict[str, list[Change]] = {released.tally.key: [] for released in plan.released}
+        left: list[Change] = []
+        for change in itertools.chain(self._pending_rows(parts), rows):
+            held = parts.get(change.transaction or "")
+            (left if held is None else held).append(change)
+        sightings: list[Sighting] = []
+        segments: list[SegmentReceipt] = []
+        if plan.released:
+            columns = ColumnInference(known_columns(self._schema))
+            builder = RecordBuilder(columns)
+            with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
+                for released in plan.released:
+                    builder.add(released, parts.pop(released.tally.key))
+                    if builder.rows >= ROWS_PER_WRITE:
+                        segment.write(builder.take())
+                segment.write(builder.take())
+                segments.append(segment.close())
+            sightings = columns.sightings
+        pending = []
+        if left:
+            path = self._pending_path(batch_id, f"{k}-rows")
+            pending.append(write_pending(path, to_batch(left)))
+        return Written(segments, sightings, pending)
+
+    def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
+        """Yield the rows that earlier batches left open of transactions that are released now."""
+        wanted = [key for key in keys if key in self._open]
+        for file in self.rows_files(wanted):
+            held = [key for key in wanted if file.path in self._open[key].segments]
+            yield from rows_of(read_pending(self.writer.path, file), held)
+
+    def _pending_path(self, batch_id: int, name: str) -> Path:
+        return self.writer.segment_path(batch_id, f"pending-{name}")
+
+    def _adopt_pending(self, files: Iterable[PendingSegment]) -> None:
+        """Take over what the newest entry says is open; its idle time begins now."""
+        now = time.monotonic()
+        for file in files:
+            table = read_pending(self.writer.path, file)
+            if is_tallies(table):
+                self._tallies_file = file
+                self._open = tallies_from(table, now)
+            else:
+                self._rows_files[file.path] = file
+
+    def _pending_after(
+        self, batch_id: int, k: int, decision: Decision, added: Sequence[PendingSegment]
+    ) -> tuple[dict[str, Tally], dict[str, PendingSegment], PendingSegment | None]:
+        """Return what is open after a commit, and the files that hold it."""
+        paths = tuple(file.path for file in added)
+        left_open = {
+            key: replace(t, segments=t.segments + paths) if key in decision.arrived else t
+            for key, t in decision.plan.open.items()
+        }
+        named = {path for t in left_open.values() for path in t.segments}
+        rows_files = self._rows_files | {file.path: file for file in added}
+        rows_files = {path: file for path, file in rows_files.items() if path in named}
+        if not left_open:
+            return left_open, rows_files, None
+        if left_open == self._open and self._tallies_file is not None:
+            return left_open, rows_files, self._tallies_file
+        path = self._pending_path(batch_id, f"{k}-tallies")
+        return left_open, rows_files, write_pending(path, tallies_table(left_open.values()))
+
+    def _close(self, receipt: CommitReceipt, plan: Plan) -> None:
+        """Remember the transactions that have become versions."""
+        for place, released in enumerate(plan.released):
+            transaction_id = released.tally.transaction_id
+            if transaction_id is not None and released.late_of is None:
+                assert receipt.first_version is not None
+                self._closed.add(transaction_id, receipt.first_version + place)
+
+    def _count(self, given: Input, plan: Plan, written: Written) -> None:
+        counters = self.counters
+        counters.lines += sum(split.line or 0 for split in given.splits)
+        counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
+        counters.skipped += given.skipped
+        counters.rows += sum(t.rows for t in given.tallies.values())
+        counters.quarantined += len(given.quarantined)
+        counters.versions += len(plan.released)
+        counters.records += sum(segment.rows for segment in written.segments)
+        counters.late += sum(released.late_of is not None for released in plan.released)
+        newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]
+        if newest:
+            counters.newest_us = max(*newest, counters.newest_us or 0)
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        state = self.writer.state
+        self.counters.pending = len(self._open)
+        self.counters.committed = state.last_version
+        self.counters.published = state.published
+
+
+def _recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
+    """Give snapshot rows the key of the version that they belong to, and their number in all splits."""
+    by_split: dict[str, list[Cut]] = {}
+    for cut in cuts:
+        by_split.setdefault(cut.split_key, []).append(cut)
+    for change in changes:
+        key = change.transaction or ""
+        if not key.startswith(SNAPSHOT):
+            yield change
+            continue
+        for cut in by_split[key]:
+            if cut.start <= change.total_order < cut.stop:
+                order = cut.offset + change.total_order
+                yield change._replace(transaction=cut.key, total_order=order)
+                break
+
+
+def _lines_before(splits: Iterable[Change]) -> dict[tuple[str, int], int]:
+    """Return (file, block) → lines of the file before the block."""
+    before: dict[tuple[str, int], int] = {}
+    lines: dict[str, int] = {}
+    for split in sorted(splits, key=lambda change: (change.file or "", change.block or 0)):
+        file = split.file or ""
+        before[file, split.block or 0] = lines.get(file, 0)
+        lines[file] = lines.get(file, 0) + (split.line or 0)
+    return before
+
+
+def _positions(splits: Iterable[Change]) -> dict[str, int | str]:
+    """Return the source positions that a batch advances: lines consumed of each file."""
+    lines: dict[str, int | str] = {}
+    for split in splits:
+        name = f"file:{split.file}"
+        lines[name] = int(lines.get(name, 0)) + (split.line or 0)
+    return lines

@@ -1,0 +1,122 @@
+"""What an ingest has done so far, counted; and how it is told to the person who waits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+_INTERVAL_S: Final = 5.0
+"""Between two lines where nobody sees a line change in place."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since the ingest began."""
+
+    lines: int = 0
+    """Read, whatever they held."""
+    rows: int = 0
+    """Changes among them."""
+    ignored: int = 0
+    """Blank lines, nulls and tombstones."""
+    skipped: int = 0
+    """Lines that an earlier run had consumed; only after a take-over."""
+    quarantined: int = 0
+    versions: int = 0
+    """Transactions committed."""
+    records: int = 0
+    """Committed, leads included."""
+    late: int = 0
+    """Versions made of rows that came after their transaction had been closed."""
+    pending: int = 0
+    """Transactions open now."""
+    committed: int = 0
+    """Newest version committed."""
+    published: int = 0
+    """Newest version published."""
+    newest_us: int | None = None
+    """Latest source timestamp of a committed row."""
+
+    def lag_s(self, now_us: int) -> float | None:
+        """Return how far the newest committed row lies behind the clock."""
+        return None if self.newest_us is None else max(0.0, (now_us - self.newest_us) / 1e6)
+
+
+class Reporter:
+    """Tells of the progress on stderr: one line in place on a terminal, else a line now and then."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Begin; nothing is written yet."""
+        from rich.console import Console
+
+        self._console: Console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._status: Status | None = None
+        self._started = time.monotonic()
+        self._told = self._started
+        self._told_rows = 0
+
+    def note(self, message: str) -> None:
+        """Write a line."""
+        from rich.markup import escape
+
+        self._console.print(f"[bright_black]·[/] {escape(message)}", soft_wrap=True)
+
+    def wait(self, message: str) -> None:
+        """Show what is waited for, where a line can change in place."""
+        if self._console.is_terminal:
+            if self._status is None:
+                self._status = self._console.status(message)
+                self._status.start()
+            else:
+                self._status.update(message)
+
+    def progress(self, counters: Counters) -> None:
+        """Tell how far it is, if there is news and it is time."""
+        now = time.monotonic()
+        if self._console.is_terminal:
+            self.wait(self._line(counters, now))
+        elif now - self._told >= _INTERVAL_S and counters.lines != self._told_rows:
+            self._told, self._told_rows = now, counters.lines
+            self.note(self._line(counters, now))
+
+    def finish(self) -> None:
+        """Take the changing line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def summary(self, counters: Counters, quarantine: str) -> None:
+        """Tell what was done."""
+        self.finish()
+        elapsed = time.monotonic() - self._started
+        self.note(
+            f"{counters.versions:,} versions of {counters.rows:,} rows from {counters.lines:,} lines "
+            f"in {elapsed:.1f} s; committed {counters.committed}, published {counters.published}"
+        )
+        if counters.ignored:
+            self.note(f"{counters.ignored:,} lines blank, null or tombstones")
+        if counters.skipped:
+            self.note(f"{counters.skipped:,} lines skipped: an earlier run had consumed them")
+        if counters.late:
+            self.note(
+                f"{counters.late:,} versions of rows that came after their transaction had closed"
+            )
+        if counters.pending:
+            self.note(f"{counters.pending:,} transactions are open and wait for the next run")
+        if counters.quarantined:
+            self.note(f"{counters.quarantined:,} lines could not be used: {quarantine}")
+
+    def _line(self, counters: Counters, now: float) -> str:
+        rate = counters.rows / max(now - self._started, 1e-3)
+        lag = counters.lag_s(time.time_ns() // 1_000)
+        behind = "" if lag is None else f", {lag:,.1f} s behind the source"
+        waiting = f", {counters.pending:,} open" if counters.pending else ""
+        return (
+            f"{counters.rows:,} rows, {counters.versions:,} versions, {rate:,.0f} rows/s"
+            f"{behind}{waiting}"
+        )

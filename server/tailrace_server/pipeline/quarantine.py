@@ -1,0 +1,61 @@
+"""Lines that could not be used: one file for each batch, one JSON object for each line.
+
+``<catalog>/quarantine/<writer>-<batch id>.jsonl``::
+
+    {"file": "shop.order-00001.json", "line": 17, "reason": "no key: …", "raw": "…"}
+
+``raw`` is the line as it was; one that is not UTF-8 stands in ``raw_base64`` instead. A batch that
+is tried again writes the same lines under the same name.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from tailrace_server.pipeline.changes import Change
+
+
+def write_quarantine(
+    folder: Path, name: str, lines: Iterable[Change], blocks: Mapping[tuple[str, int], int]
+) -> Path:
+    """Write the quarantined lines of a batch and make them durable.
+
+    Args:
+        folder: The catalog's quarantine folder.
+        name: Of the file, without its ending.
+        lines: QUARANTINED changes.
+        blocks: (file, block) → lines of the file before the block.
+    """
+    folder.mkdir(exist_ok=True)
+    final = folder / f"{name}.jsonl"
+    aside = folder / f".{name}.tmp"
+    ordered = sorted(lines, key=lambda change: change.place)
+    with aside.open("wb") as file:
+        for change in ordered:
+            assert change.file is not None
+            assert change.block is not None
+            assert change.line is not None
+            before = blocks.get((change.file, change.block), 0)
+            file.write(_line(change, before + change.line))
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(final)
+    return final
+
+
+def _line(change: Change, number: int) -> bytes:
+    raw = change.raw or b""
+    try:
+        text = {"raw": raw.decode()}
+    except UnicodeDecodeError:
+        text = {"raw_base64": base64.b64encode(raw).decode()}
+    body = {"file": change.file, "line": number, "reason": change.reason, **text}
+    return orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)

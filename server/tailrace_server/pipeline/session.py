@@ -1,0 +1,96 @@
+"""Spark sessions as this project needs them: quiet, without a web page, quick to start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tailrace_server.pipeline.java import ensure_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+_QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Two seconds less to start a JVM; a long run wants neither (docs/ingest.md)."""
+
+CONF: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A checkpoint of local files is renamed into place; Hadoop's other way costs 70 ms a batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Partitions are laid out by us, by whole transactions; Spark may not merge them.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.pyspark.jvmStacktrace.enabled": "false",
+}
+
+
+@contextmanager
+def spark_session(
+    name: str,
+    *,
+    master: str = "local[*]",
+    quick: bool = True,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """Start a session, and stop it at the end.
+
+    What the JVM says goes to a temporary file, whose end is shown if the session cannot start.
+
+    Args:
+        name: The application's name.
+        master: Where Spark runs; ``local[*]`` uses this machine's cores.
+        quick: Start fast rather than run fast for hours.
+        conf: Settings on top of ours.
+
+    Raises:
+        JavaMissing: There is no Java to run Spark on.
+        RuntimeError: The JVM did not start; with what it said last.
+    """
+    ensure_java()
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
+    builder = (
+        SparkSession.builder.appName(name)
+        .master(master)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"{options} {_QUICK_START}" if quick else options)
+        .config(map={**CONF, **(conf or {})})
+    )
+    with tempfile.TemporaryFile(prefix="tailrace-spark-") as said:
+        try:
+            with _stderr_into(said.fileno()):
+                session = builder.getOrCreate()
+        except Exception as error:
+            said.seek(0)
+            last = said.read().decode(errors="replace").strip()[-2_000:]
+            raise RuntimeError(f"Spark did not start: {error}; {last}") from error
+        try:
+            yield session
+        finally:
+            session.stop()
+
+
+@contextmanager
+def _stderr_into(target: int) -> Iterator[None]:
+    """Give child processes started meanwhile another standard error."""
+    kept = os.dup(2)
+    os.dup2(target, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,242 @@
+"""The Spark stream of an ingest: files as they appear, batch by batch, to the driver.
+
+Spark notes which files belong to which batch in a checkpoint under ``<catalog>/ingest``, before the
+batch runs, and runs the same batch again until its body returns. The body's commit carries the
+batch id, so a repeat changes nothing. The checkpoint's query id is the writer's name in the log: if
+the checkpoint is lost the name is another one, and the log refuses it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.errors import InvalidRequest, LogUnreadable, UnknownWriter
+from tailrace_server.pipeline.checkpoint import Checkpoint
+from tailrace_server.pipeline.driver import Driver
+from tailrace_server.pipeline.lines import decode_lines
+from tailrace_server.pipeline.session import spark_session
+from tailrace_server.wal.writer import CatalogWriter, LogWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tailrace_server.pipeline.progress import Counters, Reporter
+    from tailrace_server.pipeline.settings import IngestSettings
+
+CHECKPOINT: Final = "ingest/debezium"
+"""Where the checkpoint lives, below the catalog."""
+
+_BYTES_PER_ROW: Final = 400
+"""What a line is taken to have at least, to tell small batches from their files' sizes."""
+_WAIT_MAX_S: Final = 0.1
+"""How long the main thread waits before it looks at the query and the clock again."""
+
+
+class Outcome(NamedTuple):
+    """How an ingest ended."""
+
+    counters: Counters
+    signal: int | None
+    """The signal that ended it; None where the input did."""
+
+
+def ingest_debezium(settings: IngestSettings, reporter: Reporter) -> Outcome:
+    """Run an ingest to its end: that of the input, or with ``follow`` SIGINT or SIGTERM.
+
+    Raises:
+        InvalidRequest: The input is not a folder that can be read.
+        UnknownWriter: The log belongs to another writer, or the checkpoint is lost.
+        LineRefused: A line cannot be used, and the settings are strict.
+        WriterFenced: A newer writer holds the catalog.
+        JavaMissing: There is no Java to run Spark on.
+    """
+    _check_input(settings)
+    LogWriter.create_catalog(settings.log, settings.catalog)
+    checkpoint = Checkpoint(settings.log / settings.catalog / CHECKPOINT)
+    with _open_writer(settings, checkpoint) as writer:
+        driver = Driver(writer, settings)
+        reporter.wait("starting Spark …")
+        with (
+            _stop_signals() as stopping,
+            spark_session(f"tailrace ingest {settings.catalog}", master=settings.master) as spark,
+        ):
+            Ingest(spark, driver, checkpoint, settings, reporter).run(stopping)
+    return Outcome(driver.counters, stopping.signal)
+
+
+class Ingest:
+    """A running query, and the clockwork beside it: idle flushes, publications, progress."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        driver: Driver,
+        checkpoint: Checkpoint,
+        settings: IngestSettings,
+        reporter: Reporter,
+    ) -> None:
+        """Prepare; `run` starts it."""
+        self._spark = spark
+        self._driver = driver
+        self._checkpoint = checkpoint
+        self._settings = settings
+        self._reporter = reporter
+        self._failure: BaseException | None = None
+
+    def run(self, stopping: Stopping) -> None:
+        """Run until the input ends, or ``stopping`` is set."""
+        query = self._start()
+        try:
+            self._watch(query, stopping)
+        finally:
+            query.stop()
+        with self._driver.lock:
+            if not self._settings.follow and not stopping.is_set():
+                self._driver.flush(ended=True)
+            self._driver.publish(force=True)
+
+    def _start(self) -> StreamingQuery:
+        settings = self._settings
+        lines = (
+            self._spark.readStream.format("text")
+            .option("recursiveFileLookup", "true")
+            # Spark would pass over files that are older than the newest by this much.
+            .option("maxFileAge", "36500d")
+            .option("maxBytesPerTrigger", str(settings.batch_bytes))
+            .load(str(settings.input))
+            .selectExpr(
+                "cast(value as binary) as value",
+                "_metadata.file_path as file",
+                "_metadata.file_block_start as block",
+                "unix_micros(_metadata.file_modification_time) as modified_us",
+            )
+        )
+        writer = (
+            lines.writeStream.queryName(f"tailrace-{settings.catalog}")
+            .option("checkpointLocation", str(self._checkpoint.folder))
+            .foreachBatch(self._body)
+        )
+        return (writer if settings.follow else writer.trigger(availableNow=True)).start()
+
+    def _body(self, lines: DataFrame, batch_id: int) -> None:
+        """Handle a batch; runs in a thread of the gateway. What it raises ends the query."""
+        try:
+            with self._driver.lock:
+                if batch_id > self._driver.last_batch:
+                    self._commit(lines, batch_id)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _commit(self, lines: DataFrame, batch_id: int) -> None:
+        settings = self._settings
+        decoded = decode_lines(
+            lines.toArrow(), str(settings.input), settings.source, self._driver.consumed
+        )
+        self._driver.batch(batch_id, decoded.changes, decoded.skipped)
+
+    def _watch(self, query: StreamingQuery, stopping: Stopping) -> None:
+        while not stopping.is_set():
+            if not query.isActive:
+                break
+            stopping.wait(self._wait_s())
+            if self._settings.follow and self._driver.lock.acquire(blocking=False):
+                try:
+                    self._tick()
+                finally:
+                    self._driver.lock.release()
+            self._reporter.progress(self._driver.counters)
+        if self._failure is not None:
+            raise self._failure
+        error = query.exception()
+        if error is not None and not stopping.is_set():
+            raise error
+
+    def _tick(self) -> None:
+        due = self._driver.next_flush()
+        if due is not None and time.monotonic() >= due:
+            self._driver.flush()
+        self._driver.publish()
+
+    def _wait_s(self) -> float:
+        due = self._driver.next_flush()
+        if due is None:
+            return _WAIT_MAX_S
+        return min(max(due - time.monotonic(), 0.005), _WAIT_MAX_S)
+
+
+def _check_input(settings: IngestSettings) -> None:
+    if not settings.input.is_dir():
+        raise InvalidRequest(f"--input {settings.input}: there is no such folder")
+    try:
+        next(iter(settings.input.iterdir()), None)
+    except OSError as error:
+        raise InvalidRequest(f"--input {settings.input}: {error.strerror}") from error
+
+
+def _open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWriter:
+    """Open the catalog under the checkpoint's name; refuse a checkpoint that is not the log's."""
+    advice = (
+        f"the checkpoint in {checkpoint.folder} is new or lost, and reading the input from its beginning "
+        "would double what the log holds; --take-over goes on: lines that the log holds are skipped"
+    )
+    if settings.take_over:
+        _set_aside_stale(settings, checkpoint)
+    writer_id = checkpoint.query_id()
+    try:
+        writer = CatalogWriter.open(
+            settings.log, settings.catalog, writer=writer_id, take_over=settings.take_over
+        )
+    except UnknownWriter as error:
+        raise UnknownWriter(error.writer, error.known, advice) from None
+    if checkpoint.last_batch() < writer.state.writers[writer_id].batch_id:
+        raise UnknownWriter(writer_id, sorted(writer.state.writers), advice)
+    return writer
+
+
+def _set_aside_stale(settings: IngestSettings, checkpoint: Checkpoint) -> None:
+    """With leave to take over, begin a new checkpoint where the old one has lost its batches."""
+    from tailrace_server.wal.commit_log import CommitLog
+
+    try:
+        writer_id = checkpoint.query_id()
+    except LogUnreadable:
+        checkpoint.set_aside()
+        return
+    known = CommitLog.open(settings.log / settings.catalog).state.writers.get(writer_id)
+    if known is not None and checkpoint.last_batch() < known.batch_id:
+        checkpoint.set_aside()
+
+
+class Stopping(threading.Event):
+    """Set when the ingest is to end; knows the signal that said so."""
+
+    signal: int | None = None
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Stopping]:
+    """Turn SIGINT and SIGTERM into an event; where signals are not ours, only the event is left."""
+    stopping = Stopping()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.signal = number
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
