@@ -35,7 +35,9 @@ from tailrace_server.clock import SystemClock
 from tailrace_server.failpoints import reach
 from tailrace_server.wal import documents
 from tailrace_server.wal.catalog_folder import SYSTEM_CATALOG, create_folder, list_catalogs
+from tailrace_server.wal.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.compaction import Compaction, compact
 from tailrace_server.wal.documents import (
     ENTRIES,
     FORMAT_VERSION,
@@ -50,8 +52,9 @@ from tailrace_server.wal.documents import (
     SchemaDocument,
     SegmentDocument,
 )
-from tailrace_server.wal.maintenance import write_checkpoint_if_due
+from tailrace_server.wal.maintenance import Maintenance
 from tailrace_server.wal.objects import create, object_name, os_errors, read_bytes, sync_folder
+from tailrace_server.wal.retention import trim
 from tailrace_server.wal.state import BatchKey, LogState
 from tailrace_server.wal.table import (
     BATCH_FIELDS,
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.clock import Clock
     from tailrace_server.wal.segment import SegmentReceipt
@@ -101,6 +105,7 @@ class CatalogWriter:
         self.writer = writer
         self._log = log
         self._clock = clock
+        self._maintenance = Maintenance(log.path, clock)
 
     @classmethod
     def open(
@@ -275,10 +280,20 @@ class CatalogWriter:
             write_checkpoint_if_due(self._log, self._clock.now())
         except LogFull as error:
             _log.warning("no checkpoint", catalog=state.name, error=str(error))
+        self._maintenance.look(state)
         return publication
 
+    def compact(self) -> Compaction | None:
+        """Compact small neighbouring segments now; None when there are none. See compaction.py."""
+        return compact(self.path, self._clock.now())
+
+    def trim(self, *, before: int) -> Position:
+        """Let go of all versions below ``before``; return the oldest position kept. See retention.py."""
+        return trim(self.path, before, self._clock.now())
+
     def close(self) -> None:
-        """Let go; nothing needs to be written."""
+        """Wait for work in the background; nothing needs to be written."""
+        self._maintenance.close()
 
     def _open_epoch(self, run_id: str, *, take_over: bool) -> None:
         while True:

@@ -133,7 +133,7 @@ class CommitLog:
     def _follow_checkpoints(self) -> None:
         """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
         number, newest = self.state.checkpoint, None
-        while (header := self._checkpoint_header(number + 1)) is not None:
+        while (header := self.checkpoint_header(number + 1)) is not None:
             number, newest = header.number, header
         if newest is None:
             return
@@ -151,7 +151,7 @@ class CommitLog:
                 self.state.checkpoint_crc = crc
                 self.state.removed = dict(body.removed) | self.state.removed
 
-    def _checkpoint_header(self, number: int) -> CheckpointHeader | None:
+    def checkpoint_header(self, number: int) -> CheckpointHeader | None:
         """Return a checkpoint's header without reading the rest; the checksum is checked when it is used."""
         path = f"{CHECKPOINTS}/{object_name(number)}"
         data = read_bytes(self.path / path, _HEADER_BYTES_MAX)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from tailrace.position import Position
     from tailrace_server.clock import Clock
+    from tailrace_server.wal.compaction import Compaction
     from tailrace_server.wal.state import LogState
 
 _COLUMNS = (
@@ -212,6 +214,14 @@ class LogWriter:
     def publish(self) -> Publication | None:
         """Release everything committed to readers; None when there is nothing new. Errors as ``commit``."""
         return self._writer.publish()
+
+    def compact(self) -> Compaction | None:
+        """Compact small neighbouring segments now; None when there are none. See compaction.py."""
+        return self._writer.compact()
+
+    def trim(self, *, before: int) -> Position:
+        """Let go of all versions below ``before``; return the oldest position kept. See retention.py."""
+        return self._writer.trim(before=before)
 
     def close(self) -> None:
         """Let go; what is not committed is forgotten."""

@@ -1,54 +1,62 @@
-"""Checkpoints: when one is due, and how it is made.
+"""Upkeep beside a writer: compaction by its rule, then deletion of what is no longer named.
 
-A checkpoint is due when the entries since the last one number at least 256 and at least an eighth of the rows of its
-tables (batches and commits). So opening reads a bounded share of a log one entry at a time, and all checkpoints
-together write a bounded multiple of the newest one.
+It runs in a thread of its own on a log of its own, pausing after each batch, so that the writer's commits wait for the
+interpreter a fraction of a millisecond at most. A failure is logged and tried again when the rule next asks: a
+log without compaction is slower, not wrong.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.wal import documents
-from tailrace_server.wal.documents import CHECKPOINTS
-from tailrace_server.wal.objects import create, object_name
+import structlog
+
+from tailrace.errors import TailraceError
+from tailrace_server.wal.compaction import DUE_SEGMENTS, compact, is_due
+from tailrace_server.wal.retention import delete_unnamed
 
 if TYPE_CHECKING:
-    from tailrace_server.wal.commit_log import CommitLog
+    from pathlib import Path
 
-CHECKPOINT_ENTRIES_MIN: Final = 256
-"""Entries since the last checkpoint before another is due."""
+    from tailrace_server.clock import Clock
+    from tailrace_server.wal.state import LogState
 
-CHECKPOINT_SHARE: Final = 8
-"""… and at least one of this many rows of its tables."""
-
-
-def checkpoint_is_due(log: CommitLog) -> bool:
-    """Return whether the rule at the head of this file asks for a checkpoint."""
-    state = log.state
-    entries = state.last_entry - state.checkpoint_entry
-    rows = len(state.batches) + len(state.commits)
-    return entries >= max(CHECKPOINT_ENTRIES_MIN, rows // CHECKPOINT_SHARE)
+_PAUSE_S: Final = 0.001
+_log = structlog.get_logger("tailrace.wal")
 
 
-def write_checkpoint_if_due(log: CommitLog, now: int) -> bool:
-    """Write a checkpoint if one is due; return whether it was written."""
-    return checkpoint_is_due(log) and write_checkpoint(log, now)
+class Maintenance:
+    """Starts upkeep when a writer's log is due for it, at most one at a time."""
 
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Bind to a catalog's folder."""
+        self._path = path
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        self._next_look = 0
 
-def write_checkpoint(log: CommitLog, now: int) -> bool:
-    """Write checkpoint k + 1 of a log's state as it is; False when another took the number.
+    def look(self, state: LogState) -> None:
+        """Start upkeep if it is due; cheap when it is not."""
+        if len(state.batches.segments) < self._next_look:
+            return
+        self._next_look = len(state.batches.segments) + DUE_SEGMENTS // 8
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if is_due(state):
+            self._thread = threading.Thread(target=self._run, name=f"compact {self._path.name}")
+            self._thread.start()
 
-    Raises:
-        LogFull: No room.
-    """
-    log.read_newest_checkpoint()
-    state = log.state
-    header, body = state.to_checkpoint(timestamp=now)
-    data, crc = documents.sealed(header, body)
-    path = f"{CHECKPOINTS}/{object_name(header.number)}"
-    if not create(log.path, path, data, failpoint="checkpoint"):
-        return False
-    state.checkpoint, state.checkpoint_crc = header.number, crc
-    state.checkpoint_entry = header.last_entry
-    return True
+    def close(self) -> None:
+        """Wait until nothing runs any more."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            done = compact(self._path, self._clock.now(), pause_s=_PAUSE_S)
+            deleted = delete_unnamed(self._path, self._clock.now())
+        except TailraceError as error:
+            _log.warning("compaction failed", catalog=self._path.name, error=str(error))
+        else:
+            _log.debug("compacted", catalog=self._path.name, compaction=done, deleted=len(deleted))

@@ -138,6 +138,16 @@ def create(catalog: Path, final: str, data: bytes, *, failpoint: str) -> bool:
     return True
 
 
+def replace(catalog: Path, final: str, data: bytes) -> None:
+    """Put an object in the place of another. Only for what no reader needs any more.
+
+    Raises:
+        LogFull: No room; the old object stands.
+    """
+    with os_errors(f"cannot write {final}"):
+        os.replace(_write_temporary(catalog, data), catalog / final)
+
+
 def _write_temporary(catalog: Path, data: bytes) -> str:
     name = f"{os.getpid()}-{os.urandom(4).hex()}-{next(_numbers)}"
     path = os.path.join(catalog, TEMPORARY_FOLDER, name)

@@ -1,0 +1,251 @@
+"""Compaction: neighbouring small segments become large ones, and nobody can tell but by the speed.
+
+Small commits make small record batches, and a batch costs the same to read whatever it holds. So published
+neighbours of fewer than 16,384 rows (and 16 MiB) are rewritten into segments of up to 65,536 rows (and 64 MiB),
+whose batches are full. Positions, running numbers and bytes of the records stay; commit timestamps are kept in
+the table of commits anyway. A compaction is due when 512 neighbours are small; a result that is still small is
+taken along by the next one, so a row is rewritten a few times at most.
+
+The new files are named by checkpoint k + 1 only, and k + 1 is created exclusively: if another process takes the
+number, what was written is deleted and the work begins again from what that one says. The old files stay for
+``delete_grace``, for readers that still hold an older view.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.checkpoint import write_checkpoint
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.record import BODY_COLUMNS
+from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
+from tailrace_server.wal.table import (
+    FIRST_ROW,
+    FIRST_VERSION,
+    LAST_VERSION,
+    ROWS,
+    SEGMENT,
+    BatchRef,
+    BatchTable,
+    SegmentRef,
+    batch_ref,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tailrace_server.wal.state import LogState
+
+SMALL_ROWS: Final = 16_384
+SMALL_BYTES: Final = 16 << 20
+"""A segment below both bounds is small."""
+
+LARGE_ROWS: Final = 65_536
+LARGE_BYTES: Final = 64 << 20
+"""A new segment closes before the batch that would take it past either."""
+
+DUE_SEGMENTS: Final = 512
+"""Small neighbours that make a compaction due."""
+
+COMPACT_FOLDER: Final = "segments/compact"
+
+_ATTEMPTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction did."""
+
+    segments_before: int
+    segments_after: int
+    rows: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Neighbouring batches that become one segment: places in the table, and of their segments."""
+
+    batches: range
+    segments: range
+
+
+def is_due(state: LogState) -> bool:
+    """Return whether some published neighbours are many and small enough to be compacted."""
+    return any(len(run) >= DUE_SEGMENTS for run in _small_runs(state))
+
+
+def compact(path: Path, now: int, *, pause_s: float = 0.0) -> Compaction | None:
+    """Compact all small neighbours of a catalog; None when there are none. Any process may, at any time.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch; the replaced files count as unnamed from then on.
+        pause_s: Sleep this long after each batch, to leave the interpreter to others.
+
+    Raises:
+        LogCorrupted: A batch to be rewritten is damaged; nothing was changed.
+        LogFull: No room; nothing was changed.
+    """
+    for _ in range(_ATTEMPTS):
+        log = CommitLog.open(path)
+        stretches = [
+            stretch
+            for run in _small_runs(log.state)
+            if len(run) > 1
+            for stretch in _cut(log.state, run)
+        ]
+        if not stretches:
+            return None
+        log.read_newest_checkpoint()
+        written: list[SegmentReceipt] = []
+        done = False
+        try:
+            for stretch in stretches:
+                written.append(_rewrite(log, stretch, pause_s))
+            state = _with_replaced(log.state, stretches, written, now)
+            done = write_checkpoint(log, state, now)
+        finally:
+            if not done:
+                for receipt in written:
+                    (path / receipt.path).unlink(missing_ok=True)
+        if done:
+            old = [
+                log.state.batches.segments[place]
+                for stretch in stretches
+                for place in stretch.segments
+            ]
+            return Compaction(
+                segments_before=len(old),
+                segments_after=len(written),
+                rows=sum(receipt.rows for receipt in written),
+                bytes_before=sum(segment.bytes for segment in old),
+                bytes_after=sum(receipt.bytes for receipt in written),
+            )
+    return None
+
+
+def _small_runs(state: LogState) -> list[range]:
+    """Return the runs of neighbouring small published segments, as places in the table of segments."""
+    runs, start = [], 0
+    segments = state.batches.segments
+    stop = _published_segments(state)
+    for place in range(stop + 1):
+        small = place < stop and (
+            segments[place].rows < SMALL_ROWS and segments[place].bytes < SMALL_BYTES
+        )
+        if not small:
+            if place > start:
+                runs.append(range(start, place))
+            start = place + 1
+    return runs
+
+
+def _published_segments(state: LogState) -> int:
+    """Return how many segments hold nothing but published records."""
+    count = state.published_batches()
+    if count == len(state.batches):
+        return len(state.batches.segments)
+    return int(state.batches.columns[SEGMENT, count])
+
+
+def _cut(state: LogState, run: range) -> list[_Stretch]:
+    """Cut a run of small segments where a new segment is full; a stretch of one segment is left alone."""
+    segments = state.batches.segments
+    owners = state.batches.columns[SEGMENT, : len(state.batches)]
+    stretches, start, rows, size = [], run.start, 0, 0
+    for place in (*run, run.stop):
+        full = place == run.stop or (
+            rows + segments[place].rows > LARGE_ROWS or size + segments[place].bytes > LARGE_BYTES
+        )
+        if full and place > start:
+            if place - start > 1:
+                first, last = np.searchsorted(owners, [start, place])
+                stretches.append(_Stretch(range(int(first), int(last)), range(start, place)))
+            start, rows, size = place, 0, 0
+        if place < run.stop:
+            rows += segments[place].rows
+            size += segments[place].bytes
+    return stretches
+
+
+def _rewrite(log: CommitLog, stretch: _Stretch, pause_s: float) -> SegmentReceipt:
+    """Write the records of a stretch into one new segment."""
+    table = log.state.batches
+    base_version = int(table.columns[FIRST_VERSION, stretch.batches.start])
+    name = f"{log.state.checkpoint + 1:020d}-{base_version}-{secrets.token_hex(4)}.arrow"
+    parts = []
+    with BatchReader(log.path) as reader:
+        for place in stretch.batches:
+            parts.append(
+                _records(reader, batch_ref(table.segments, table.columns, place), base_version)
+            )
+            time.sleep(pause_s)
+    with SegmentWriter(log.path / COMPACT_FOLDER / name) as writer:
+        writer.write(pa.Table.from_batches(parts).combine_chunks())
+        return writer.close()
+
+
+def _records(reader: BatchReader, ref: BatchRef, base_version: int) -> pa.RecordBatch:
+    """Return the records of a batch as a segment writer takes them."""
+    head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
+    codes = pa.array(head.type_codes, mask=head.type_codes < 0)
+    names = head.changed.values.dictionary_decode()
+    changed = pa.Array.from_buffers(
+        pa.list_(pa.utf8()), ref.rows, head.changed.buffers()[:2], children=[names]
+    )
+    return pa.RecordBatch.from_pydict(
+        {
+            "version": head.versions - base_version,
+            "index": head.indexes,
+            "area": head.areas,
+            "operation": head.operations,
+            "entity_type": pa.array(head.entity_types, pa.utf8()).take(codes),
+            "key_hash": head.key_hashes,
+            "primary_key": head.primary_keys,
+            "changed": changed,
+            **body,
+        }
+    )
+
+
+def _with_replaced(
+    state: LogState, stretches: Sequence[_Stretch], written: Sequence[SegmentReceipt], now: int
+) -> LogState:
+    """Return a copy of a state in which new segments stand for the stretches."""
+    old, table, place = state.batches, BatchTable(), 0
+    changed = copy.copy(state)
+    changed.removed = dict(state.removed)
+    for stretch, receipt in zip(stretches, written, strict=True):
+        table.extend(old.slice(place, stretch.batches.start))
+        base_version = int(old.columns[FIRST_VERSION, stretch.batches.start])
+        columns = np.array(receipt.batches, np.int64).T
+        columns[FIRST_VERSION] += base_version
+        columns[LAST_VERSION] += base_version
+        first_row = int(old.columns[FIRST_ROW, stretch.batches.start])
+        first_rows = first_row + np.cumsum(columns[ROWS]) - columns[ROWS]
+        ref = SegmentRef(
+            path=receipt.path,
+            base_version=base_version,
+            prefix=receipt.prefix,
+            rows=receipt.rows,
+            bytes=receipt.bytes,
+            counts=receipt.counts,
+        )
+        table.append_segment(ref, np.concatenate([columns, first_rows[None, :]]))
+        changed.removed |= {old.segments[place].path: now for place in stretch.segments}
+        place = stretch.batches.stop
+    table.extend(old.slice(place))
+    changed.batches = table
+    changed.revision += 1
+    return changed
