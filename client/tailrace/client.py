@@ -126,7 +126,8 @@ class Client:
             after: Cursor of the last capture received, exclusive.
             from_time: First commit time wanted, inclusive; aware datetime, or µs since the epoch.
             content: Bodies that the captures carry.
-            demand: Captures requested and not yet taken, at most; topped up at half.
+            demand: Captures requested and not yet taken, at most; topped up at half. 0: nothing comes
+                but what ``Subscription.request`` asks for.
             heartbeat_interval_s: None = the server's setting.
             max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
             checkpoint: Where its cursor is kept: a saved one comes before ``since``, ``after`` and

@@ -80,13 +80,14 @@ class Subscription:
         checkpoint: CheckpointStore | None,
     ) -> None:
         """Keep how to begin; nothing is sent before the context is entered."""
-        if demand < 1:
+        if demand < 0:
             raise InvalidRequest(
-                f"demand {demand}: it must be positive (Reactive Streams rule 3.9)"
+                f"demand {demand}: it cannot be negative; 0 leaves it to `request`"
             )
         self._open_link = open_link
         self._start = start
         self._demand = demand
+        """Captures to keep requested; 0: the user asks."""
         self._checkpoint = checkpoint
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
@@ -116,7 +117,8 @@ class Subscription:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
         saved = await self._checkpoint.load() if self._checkpoint is not None else None
         self._link = self._open_link(saved)
-        self._link.demand.request(self._demand)
+        if self._demand:
+            self._link.demand.request(self._demand)
         self._task = self._start(self)
         try:
             while self._acknowledgement is None:
@@ -165,6 +167,20 @@ class Subscription:
         if self._checkpoint is None:
             raise InvalidRequest("commit: subscribe with checkpoint= to say where cursors are kept")
         await self._checkpoint.save(self.cursor)
+
+    def request(self, n: int) -> None:
+        """Ask for ``n`` captures beside what is topped up; with ``demand=0`` nothing else is asked for.
+
+        Raises:
+            InvalidRequest: ``n`` is not positive; the subscription has ended with the same error (rule 3.9).
+        """
+        if self._link is None:
+            raise SubscriptionClosed("the subscription has not been entered")
+        try:
+            self._link.demand.request(n)
+        except InvalidRequest as error:
+            self.end(error)
+            raise
 
     def statistics(self) -> SubscriptionStatistics:
         """Return the figures of this moment."""
@@ -253,6 +269,8 @@ class Subscription:
         self._taken += captures
         self._buffered -= captures
         assert self._link is not None
+        if not self._demand:
+            return
         outstanding = self._link.demand.requested - self._taken
         if outstanding <= self._demand // 2:
             self._link.demand.request(self._demand - outstanding)

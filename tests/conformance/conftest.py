@@ -1,0 +1,54 @@
+"""Fixtures of the conformance suite: every test runs once for each way into the engine."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from tailrace_server.capture.settings import EngineSettings
+from tests.conformance.drivers import DRIVERS, serving
+from tests.support.inprocess import ModelWriter
+from tests.support.model import ModelLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from tests.conformance.drivers import Driver
+
+HEARTBEAT_S = 0.05
+
+
+class Serve(Protocol):
+    """Starts serving the test's log root."""
+
+    async def __call__(self, **settings: int) -> Driver: ...
+
+
+@pytest.fixture(params=DRIVERS)
+def way_in(request: pytest.FixtureRequest) -> str:
+    """Return the name of a driver."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def writer(log_root: Path) -> Iterator[ModelWriter]:
+    """Return a writer of the catalog ``shop``."""
+    writer = ModelWriter(log_root, "shop", ModelLog())
+    yield writer
+    writer.writer.close()
+
+
+@pytest.fixture
+async def serve(log_root: Path, way_in: str, writer: ModelWriter) -> AsyncIterator[Serve]:
+    """Return a function that serves the log root with given engine settings, until the test ends."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**settings: int) -> Driver:
+            engine_settings = EngineSettings(heartbeat_interval_s=HEARTBEAT_S, **settings)
+            return await stack.enter_async_context(serving(log_root, way_in, engine_settings))
+
+        yield start

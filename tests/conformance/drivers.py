@@ -1,0 +1,487 @@
+"""One small interface to a subscription, over every transport. A new face adds its driver to ``DRIVERS``.
+
+A driver serves an engine and reaches it in its own way; errors arrive as the exceptions of tailrace.errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import grpc
+import grpc.aio
+
+import tailrace
+from tailrace import wire
+from tailrace.capture import Heartbeat
+from tailrace.criteria import Content
+from tailrace.errors import TailraceError
+from tailrace.status import error_of
+from tailrace.v1.change_capture_pb2 import (
+    DemandRequest,
+    ReadChangesRequest,
+    ReadChangesResponse,
+    SubscribeRequest,
+    SubscribeResponse,
+)
+from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureStub
+from tailrace_server.api.grpc import GrpcServer, requests
+from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.capture.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from tailrace.capture import Capture
+    from tailrace.criteria import Criteria, Start
+    from tailrace.cursor import Cursor
+    from tailrace.position import Position
+    from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureAsyncStub
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.capture.subscription import Subscription as EngineSubscription
+
+PATIENCE_S: Final = 20.0
+"""How long a test waits for what must happen; a passing one waits for none of it."""
+
+
+class Acknowledged(Protocol):
+    """What every transport says first."""
+
+    @property
+    def subscription_id(self) -> str: ...
+    @property
+    def catalog_uuid(self) -> UUID: ...
+    @property
+    def start(self) -> Position: ...
+    @property
+    def resume_cursor(self) -> Cursor: ...
+    @property
+    def published(self) -> int: ...
+    @property
+    def heartbeat_interval_s(self) -> float: ...
+
+
+class DrivenSubscription(Protocol):
+    """A subscription in the hands of a test."""
+
+    @property
+    def acknowledgement(self) -> Acknowledged: ...
+
+    async def request(self, n: int) -> None:
+        """Ask for more; only where the subscription was made with a demand."""
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        """Return the next message, or raise the error that ended the subscription."""
+
+    async def cancel(self) -> None:
+        """End it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A closed range of history."""
+
+    captures: list[Capture]
+    anchor: int
+    closed_until: int
+    next_cursor: Cursor | None
+    """None: nothing follows."""
+
+
+class Driver:
+    """A served engine; subscriptions made through it end with it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        """Subscribe; ``demand`` None takes everything as it comes."""
+        raise NotImplementedError
+
+    async def read(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        content: Content = Content.HEADER,
+        **bounds: Any,
+    ) -> Page:
+        """Read a range of the catalog ``shop``; ``bounds`` are fields of ReadChangesRequest."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Stop the server in good order."""
+        self.engine.stop_subscriptions()
+
+
+class InProcess(Driver):
+    """The engine itself."""
+
+    @classmethod
+    @asynccontextmanager
+    async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
+        yield cls(engine)
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        subscription = await self.engine.subscribe(
+            catalog, criteria, start=start, content=content, codec=PROTOBUF, demand=demand
+        )
+        return _InProcessSubscription(subscription)
+
+    async def read(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        content: Content = Content.HEADER,
+        **bounds: Any,
+    ) -> Page:
+        request = ReadChangesRequest(catalog="shop", **bounds)
+        history = await self.engine.history(
+            "shop",
+            criteria,
+            bounds=requests.history_bounds(request),
+            reverse=request.reverse,
+            content=content,
+            codec=PROTOBUF,
+            limit=requests.limit(request),
+        )
+        uuid = self.engine.observer("shop").view.uuid
+        captures: list[Capture] = []
+        async for frames in history:
+            message = SubscribeResponse.FromString(frames.data)
+            captures.extend(wire.captures(message.captures, uuid))
+        next_cursor = None
+        if history.has_next:
+            last = captures[-1].cursor
+            ordinal = 0 if request.reverse else tailrace.END
+            next_cursor = tailrace.Cursor(uuid, last.version, last.index, ordinal)
+        return Page(captures, history.anchor, history.closed_until, next_cursor)
+
+
+class _InProcessSubscription:
+    def __init__(self, subscription: EngineSubscription) -> None:
+        self._subscription = subscription
+        self.acknowledgement = subscription.acknowledgement
+
+    async def request(self, n: int) -> None:
+        """Ask; what is wrong with it is heard from ``receive``, as over a wire."""
+        try:
+            self._subscription.request(n)
+        except TailraceError:
+            return
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        message = await self._subscription.receive()
+        if isinstance(message, Heartbeat):
+            return message
+        captures = SubscribeResponse.FromString(message.data).captures
+        assert len(captures) == message.count
+        return wire.captures(captures, self.acknowledgement.catalog_uuid)
+
+    async def cancel(self) -> None:
+        self._subscription.cancel()
+        await asyncio.sleep(0)
+
+
+class _OverGrpc(Driver):
+    def __init__(self, engine: Engine, server: GrpcServer, target: str) -> None:
+        super().__init__(engine)
+        self._server = server
+        self.target = target
+
+    async def stop(self) -> None:
+        """Stop the server in good order."""
+        await self._server.stop(PATIENCE_S)
+
+
+class OurClient(_OverGrpc):
+    """The server on a port, and our client."""
+
+    client: tailrace.Client
+
+    @classmethod
+    @asynccontextmanager
+    async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
+        async with _server(engine) as (server, target):
+            driver = cls(engine, server, target)
+            no_retry = tailrace.Retry(attempts_max=0)
+            async with tailrace.connect(target, retry=no_retry) as driver.client:
+                yield driver
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        subscription = self.client.subscribe(
+            catalog,
+            tuple(criteria),
+            content=content,
+            demand=4096 if demand is None else 0,
+            **_arguments(start),
+        )
+        await subscription.__aenter__()
+        if demand:
+            subscription.request(demand)
+        return _ClientSubscription(subscription)
+
+    async def read(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        content: Content = Content.HEADER,
+        **bounds: Any,
+    ) -> Page:
+        if "since_version" in bounds:
+            version = bounds.pop("since_version")
+            bounds["since"] = tailrace.Position(version, bounds.pop("since_index", 0))
+        if "until_version" in bounds:
+            version, index = bounds.pop("until_version"), bounds.pop("until_index", None)
+            bounds["until"] = version if index is None else tailrace.Position(version, index)
+        read = self.client.read_changes("shop", tuple(criteria), content=content, **bounds)
+        async with asyncio.timeout(PATIENCE_S), read as history:
+            captures = [capture async for capture in history]
+            header, end = history.header, history.end
+        assert end.has_next == (end.next_cursor is not None)
+        return Page(captures, header.anchor, header.closed_until, end.next_cursor)
+
+
+class _ClientSubscription:
+    def __init__(self, subscription: tailrace.Subscription) -> None:
+        self._subscription = subscription
+        self._messages = subscription.messages()
+
+    @property
+    def acknowledgement(self) -> Acknowledged:
+        return self._subscription.acknowledgement
+
+    async def request(self, n: int) -> None:
+        """Ask; what is wrong with it is heard from ``receive``, as over a wire."""
+        try:
+            self._subscription.request(n)
+        except TailraceError:
+            return
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        return await anext(self._messages)
+
+    async def cancel(self) -> None:
+        await self._subscription.close()
+
+
+class BareStub(_OverGrpc):
+    """The server on a port, and the generated stub: what a program in another language does."""
+
+    stub: ChangeCaptureAsyncStub
+
+    @classmethod
+    @asynccontextmanager
+    async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
+        async with _server(engine) as (server, target):
+            driver = cls(engine, server, target)
+            options = (("grpc.use_local_subchannel_pool", 1),)
+            async with (
+                grpc.aio.insecure_channel(target, options) as channel,
+                AsyncExitStack() as stack,
+            ):
+                driver.stub = ChangeCaptureStub(channel)
+                driver._stack = stack
+                yield driver
+
+    _stack: AsyncExitStack
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        request = SubscribeRequest(
+            catalog=catalog,
+            criteria=wire.criteria_messages(criteria),
+            body=wire.body_numbers(content),
+        )
+        wire.set_start(request, start)
+        call: Any
+        if demand is None:
+            call = self.stub.Subscribe(request)
+        else:
+            call = self.stub.SubscribeWithDemand()  # type: ignore[call-arg]  # written to by hand
+            await call.write(DemandRequest(subscribe=request, request=demand or None))
+        self._stack.callback(call.cancel)
+        subscription = _StubSubscription(call)
+        await subscription.begin()
+        return subscription
+
+    async def read(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        content: Content = Content.HEADER,
+        **bounds: Any,
+    ) -> Page:
+        if "before" in bounds:
+            bounds["before"] = str(bounds["before"])
+        if "after" in bounds:
+            bounds["after"] = str(bounds["after"])
+        request = ReadChangesRequest(
+            catalog="shop",
+            criteria=wire.criteria_messages(criteria),
+            body=wire.body_numbers(content),
+            **bounds,
+        )
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                messages: list[ReadChangesResponse] = [
+                    each async for each in self.stub.ReadChanges(request)
+                ]
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        header, end = messages[0].header, messages[-1].end
+        uuid = tailrace.Cursor.parse(f"1.{header.catalog_uuid.replace('-', '')}.0.0.0").catalog_uuid
+        captures = [c for each in messages for c in wire.captures(each.captures, uuid)]
+        assert end.captures == len(captures)
+        next_cursor = tailrace.Cursor.parse(end.next_cursor) if end.has_next else None
+        return Page(captures, header.anchor, header.closed_until, next_cursor)
+
+
+class _StubSubscription:
+    acknowledgement: tailrace.Acknowledgement
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._ready: deque[tuple[Capture, ...] | Heartbeat] = deque()
+
+    async def begin(self) -> None:
+        message = await self._read()
+        assert not message.captures
+        self.acknowledgement = wire.acknowledgement(message.acknowledgement)
+
+    async def request(self, n: int) -> None:
+        await self._call.write(DemandRequest(request=n))
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        while not self._ready:
+            message = await self._read()
+            assert not message.HasField("acknowledgement")
+            if message.captures:
+                uuid = self.acknowledgement.catalog_uuid
+                self._ready.append(wire.captures(message.captures, uuid))
+            if message.HasField("heartbeat"):
+                self._ready.append(wire.heartbeat(message.heartbeat))
+        return self._ready.popleft()
+
+    async def cancel(self) -> None:
+        self._call.cancel()
+
+    async def _read(self) -> SubscribeResponse:
+        try:
+            message = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        assert isinstance(message, SubscribeResponse), "a subscription never completes"
+        return message
+
+
+@asynccontextmanager
+async def _server(engine: Engine) -> AsyncIterator[tuple[GrpcServer, str]]:
+    server = GrpcServer(engine)
+    target = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
+    try:
+        yield server, target
+    finally:
+        await server.stop(1.0)
+
+
+def _arguments(start: Start | None) -> dict[str, Any]:
+    match start:
+        case None:
+            return {}
+        case tailrace.Since(position):
+            return {"since": position}
+        case tailrace.After(cursor):
+            return {"after": cursor}
+        case tailrace.FromTime(timestamp):
+            return {"from_time": timestamp}
+
+
+DRIVERS: Final[dict[str, Callable[[Engine], Any]]] = {
+    "in-process": InProcess.serve,
+    "client": OurClient.serve,
+    "stub": BareStub.serve,
+}
+"""Every way in, by name."""
+
+
+@asynccontextmanager
+async def serving(root: Path, way_in: str, settings: EngineSettings) -> AsyncIterator[Driver]:
+    """Serve a log root and reach it in one of the ways."""
+    async with Engine(root, settings) as engine, DRIVERS[way_in](engine) as driver:
+        yield driver
+
+
+async def collect(subscription: DrivenSubscription, count: int) -> list[Capture]:
+    """Return the next ``count`` captures exactly; heartbeats are passed over."""
+    captures: list[Capture] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while len(captures) < count:
+            message = await subscription.receive()
+            if not isinstance(message, Heartbeat):
+                captures.extend(message)
+    assert len(captures) == count
+    return captures
+
+
+async def error_ending(subscription: DrivenSubscription) -> tuple[list[Capture], TailraceError]:
+    """Return what still came, and the error that ended it."""
+    captures: list[Capture] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                message = await subscription.receive()
+            except TailraceError as error:
+                return captures, error
+            if not isinstance(message, Heartbeat):
+                captures.extend(message)
+
+
+async def heartbeat_past(subscription: DrivenSubscription, version: int) -> Heartbeat:
+    """Return the first heartbeat whose cursor has passed a whole version; captures must not come."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            message = await subscription.receive()
+            assert isinstance(message, Heartbeat), message
+            if message.cursor.version >= version:
+                return message
+
+
+def coordinates(captures: Sequence[Capture]) -> list[tuple[int, int, int]]:
+    """Return version, index and ordinal of captures."""
+    return [(each.version, each.index, each.ordinal) for each in captures]
