@@ -51,7 +51,7 @@ def drop(
     There is no way back.
     """
     from tailrace_server.wal.catalog import list_catalogs, read_catalog
-    from tailrace_server.wal.system import drop_catalog
+    from tailrace_server.wal.catalog import drop_catalog
 
     known = list_catalogs(log)
     if name not in known:
