@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "changes": ("changes", "changes"),
     "ingest": ("ingest", "ingest_app"),
     "catalog": ("catalog", "app"),
+    "log": ("log", "app"),
 }
 """Command → module in this package, and the command's function or group in it; in the order of the help."""
 
