@@ -88,13 +88,13 @@ class Change(NamedTuple):
 
 CHANGE_SCHEMA: Final = pa.schema(
     [
-        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("kind", pa.int16(), nullable=False),
         pa.field("place", pa.binary(), nullable=False),
         pa.field("transaction", pa.string()),
         pa.field("transaction_id", pa.string()),
         pa.field("total_order", pa.int64(), nullable=False),
         pa.field("entity_type", pa.string()),
-        pa.field("operation", pa.uint8(), nullable=False),
+        pa.field("operation", pa.int16(), nullable=False),
         pa.field("primary_key", pa.string()),
         pa.field("old_key", pa.string()),
         pa.field("before", pa.binary()),

@@ -177,7 +177,7 @@ class Driver:
             skipped=skipped,
         )
         decision = self.decide(batch_id, given)
-        rows = _recut((change for change in changes if change.kind == CHANGE), decision.cuts)
+        rows = recut((change for change in changes if change.kind == CHANGE), decision.cuts)
         self.commit(batch_id, 0, given, decision, self._write(batch_id, 0, decision.plan, rows))
 
     def decide(self, batch_id: int, given: Input) -> Decision:
@@ -366,7 +366,7 @@ class Driver:
         self.counters.published = state.published
 
 
-def _recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
+def recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
     """Give snapshot rows the key of the version that they belong to, and their number in all splits."""
     by_split: dict[str, list[Cut]] = {}
     for cut in cuts:

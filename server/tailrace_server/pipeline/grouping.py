@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tailrace_server.pipeline.changes import (
     BEGIN,
@@ -50,6 +50,7 @@ CLOSED_IDS: Final = 100_000
 """How many closed transactions are remembered. A row of an older one begins a new transaction."""
 
 _CUT: Final = "\0cut"
+_Ordered = TypeVar("_Ordered", bytes, str, int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,16 @@ class Tally:
         """Return the tally of both parts; ``seen`` and ``segments`` are joined as well."""
         return Tally(
             key=self.key,
-            transaction_id=self.transaction_id or other.transaction_id,
+            transaction_id=_least(self.transaction_id, other.transaction_id),
             place=_least(self.place, other.place),
             first_arrival=_least(self.first_arrival, other.first_arrival),
-            last_arrival=max(self.last_arrival or b"", other.last_arrival or b"") or None,
+            last_arrival=_greatest(self.last_arrival, other.last_arrival),
             mark=_least(self.mark, other.mark),
             rows=self.rows + other.rows,
             quarantined=self.quarantined + other.quarantined,
-            expected=other.expected if other.expected is not None else self.expected,
-            timestamp=_latest(self.timestamp, other.timestamp),
-            source=self.source or other.source,
+            expected=_greatest(self.expected, other.expected),
+            timestamp=_greatest(self.timestamp, other.timestamp),
+            source=_least(self.source, other.source),
             seen=max(self.seen, other.seen),
             segments=(*self.segments, *(s for s in other.segments if s not in self.segments)),
         )
@@ -302,13 +303,13 @@ def _mark_order(t: Tally) -> tuple[bool, bytes, str]:
     return t.mark is None, t.mark or b"", t.key
 
 
-def _least(a: bytes | None, b: bytes | None) -> bytes | None:
+def _least(a: _Ordered | None, b: _Ordered | None) -> _Ordered | None:
     if a is None or b is None:
         return a if b is None else b
     return min(a, b)
 
 
-def _latest(a: int | None, b: int | None) -> int | None:
+def _greatest(a: _Ordered | None, b: _Ordered | None) -> _Ordered | None:
     if a is None or b is None:
         return a if b is None else b
     return max(a, b)

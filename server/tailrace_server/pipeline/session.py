@@ -32,6 +32,9 @@ CONF: Final = {
     # Partitions are laid out by us, by whole transactions; Spark may not merge them.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
+    # Groups are few; 200 tasks for them, Spark's default, would cost seconds a batch.
+    "spark.sql.shuffle.partitions": "8",
+    "spark.driver.memory": "2g",
 }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import InvalidRequest, LogUnreadable, UnknownWriter
 from tailrace_server.pipeline.checkpoint import Checkpoint
+from tailrace_server.pipeline.distributed import commit_large_batch
 from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.lines import decode_lines
 from tailrace_server.pipeline.session import spark_session
@@ -138,6 +139,10 @@ class Ingest:
 
     def _commit(self, lines: DataFrame, batch_id: int) -> None:
         settings = self._settings
+        size = self._checkpoint.batch_bytes(batch_id)
+        if size is None or size > settings.small_batch_rows * _BYTES_PER_ROW:
+            commit_large_batch(self._driver, settings, lines, batch_id)
+            return
         decoded = decode_lines(
             lines.toArrow(), str(settings.input), settings.source, self._driver.consumed
         )
