@@ -50,8 +50,7 @@ def drop(
 
     There is no way back.
     """
-    from tailrace_server.wal.catalog import list_catalogs, read_catalog
-    from tailrace_server.wal.catalog import drop_catalog
+    from tailrace_server.wal.catalog import drop_catalog, list_catalogs, read_catalog
 
     known = list_catalogs(log)
     if name not in known:

@@ -45,9 +45,6 @@ def guarded(run: Callable[[], object]) -> int:
         return exit_.exit_code
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        _close_stdout()
-        return DONE
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
@@ -103,10 +100,3 @@ def status_of(error: BaseException) -> int:
             return FAILED
         case _:
             return BUG
-
-
-def _close_stdout() -> None:
-    """Let the interpreter flush into nothing at exit: whoever read our output has gone (``| head``)."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
-    os.close(nothing)

@@ -12,6 +12,7 @@ import uvloop
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+_STDOUT: Final = 1
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -19,7 +20,8 @@ def run(main: Coroutine[None, None, int | None]) -> int:
     """Run a coroutine to its end and return the exit status.
 
     Returns:
-        What the coroutine returned, or 128 + the signal's number where one ended it.
+        What the coroutine returned, or 128 + the signal's number where one ended it; 0 where nobody
+        reads our output any more.
     """
     return uvloop.run(_supervised(main))
 
@@ -46,6 +48,12 @@ async def _supervised(main: Coroutine[None, None, int | None]) -> int:
         if not received:
             raise
         return 128 + received[0]
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (``| head``). Let the interpreter flush into nothing at exit.
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, _STDOUT)
+        os.close(nothing)
+        return 0
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
