@@ -155,7 +155,7 @@ class InProcess(Driver):
         content: Content = Content.HEADER,
         **bounds: Any,
     ) -> Page:
-        request = ReadChangesRequest(catalog="shop", **bounds)
+        request = ReadChangesRequest(catalog="shop", **_as_text(bounds))
         history = await self.engine.history(
             "shop",
             criteria,
@@ -347,15 +347,11 @@ class BareStub(_OverGrpc):
         content: Content = Content.HEADER,
         **bounds: Any,
     ) -> Page:
-        if "before" in bounds:
-            bounds["before"] = str(bounds["before"])
-        if "after" in bounds:
-            bounds["after"] = str(bounds["after"])
         request = ReadChangesRequest(
             catalog="shop",
             criteria=wire.criteria_messages(criteria),
             body=wire.body_numbers(content),
-            **bounds,
+            **_as_text(bounds),
         )
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -420,6 +416,14 @@ async def _server(engine: Engine) -> AsyncIterator[tuple[GrpcServer, str]]:
         await server.stop(1.0)
 
 
+def _as_text(bounds: dict[str, Any]) -> dict[str, Any]:
+    """Return bounds with cursors as text."""
+    return {
+        name: str(value) if isinstance(value, tailrace.Cursor) else value
+        for name, value in bounds.items()
+    }
+
+
 def _arguments(start: Start | None) -> dict[str, Any]:
     match start:
         case None:
@@ -445,6 +449,18 @@ async def serving(root: Path, way_in: str, settings: EngineSettings) -> AsyncIte
     """Serve a log root and reach it in one of the ways."""
     async with Engine(root, settings) as engine, DRIVERS[way_in](engine) as driver:
         yield driver
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the server's figures say so; nothing signals a change of them."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def published(driver: Driver, version: int) -> None:
+    """Wait until the server has seen a publication."""
+    await until(lambda: driver.engine.observer("shop").view.published >= version)
 
 
 async def collect(subscription: DrivenSubscription, count: int) -> list[Capture]:

@@ -11,7 +11,6 @@ import pytest
 from tailrace import (
     END,
     After,
-    ContainerType,
     Content,
     Criteria,
     Cursor,
@@ -28,37 +27,11 @@ from tests.conformance.drivers import (
     coordinates,
     heartbeat_past,
 )
-from tests.support.model import ModelMutation
+from tests.conformance.shop import COLUMNS, OLDEST, SHOP, upsert
 
 if TYPE_CHECKING:
     from tests.conformance.conftest import Serve
     from tests.support.inprocess import ModelWriter
-
-OLDEST = Since(Position(0))
-COLUMNS = Criteria(container_type=(ContainerType.ENTITY, ContainerType.ATTRIBUTE))
-
-
-def upsert(key: str, entity_type: str = "product", **columns: object) -> ModelMutation:
-    return ModelMutation(entity_type, key, Operation.UPSERT, None, {"id": key, **columns})
-
-
-def update(key: str, before: dict[str, object], after: dict[str, object]) -> ModelMutation:
-    return ModelMutation(
-        "product", key, Operation.UPSERT, {"id": key, **before}, {"id": key, **after}
-    )
-
-
-def remove(key: str, operation: Operation = Operation.REMOVE) -> ModelMutation:
-    return ModelMutation("product", key, operation, {"id": key}, None)
-
-
-SHOP: tuple[list[ModelMutation], ...] = (
-    [upsert("1", name="chair", price=1), upsert("7", "order", total=3)],
-    [update("1", {"name": "chair", "price": 1}, {"name": "chair", "price": 2})],
-    [],
-    [remove("1"), upsert("2", name="table"), remove("3", Operation.EXPIRE)],
-    [ModelMutation("order", None, Operation.REMOVE, None, None)],
-)
 
 CRITERIA = {
     "everything": (),

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from tailrace.errors import LogCorrupted
 from tailrace.position import END, Position
 from tailrace_server.capture.cache import Kind
 from tailrace_server.capture.classes import GroupedHead, group
 from tailrace_server.capture.frames import FrameBlock, body_columns, encode
 from tailrace_server.capture.run import Run, whole
+from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -132,6 +134,15 @@ class CatalogReading:
     async def scan(self, view: LogView, row: int, predicate: Predicate) -> Scan:
         """Return what a predicate matches in the window that holds ``row``; it may begin before it."""
         refs = self._window(view, row)
+        try:
+            return await self._scan(view, refs, predicate)
+        except (SegmentMissing, LogCorrupted):
+            if len(refs) == 1:
+                raise
+            # The fault may lie in a part of the shared window that this reader does not need.
+            return await self._scan(view, (view.batch(view.find_row(row)),), predicate)
+
+    async def _scan(self, view: LogView, refs: tuple[BatchRef, ...], predicate: Predicate) -> Scan:
         key = (self._uuid, predicate.identity, refs[0].key, refs[-1].key)
         return await self._cache.get(
             Kind.SCAN, key, partial(self._load_scan, view, refs, predicate)

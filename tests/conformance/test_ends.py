@@ -1,0 +1,214 @@
+"""Ends and errors: contract 20 to 28."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace import (
+    After,
+    CatalogReplaced,
+    CatalogUnknown,
+    Content,
+    Criteria,
+    Cursor,
+    LogCorrupted,
+    Position,
+    ServerStopping,
+    Since,
+)
+from tailrace_server.wal.catalog import drop_catalog
+from tests.conformance.drivers import collect, coordinates, error_ending, published, until
+from tests.conformance.shop import OLDEST, SHOP, upsert
+from tests.support.inprocess import ModelWriter
+from tests.support.model import ModelLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conformance.conftest import Serve
+    from tests.conformance.drivers import Driver
+
+
+async def subscribed(driver: Driver, count: int) -> None:
+    """Wait until the server counts so many subscriptions."""
+    await until(lambda: driver.engine.statistics().subscriptions == count)
+
+
+async def test_contract_20_23_a_cancelled_subscription_leaves_nothing_behind(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    writer.write(*SHOP)
+    driver = await serve()
+    subscriptions = [await driver.subscribe(start=OLDEST) for _ in range(3)]
+    await collect(subscriptions[0], len(writer.log.expected(())))
+    assert len(driver.engine.observer("shop").publishers()) == 1
+    for count, subscription in zip((2, 1, 0), subscriptions, strict=True):
+        await subscription.cancel()
+        await subscribed(driver, count)
+    assert driver.engine.observer("shop").publishers() == ()
+
+
+async def test_contract_22_23_a_damaged_batch_ends_only_those_who_need_it(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write([upsert("1", text="first")])
+    writer.write([upsert("2", text="second")])
+    for segment in sorted((log_root / "shop" / "segments").rglob("*.arrow"))[:1]:
+        data = bytearray(segment.read_bytes())
+        place = data.index(b"first")
+        data[place] ^= 1
+        segment.write_bytes(data)
+    driver = await serve()
+    headers = await driver.subscribe(start=Since(Position(2)))
+    bodies = await driver.subscribe(start=OLDEST, content=Content.AFTER)
+    _, error = await error_ending(bodies)
+    assert isinstance(error, LogCorrupted)
+    assert error.path.endswith(".arrow")
+    assert error.offset > 0
+    await collect(headers, 2)
+    await subscribed(driver, 1)
+    assert driver.engine.statistics().subscriptions_failed == 1
+
+
+async def test_contract_24_a_subscribe_while_the_last_one_leaves_is_live(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    driver = await serve()
+    leaving = await driver.subscribe()
+    for number in range(20):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(leaving.cancel())
+            coming = group.create_task(driver.subscribe())
+        leaving = coming.result()
+        writer.write([upsert(str(number))])
+        await collect(leaving, 2)
+
+
+async def test_contract_25_a_replaced_catalog_ends_subscriptions_and_refuses_old_cursors(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write(*SHOP)
+    driver = await serve()
+    subscription = await driver.subscribe(start=OLDEST)
+    captures = await collect(subscription, len(writer.log.expected(())))
+    old = captures[-1].cursor
+    writer.writer.close()
+    drop_catalog(log_root, "shop")
+    _, error = await error_ending(subscription)
+    assert isinstance(error, CatalogReplaced)
+    assert error.expected == old.catalog_uuid
+    replacement = ModelWriter(log_root, "shop", ModelLog())
+    replacement.write([upsert("1")])
+    try:
+        found = replacement.writer.uuid
+        with pytest.raises(CatalogReplaced) as raised:
+            await driver.subscribe(start=After(old))
+        assert (raised.value.expected, raised.value.found) == (old.catalog_uuid, found)
+        with pytest.raises(CatalogReplaced):
+            await driver.read(after=old)
+    finally:
+        replacement.writer.close()
+
+
+async def test_contract_26_a_stop_hands_out_cursors_that_miss_nothing(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    writer.write(*SHOP)
+    everything = writer.log.expected(())
+    driver = await serve()
+    subscriptions = [await driver.subscribe(start=OLDEST, demand=n) for n in (1, 4, 7, 100)]
+    heads = [
+        await collect(subscription, n)
+        for subscription, n in zip(subscriptions, (1, 4, 7, len(everything)), strict=True)
+    ]
+    await driver.stop()
+    ends = [await error_ending(subscription) for subscription in subscriptions]
+    again = await serve()
+    for head, (tail, error) in zip(heads, ends, strict=True):
+        assert isinstance(error, ServerStopping)
+        assert error.resume_cursor is not None
+        received = head + tail
+        resumed = await again.subscribe(start=After(Cursor.parse(error.resume_cursor)))
+        received += await collect(resumed, len(everything) - len(received))
+        assert coordinates(received) == everything
+
+
+async def test_contract_27_what_is_written_after_the_acknowledgement_is_seen(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    writer.write(*SHOP[:2])
+    driver = await serve()
+    ids = set()
+    for version in range(3, 13):
+        subscription = await driver.subscribe()
+        acknowledgement = subscription.acknowledgement
+        ids.add(acknowledgement.subscription_id)
+        assert acknowledgement.catalog_uuid == writer.writer.uuid
+        assert acknowledgement.published == version - 1
+        assert acknowledgement.start == Position(version, 0)
+        assert acknowledgement.resume_cursor.version == version - 1
+        assert acknowledgement.heartbeat_interval_s == pytest.approx(0.05)
+        writer.write([upsert("1")])
+        assert coordinates(await collect(subscription, 2)) == [(version, 0, 0), (version, 1, 0)]
+        await subscription.cancel()
+    assert len(ids) == 10
+
+
+async def test_contract_28_39_a_finite_read_completes(serve: Serve, writer: ModelWriter) -> None:
+    driver = await serve()
+    assert (await driver.read()).captures == []
+    writer.write(*SHOP)
+    await published(driver, 5)
+    page = await driver.read()
+    assert coordinates(page.captures) == writer.log.expected(())
+    assert page.next_cursor is None
+
+
+async def test_an_unknown_catalog_is_refused_with_the_known_ones(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write(*SHOP)
+    other = ModelWriter(log_root, "crm", ModelLog())
+    driver = await serve()
+    try:
+        with pytest.raises(CatalogUnknown) as raised:
+            await driver.subscribe(catalog="ship")
+    finally:
+        other.writer.close()
+    assert raised.value.name == "ship"
+    assert raised.value.known == ("crm", "shop")
+
+
+async def test_a_catalog_that_was_made_a_moment_ago_is_there(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    driver = await serve()
+    new = ModelWriter(log_root, "new", ModelLog())
+    new.write([upsert("1")])
+    try:
+        subscription = await driver.subscribe(catalog="new", start=OLDEST)
+        assert coordinates(await collect(subscription, 2)) == [(1, 0, 0), (1, 1, 0)]
+    finally:
+        new.writer.close()
+
+
+async def test_a_segment_that_vanished_ends_those_who_need_it(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write([upsert("1")])
+    writer.write([upsert("2")])
+    (first, _) = sorted((log_root / "shop" / "segments").rglob("*.arrow"))
+    os.unlink(first)
+    driver = await serve()
+    old = await driver.subscribe(start=OLDEST)
+    new = await driver.subscribe(start=Since(Position(2)))
+    _, error = await error_ending(old)
+    assert isinstance(error, LogCorrupted)
+    assert first.name in error.path
+    assert coordinates(await collect(new, 2)) == [(2, 0, 0), (2, 1, 0)]
+    keyed = await driver.subscribe((Criteria(primary_key=("2",)),), start=Since(Position(2)))
+    await collect(keyed, 1)
