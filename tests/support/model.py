@@ -57,9 +57,8 @@ class ModelLog:
         for version, mutations in enumerate(self.transactions, 1):
             for mutation in mutations:
                 known = columns.setdefault(mutation.entity_type, [])
-                known.extend(
-                    name for name in mutation.after or mutation.before or {} if name not in known
-                )
+                for image in (mutation.after, mutation.before):
+                    known.extend(name for name in image or {} if name not in known)
             captures = [(0, 0)] if _lead_matches(criteria) else []
             for index, mutation in enumerate(mutations, 1):
                 ordinals = {

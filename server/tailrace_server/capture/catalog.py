@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import TYPE_CHECKING
 
 import structlog
@@ -60,7 +61,7 @@ class ObservedCatalog:
         """
         if self.observer is None:
             assert self._error is not None
-            raise self._error
+            raise copy(self._error)
         return self.observer
 
     async def run(self) -> None:

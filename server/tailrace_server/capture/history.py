@@ -178,5 +178,4 @@ class History:
             start = Since(Position(0, 0))
         if isinstance(start, Since) and start.position.version == 0:
             return Mark(await self._observer.reading.row_of(view, view.oldest))
-        mark, _, _ = await self._observer.resolve(start)
-        return mark
+        return (await self._observer.resolve(start)).mark

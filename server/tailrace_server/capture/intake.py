@@ -52,6 +52,21 @@ class SafePoint(NamedTuple):
     ordinal: int = END
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a subscription starts, as far as that can be said now."""
+
+    mark: Mark
+    before: SafePoint
+    """The safe point that stands just before the start."""
+    wanted: Position
+    """First record wanted."""
+    ordinal: int = 0
+    """First capture wanted of it."""
+    published: bool = True
+    """False: ``wanted`` lies above what is published; the mark is to be resolved when it no longer does."""
+
+
 @dataclass(slots=True)
 class Slice:
     """Captures ``start`` to ``stop`` (exclusive) of a run, waiting in a queue."""

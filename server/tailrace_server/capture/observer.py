@@ -8,6 +8,7 @@ all rings of the catalog share: every publisher's ring covers [its floor, routed
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from itertools import count
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -16,14 +17,14 @@ from tailrace.criteria import After, FromTime, Since, canonical
 from tailrace.cursor import Cursor
 from tailrace.errors import CatalogReplaced, LogCorrupted, PositionCompacted, TailraceError
 from tailrace.position import END, FIRST, Position
-from tailrace_server.capture.intake import SafePoint
+from tailrace_server.capture.intake import Beginning, SafePoint
 from tailrace_server.capture.predicate import Predicate
 from tailrace_server.capture.publisher import Publisher
 from tailrace_server.capture.reading import first_position, past
 from tailrace_server.capture.router import Router
 from tailrace_server.capture.run import Mark, Run
 from tailrace_server.capture.statistics import ObserverStatistics
-from tailrace_server.capture.subscription import Acknowledgement, Subscription
+from tailrace_server.capture.subscription import Acknowledgement, Subscription, as_tailrace_error
 from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:
@@ -104,14 +105,12 @@ class Observer:
             CatalogReplaced: The cursor belongs to another log.
         """
         wanted = canonical(criteria)
-        mark, waits_for, before = await self.resolve(start)
+        beginning = self._at_end() if start is None else await self.resolve(start)
         # From here to the end in one step: nothing is published, routed or closed in between.
         if self._ended is not None:
-            raise self._ended
-        if start is None:
-            mark, before = Mark(self.view.end_row), self._end_point()
+            raise copy(self._ended)
         publisher = self._by_criteria.get(wanted) or self._open_publisher(wanted)
-        acknowledgement = self._acknowledge(before, waits_for, delivery)
+        acknowledgement = self._acknowledge(beginning, delivery)
         self._counters.subscriptions_opened += 1
         return Subscription(
             acknowledgement,
@@ -119,9 +118,7 @@ class Observer:
             publisher,
             delivery,
             self._counters,
-            start=mark,
-            before=before,
-            waits_for=waits_for,
+            beginning,
         )
 
     def detach(self, subscription: Subscription, publisher: Publisher) -> None:
@@ -195,9 +192,13 @@ class Observer:
         images: Images = _NO_IMAGES
         if self._router.needs_images:
             images = await self.reading.images(ref, view)
-        for id, selection in self._router.route(grouped, images):
-            first = first_position(grouped, int(selection.rows[0]))
+        for id, selection in tuple(self._router.route(grouped, images)):
             publisher = self._publishers[id]
+            if isinstance(selection, Exception):
+                for subscription in tuple(publisher.subscriptions):
+                    subscription.end(as_tailrace_error(selection))
+                continue
+            first = first_position(grouped, int(selection.rows[0]))
             publisher.append(Run(ref, selection, first))
         self._pass(ref.first_row + ref.rows, ref.last)
 
@@ -222,32 +223,37 @@ class Observer:
         for publisher in self.publishers():
             publisher.skip_to(self.routed)
 
-    async def resolve(self, start: Start | None) -> tuple[Mark, Position | None, SafePoint]:
-        """Return the first mark, the position still waited for if any, and the point before it."""
-        view = self.view
+    async def resolve(self, start: Start) -> Beginning:
+        """Find where a start stands in what is published now.
+
+        Raises:
+            PositionCompacted: It lies below the oldest retained position.
+            CatalogReplaced: The cursor belongs to another log.
+        """
+        view, ordinal = self.view, 0
         match start:
-            case None:
-                return Mark(view.end_row), None, self._end_point()
             case Since(position):
                 wanted = max(position, FIRST) if position.version else view.oldest
-                ordinal = 0
             case FromTime(timestamp):
-                wanted, ordinal = self._at_time(view, timestamp), 0
+                wanted = self._at_time(view, timestamp)
             case After(cursor):
                 self._refuse_foreign(cursor)
                 ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
                 wanted = cursor.position if ordinal else past(cursor.position)
         if wanted < view.oldest:
             raise PositionCompacted(wanted, view.oldest, self.newest)
+        return await self.begin_at(wanted, ordinal)
+
+    async def begin_at(self, wanted: Position, ordinal: int) -> Beginning:
+        """Find the first capture at or after a retained position and an ordinal of its record."""
+        view = self.view
         row = await self.reading.row_of(view, wanted)
         before = SafePoint(row, *wanted.preceding())
         if ordinal:
             before = SafePoint(row, wanted.version, wanted.index, ordinal - 1)
-        if row == view.end_row and wanted.version > view.published:
-            return Mark(row), wanted, before
-        if ordinal and await self._stands_at(view, row, wanted):
-            return Mark(row, ordinal), None, before
-        return Mark(row), None, before
+        published = wanted.version <= view.published
+        exact = row < view.end_row and await self.reading.position_of(view, row) == wanted
+        return Beginning(Mark(row, ordinal if exact else 0), before, wanted, ordinal, published)
 
     def _at_time(self, view: LogView, timestamp: int) -> Position:
         """Return the first position at or after a time; trimmed time is refused, not skipped."""
@@ -257,15 +263,13 @@ class Observer:
             raise PositionCompacted(wanted.preceding(), view.oldest, self.newest)
         return wanted
 
-    async def _stands_at(self, view: LogView, row: int, wanted: Position) -> bool:
-        return row < view.end_row and await self.reading.position_of(view, row) == wanted
-
     def _refuse_foreign(self, cursor: Cursor) -> None:
         if cursor.catalog_uuid != self.view.uuid:
             raise CatalogReplaced(self.view.name, cursor.catalog_uuid, self.view.uuid)
 
-    def _end_point(self) -> SafePoint:
-        return SafePoint(self.view.end_row, *self.newest)
+    def _at_end(self) -> Beginning:
+        end_row, version = self.view.end_row, self.view.published + 1
+        return Beginning(Mark(end_row), SafePoint(end_row, *self.newest), Position(version))
 
     def _open_publisher(self, criteria: tuple[Criteria, ...]) -> Publisher:
         publisher = Publisher(
@@ -276,19 +280,13 @@ class Observer:
         self._router.add(publisher.id, publisher.predicate)
         return publisher
 
-    def _acknowledge(
-        self, before: SafePoint, waits_for: Position | None, delivery: Delivery
-    ) -> Acknowledgement:
-        cursor = Cursor(self.view.uuid, *before[1:])
-        start = waits_for
-        if start is None:
-            start = cursor.position if cursor.ordinal != END else past(cursor.position)
+    def _acknowledge(self, beginning: Beginning, delivery: Delivery) -> Acknowledgement:
         return Acknowledgement(
             subscription_id=uuid4().hex,
             catalog=self.view.name,
             catalog_uuid=self.view.uuid,
-            start=start,
-            resume_cursor=cursor,
+            start=beginning.wanted,
+            resume_cursor=Cursor(self.view.uuid, *beginning.before[1:]),
             published=self.view.published,
             heartbeat_interval_s=delivery.heartbeat_interval_s,
             queue_captures=delivery.queue_captures,

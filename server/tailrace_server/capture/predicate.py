@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
+from tailrace.errors import InternalError
 from tailrace_server.capture.run import NOTHING, Selection, whole
 from tailrace_server.wal.keyhash import key_hash, type_seed
 
@@ -111,6 +112,8 @@ class Alternative:
             )
         }
         for name in self._touched(head, row, images):
+            if name not in columns:
+                raise InternalError(f"column {name!r} is not in schema {schema.id} of its version")
             ordinal, role = columns[name]
             if self._takes_column(name, role):
                 captures.append((ordinal, name))

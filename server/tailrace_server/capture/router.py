@@ -79,13 +79,22 @@ class Router:
         elif self._special.pop(id, None) is None:
             self._keys.remove(id, predicate)
 
-    def route(self, grouped: GroupedHead, images: Images) -> Iterator[tuple[int, Selection]]:
-        """Yield (id, what it matches) for every predicate that matches something in a batch."""
+    def route(
+        self, grouped: GroupedHead, images: Images
+    ) -> Iterator[tuple[int, Selection | Exception]]:
+        """Yield (id, what it matches) for every predicate that matches something in a batch.
+
+        What a predicate raises takes the place of its matches, and is nobody else's trouble.
+        """
         if self._broad:
             yield from self._route_broad(grouped)
         yield from self._keys.route(grouped)
         for id, predicate in self._special.items():
-            selection = predicate.select(grouped, images)
+            try:
+                selection = predicate.select(grouped, images)
+            except Exception as error:
+                yield id, error
+                continue
             if len(selection):
                 yield id, selection
 

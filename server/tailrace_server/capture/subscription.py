@@ -16,6 +16,7 @@ reading costs its bound, and nobody waits for it.
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -32,8 +33,7 @@ from tailrace.errors import (
 )
 from tailrace.position import Position
 from tailrace_server.capture.frames import Frames
-from tailrace_server.capture.intake import Intake, Outcome, SafePoint
-from tailrace_server.capture.run import Mark
+from tailrace_server.capture.intake import Intake, Outcome
 from tailrace_server.capture.statistics import SubscriptionStatistics
 from tailrace_server.wal.batch import SegmentMissing
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.counters import Counters
     from tailrace_server.capture.frames import FrameBlock
-    from tailrace_server.capture.intake import Slice
+    from tailrace_server.capture.intake import Beginning, SafePoint, Slice
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.publisher import Publisher
 
@@ -113,10 +113,7 @@ class Subscription:
         publisher: Publisher,
         delivery: Delivery,
         counters: Counters,
-        *,
-        start: Mark,
-        before: SafePoint,
-        waits_for: Position | None,
+        beginning: Beginning,
     ) -> None:
         """Attach to a publisher; called by the observer, which resolved the start."""
         self.acknowledgement = acknowledgement
@@ -124,10 +121,9 @@ class Subscription:
         self._publisher = publisher
         self._delivery = delivery
         self._counters = counters
-        self._intake = Intake(start, before, captures_max=delivery.queue_captures)
-        self._start_row = before.rows
-        self._waits_for = waits_for
+        self._waits_for: Beginning | None = None
         """A start that is not published yet; None once it is."""
+        self._begin(beginning)
         self._demand = delivery.demand
         self._terminal: TailraceError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -150,7 +146,7 @@ class Subscription:
         self._held_bytes = 0
         while True:
             if self._terminal is not None:
-                raise self._terminal
+                raise _again(self._terminal)
             now = asyncio.get_running_loop().time()
             if now >= self._heartbeat_at:
                 return self._heartbeat(now)
@@ -161,10 +157,8 @@ class Subscription:
                 message = await self._advance()
             except SegmentMissing as missing:
                 await self._read_again(missing)
-            except TailraceError as error:
-                self.end(error)
             except Exception as error:  # ends this subscription, nobody else's
-                self.end(_internal(error))
+                self.end(as_tailrace_error(error))
             else:
                 if message is not None:
                     return message
@@ -290,18 +284,20 @@ class Subscription:
         if self._terminal is None:
             intake.accept(scan)
 
-    async def _resolve_start(self, start: Position) -> None:
-        """Turn a start that lay above the newest record into a mark, once it is published."""
-        view = self._observer.view
-        if view.published < start.version:
+    def _begin(self, beginning: Beginning) -> None:
+        self._intake = Intake(
+            beginning.mark, beginning.before, captures_max=self._delivery.queue_captures
+        )
+        self._start_row = beginning.before.rows
+        self._waits_for = None if beginning.published else beginning
+
+    async def _resolve_start(self, start: Beginning) -> None:
+        """Turn a start that lay above the newest version into a mark, once it is published."""
+        if self._observer.view.published < start.wanted.version:
             self._publisher.caught_up(self)
             await self._wait()
-            return
-        row = await self._observer.reading.row_of(view, start)
-        self._waits_for = None
-        self._start_row = row
-        before = SafePoint(row, *start.preceding())
-        self._intake = Intake(Mark(row), before, captures_max=self._delivery.queue_captures)
+        else:
+            self._begin(await self._observer.begin_at(start.wanted, start.ordinal))
 
     async def _deliver(self) -> Frames | None:
         """Join what is ready, from the first slice on, to one message.
@@ -400,7 +396,7 @@ class Subscription:
 
     def _safe_point(self) -> SafePoint:
         if self._waits_for is not None:
-            return SafePoint(self._start_row, *self._waits_for.preceding())
+            return self._waits_for.before
         observer = self._observer
         return self._intake.safe_point(
             self._publisher.ring, observer.routed, observer.routed_position
@@ -426,7 +422,17 @@ class Subscription:
             self._watcher.set_result(None)
 
 
-def _internal(error: Exception) -> InternalError:
+def _again(error: TailraceError) -> TailraceError:
+    """Return a copy to raise: a kept exception would keep every frame that it passed through."""
+    again = copy(error)
+    again.__cause__ = error.__cause__
+    return again
+
+
+def as_tailrace_error(error: Exception) -> TailraceError:
+    """Return an error as one of ours: what we did not foresee is our bug."""
+    if isinstance(error, TailraceError):
+        return error
     internal = InternalError(f"{type(error).__name__}: {error}")
     internal.__cause__ = error
     return internal

@@ -68,6 +68,7 @@ def test_contract_29_30_router_and_predicate_agree_with_a_plain_filter(
                     view.schema_of,
                 )
                 for id, selection in router.route(grouped, images):
+                    assert not isinstance(selection, Exception)
                     routed[id] += found(grouped.head, selection)
                 for id, criteria in enumerate(wanted):
                     selection = Predicate(canonical(criteria)).select(grouped, images)
