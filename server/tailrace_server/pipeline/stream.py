@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import InvalidRequest, LogUnreadable, UnknownWriter
@@ -49,8 +49,15 @@ class Outcome(NamedTuple):
     """The signal that ended it; None where the input did."""
 
 
-def ingest_debezium(settings: IngestSettings, reporter: Reporter) -> Outcome:
+def ingest_debezium(
+    settings: IngestSettings, reporter: Reporter, spark: SparkSession | None = None
+) -> Outcome:
     """Run an ingest to its end: that of the input, or with ``follow`` SIGINT or SIGTERM.
+
+    Args:
+        settings: What to do.
+        reporter: Who is told of it.
+        spark: A session to run in; None starts one, and stops it at the end.
 
     Raises:
         InvalidRequest: The input is not a folder that can be read.
@@ -60,16 +67,14 @@ def ingest_debezium(settings: IngestSettings, reporter: Reporter) -> Outcome:
         JavaMissing: There is no Java to run Spark on.
     """
     _check_input(settings)
-    LogWriter.create_catalog(settings.log, settings.catalog)
     checkpoint = Checkpoint(settings.log / settings.catalog / CHECKPOINT)
-    with _open_writer(settings, checkpoint) as writer:
+    with open_writer(settings, checkpoint) as writer:
         driver = Driver(writer, settings)
         reporter.wait("starting Spark …")
-        with (
-            _stop_signals() as stopping,
-            spark_session(f"tailrace ingest {settings.catalog}", master=settings.master) as spark,
-        ):
-            Ingest(spark, driver, checkpoint, settings, reporter).run(stopping)
+        name = f"tailrace ingest {settings.catalog}"
+        session = nullcontext(spark) if spark else spark_session(name, master=settings.master)
+        with stop_signals() as stopping, session as running:
+            Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
     return Outcome(driver.counters, stopping.signal)
 
 
@@ -187,12 +192,17 @@ def _check_input(settings: IngestSettings) -> None:
         raise InvalidRequest(f"--input {settings.input}: {error.strerror}") from error
 
 
-def _open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWriter:
-    """Open the catalog under the checkpoint's name; refuse a checkpoint that is not the log's."""
+def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWriter:
+    """Open the catalog, made if absent, under the checkpoint's name.
+
+    Raises:
+        UnknownWriter: The checkpoint is not the one that the log was written with.
+    """
     advice = (
         f"the checkpoint in {checkpoint.folder} is new or lost, and reading the input from its beginning "
         "would double what the log holds; --take-over goes on: lines that the log holds are skipped"
     )
+    LogWriter.create_catalog(settings.log, settings.catalog)
     if settings.take_over:
         _set_aside_stale(settings, checkpoint)
     writer_id = checkpoint.query_id()
@@ -228,7 +238,7 @@ class Stopping(threading.Event):
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Stopping]:
+def stop_signals() -> Iterator[Stopping]:
     """Turn SIGINT and SIGTERM into an event; where signals are not ours, only the event is left."""
     stopping = Stopping()
     if threading.current_thread() is not threading.main_thread():

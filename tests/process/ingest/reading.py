@@ -1,0 +1,96 @@
+"""What a log holds, as plain values, and what must hold of any log."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from tailrace.criteria import Operation
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Record(NamedTuple):
+    """A record of a log."""
+
+    version: int
+    place: int
+    operation: int
+    entity_type: str | None
+    primary_key: str | None
+    changed: list[str] | None
+    change: bytes | None
+    before: bytes | None
+    after: bytes | None
+
+
+def records(catalog: Path) -> list[Record]:
+    """Return every published record of a catalog, and check that positions and leads are right."""
+    view = CommitLog.open(catalog).view
+    found: list[Record] = []
+    with BatchReader(catalog) as reader:
+        for place in range(len(view)):
+            ref = view.batch(place)
+            head = reader.head(ref)
+            bodies = reader.body(ref, ("change", "before", "after"))
+            types = [head.entity_types[c] if c >= 0 else None for c in head.type_codes.tolist()]
+            columns: list[list[Any]] = [
+                head.versions.tolist(),
+                head.indexes.tolist(),
+                head.operations.tolist(),
+                types,
+                head.primary_keys.to_pylist(),
+                head.changed.to_pylist(),
+                *(bodies[name].to_pylist() for name in ("change", "before", "after")),
+            ]
+            found.extend(map(Record._make, zip(*columns, strict=True)))
+    check(found)
+    return found
+
+
+def check(found: list[Record]) -> None:
+    """Versions are dense from 1, indexes dense from 0, and each lead counts its version's records."""
+    expected, left = (1, 0), 0
+    for record in found:
+        if record.place == 0:
+            assert left == 0
+            assert (record.version, record.operation) == (expected[0], Operation.TRANSACTION)
+            left = lead(record)["mutation_count"]
+            expected = (record.version + 1, 0)
+        else:
+            assert record.version == expected[0] - 1
+            left -= 1
+    assert left == 0
+    positions = [(record.version, record.place) for record in found]
+    assert positions == sorted(set(positions))
+
+
+def lead(record: Record) -> dict[str, Any]:
+    """Return what a lead record says."""
+    assert record.after is not None
+    body: dict[str, Any] = orjson.loads(record.after)
+    return body
+
+
+def leads(catalog: Path) -> list[dict[str, Any]]:
+    """Return what the leads of a catalog say, by version."""
+    return [lead(record) for record in records(catalog) if record.place == 0]
+
+
+def published(catalog: Path) -> int:
+    """Return the published version of a catalog."""
+    return CommitLog.open(catalog).view.published
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something holds; what is waited for happens in Spark, which tells nobody."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)

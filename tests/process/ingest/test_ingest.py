@@ -1,0 +1,285 @@
+"""What an ingest makes of files: versions, in source order, exact, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest, UnknownWriter
+from tailrace_server.feed.topics import make_feed, net_changes, write_feed
+from tailrace_server.pipeline.driver import LineRefused
+from tailrace_server.pipeline.grouping import Rules
+from tailrace_server.pipeline.stream import CHECKPOINT
+from tailrace_server.wal.commit_log import CommitLog
+from tests.process.ingest.reading import lead, leads, published, records, wait_until
+from tests.server.pipeline.shapes import end, envelope, line, postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tailrace_server.feed.topics import Feed
+    from tests.process.ingest.conftest import Source
+
+pytestmark = pytest.mark.slow
+
+
+def row(number: int, tx: int | None = None, table: str = "product", op: str = "c") -> bytes:
+    return line(envelope(op, postgres(number, tx, table), after={"id": number}))
+
+
+def finish(tx: int, count: int) -> bytes:
+    return line(end(str(tx), count))
+
+
+Net = tuple[str | None, str | None, bytes | None, bytes | None]
+
+
+def check_against_truth(catalog: Path, feed: Feed) -> None:
+    """Compare a log with what the shop did, transaction by transaction, byte for byte."""
+    snapshot: list[Net] = []
+    versions: list[list[Net]] = []
+    for record in records(catalog):
+        if record.place == 0:
+            rows = snapshot if lead(record).get("snapshot") else []
+            if rows is not snapshot:
+                versions.append(rows)
+            continue
+        assert record.operation == (Operation.REMOVE if record.after is None else Operation.UPSERT)
+        rows.append((record.entity_type, record.primary_key, record.before, record.after))
+    wanted = [
+        [(c.entity_type, c.primary_key, _bytes(c.before), _bytes(c.after)) for c in net_changes(t)]
+        for t in feed.transactions
+    ]
+    assert sorted(snapshot, key=str) == sorted(wanted[0], key=str)
+    assert versions == wanted[1:]
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def test_the_shop_arrives_byte_for_byte_and_a_second_run_takes_nothing(source: Source) -> None:
+    feed = make_feed(7, 400)
+    for _ in write_feed(feed, source.input, parts=3):
+        pass
+    outcome = source.ingest()
+    check_against_truth(source.catalog, feed)
+    assert outcome.counters.versions == len(feed.transactions)
+    assert outcome.counters.quarantined == 0
+    again = source.ingest()
+    assert (again.counters.lines, again.counters.versions) == (0, 0)
+    assert published(source.catalog) == len(feed.transactions)
+
+
+def test_parts_ingested_one_by_one_give_the_same_log_as_all_at_once(
+    make_source: Callable[[str], Source],
+) -> None:
+    """Transactions are cut by the parts; what is open waits as pending files between batches."""
+    feed = make_feed(11, 300)
+    whole, followed = make_source("whole"), make_source("followed")
+    for _ in write_feed(feed, whole.input, parts=6):
+        pass
+    whole.ingest()
+    rules = Rules(idle_s=3600.0)
+    with followed.following(rules=rules) as driver:
+        for part in write_feed(feed, followed.input, parts=6):
+            names = {f"file:{file.name}" for file in part}
+            wait_until(lambda names=names: names <= driver.writer.state.source_positions.keys())  # type: ignore[misc]
+    check_against_truth(followed.catalog, feed)
+    check_against_truth(whole.catalog, feed)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_large_batches_give_the_same_log_as_small_ones(
+    make_source: Callable[[str], Source], parts: int
+) -> None:
+    feed = make_feed(3, 250)
+    small, large = make_source("small"), make_source("large")
+    bad = [b"{", b"\xff", row(1, 99_999)[:-9]]
+    for source in (small, large):
+        for number, _ in enumerate(write_feed(feed, source.input, parts=parts)):
+            source.add(*bad, row(number + 1), name=f"zz-{number}.json")
+            if parts > 1:
+                rows = 0 if source is large else 1_000_000
+                source.ingest(small_batch_rows=rows, snapshot_rows=64)
+    if parts == 1:
+        small.ingest(small_batch_rows=1_000_000, snapshot_rows=64)
+        large.ingest(small_batch_rows=0, snapshot_rows=64)
+    assert records(large.catalog) == records(small.catalog)
+    one, other = (CommitLog.open(s.catalog).view for s in (small, large))
+    assert one.schema_of(one.published) == other.schema_of(other.published)
+    for source in (small, large):
+        lines = [q.read_text() for q in sorted((source.catalog / "quarantine").iterdir())]
+        assert len(lines) == parts
+    assert lines == [q.read_text() for q in sorted((small.catalog / "quarantine").iterdir())]
+
+
+def test_a_transaction_may_span_large_batches(make_source: Callable[[str], Source]) -> None:
+    logs = []
+    for rows in (0, 1_000_000):
+        source = make_source(f"of-{rows}")
+        source.add(row(1, 7), row(2, 8), row(3, 9), finish(9, 1))
+        with source.following(rules=Rules(idle_s=3600.0), small_batch_rows=rows) as driver:
+            wait_until(lambda d=driver: d.counters.lines == 4)  # type: ignore[misc]
+            assert driver.counters.pending == 3
+            source.add(row(4, 8), finish(8, 2))
+            wait_until(lambda d=driver: d.counters.lines == 6)  # type: ignore[misc]
+            assert driver.counters.versions == 0
+        with source.following(rules=Rules(idle_s=3600.0), small_batch_rows=rows) as driver:
+            assert driver.counters.pending == 3
+            source.add(finish(7, 1))
+            wait_until(lambda d=driver: d.counters.lines == 1)  # type: ignore[misc]
+            assert (driver.counters.pending, driver.counters.late) == (0, 0)
+            source.add(row(5, 9))
+            wait_until(lambda d=driver: d.counters.lines == 2)  # type: ignore[misc]
+            assert driver.counters.late == 1
+        logs.append(records(source.catalog))
+    assert logs[0] == logs[1]
+    assert [r.primary_key for r in logs[0] if r.place] == ["1", "2", "4", "3", "5"]
+
+
+def test_idle_time_completes_what_no_end_will(source: Source) -> None:
+    with source.following(rules=Rules(idle_s=0.3)) as driver:
+        source.add(row(1, 7), row(2, 8))
+        wait_until(lambda: driver.counters.published == 2)
+        source.add(row(3, 7))
+        wait_until(lambda: driver.counters.published == 3)
+    first, _, late = leads(source.catalog)
+    assert first["transaction_id"] == "7"
+    assert (late["transaction_id"], late["late"], late["of"]) == ("7", True, 1)
+    last = CommitLog.open(source.catalog).state.writers.popitem()[1]
+    assert (last.batch_id, last.k) == (1, 0)
+
+
+def test_late_rows_are_known_as_late_after_a_restart(source: Source) -> None:
+    source.add(row(1, 7), finish(7, 1), row(2, 8))
+    source.ingest()
+    source.add(row(3, 7))
+    outcome = source.ingest()
+    assert outcome.counters.late == 1
+    assert leads(source.catalog)[-1]["of"] == 1
+
+
+def test_ordered_input_needs_neither_end_nor_idle_time(source: Source) -> None:
+    with source.following(rules=Rules(idle_s=3600.0, ordered_input=True)) as driver:
+        source.add(row(9, 7), row(1, 8), row(2, 9))
+        wait_until(lambda: driver.counters.published == 2)
+    assert [body["transaction_id"] for body in leads(source.catalog)] == ["7", "8"]
+
+
+def test_what_waits_is_released_by_a_later_run(source: Source) -> None:
+    with source.following(rules=Rules(idle_s=3600.0)) as driver:
+        source.add(row(1, 7))
+        wait_until(lambda: driver.counters.pending == 1)
+    assert published(source.catalog) == 0
+    source.ingest()
+    assert [body["transaction_id"] for body in leads(source.catalog)] == ["7"]
+
+
+def test_a_publish_window_releases_several_commits_at_once(source: Source) -> None:
+    with source.following(publish_window_s=3600.0) as driver:
+        for number in range(1, 4):
+            source.add(row(number, number), finish(number, 1))
+            wait_until(lambda n=number: driver.counters.committed == n)  # type: ignore[misc]
+        assert published(source.catalog) == 0
+    assert published(source.catalog) == 3
+
+
+def test_lines_that_cannot_be_used_are_kept_with_file_line_and_reason(source: Source) -> None:
+    source.add(row(1, 7), b"", b'{"op":"c"', b"null", b"\xff\xfe", row(2, 7), name="größe 1.json")
+    outcome = source.ingest()
+    counters = outcome.counters
+    assert (counters.lines, counters.rows, counters.ignored) == (6, 2, 2)
+    [file] = (source.catalog / "quarantine").iterdir()
+    first, second = map(orjson.loads, file.read_text().splitlines())
+    assert (first["file"], first["line"], first["raw"]) == ("größe 1.json", 3, '{"op":"c"')
+    assert (second["line"], second["raw_base64"]) == (5, "//4=")
+    assert second["reason"] == "not UTF-8 at byte 0"
+
+
+def test_strict_stops_before_anything_of_the_batch_is_kept(source: Source) -> None:
+    source.add(row(1, 7), b"{")
+    with pytest.raises(LineRefused, match=r"00001\.json line 2: .*--strict"):
+        source.ingest(strict=True)
+    assert published(source.catalog) == 0
+    source.ingest()
+    assert published(source.catalog) == 1
+
+
+def test_line_numbers_count_the_whole_file_also_where_spark_splits_it(
+    make_source: Callable[[str], Source],
+) -> None:
+    for rows in (0, 1_000_000):
+        source = make_source(f"of-{rows}")
+        conf = source.spark.conf
+        conf.set("spark.sql.files.maxPartitionBytes", "20000")
+        try:
+            source.add(*(row(n, n) for n in range(1, 400)), b"{", row(400, 400))
+            source.ingest(small_batch_rows=rows)
+        finally:
+            conf.unset("spark.sql.files.maxPartitionBytes")
+        [file] = (source.catalog / "quarantine").iterdir()
+        assert orjson.loads(file.read_text())["line"] == 400
+        state = CommitLog.open(source.catalog).state
+        assert state.source_positions == {"file:00001.json": 401}
+        assert published(source.catalog) == 400
+
+
+def test_contract_36_a_lost_checkpoint_doubles_nothing(source: Source) -> None:
+    source.add(row(1, 7), finish(7, 1), row(2, 8))
+    with source.following(rules=Rules(idle_s=3600.0)) as driver:
+        wait_until(lambda: driver.counters.committed == 1)
+    checkpoint = source.catalog / CHECKPOINT
+    checkpoint.rename(source.catalog / "ingest/lost")
+    with pytest.raises(UnknownWriter, match=r"checkpoint .* lost.*--take-over"):
+        source.ingest()
+    assert published(source.catalog) == 1
+    source.add(row(3, 9))
+    outcome = source.ingest(take_over=True)
+    assert outcome.counters.skipped == 3
+    assert [body["transaction_id"] for body in leads(source.catalog)] == ["7", "8", "9"]
+    again = source.ingest()
+    assert again.counters.lines == 0
+
+
+@pytest.mark.parametrize("rows", [0, 1_000_000])
+def test_contract_36_a_checkpoint_that_lost_its_batches_doubles_nothing(
+    source: Source, rows: int
+) -> None:
+    """The query id survived in the checkpoint, the batches did not: batch ids would repeat."""
+    source.add(row(1, 7))
+    source.ingest()
+    metadata = source.catalog / CHECKPOINT / "metadata"
+    kept = metadata.read_text()
+    (source.catalog / CHECKPOINT).rename(source.catalog / "ingest/lost")
+    metadata.parent.mkdir()
+    metadata.write_text(kept)
+    with pytest.raises(UnknownWriter, match="--take-over"):
+        source.ingest()
+    source.add(row(2, 8))
+    outcome = source.ingest(take_over=True, small_batch_rows=rows)
+    assert (outcome.counters.skipped, outcome.counters.versions) == (1, 1)
+    assert published(source.catalog) == 2
+
+
+def test_an_input_that_is_not_there_is_refused_before_a_catalog_is_made(source: Source) -> None:
+    with pytest.raises(InvalidRequest, match="there is no such folder"):
+        source.ingest(input=source.input / "absent")
+    assert not source.catalog.exists()
+
+
+def test_the_key_options_reach_the_lines(source: Source) -> None:
+
+    message = envelope("c", postgres(1, 7), after={"sku": "x-1", "n": 1})
+    source.add(line(message))
+    options = replace(
+        source.settings.source, keys={"product": ("sku", "n")}, long_entity_types=True
+    )
+    source.ingest(source=options)
+    record = records(source.catalog)[1]
+    assert (record.entity_type, record.primary_key) == ("public.product", '["x-1",1]')
