@@ -10,26 +10,32 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import grpc.aio
+
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
 
 class SendDeadlineExceeded(Exception):
     """A write stayed blocked past the deadline; the message is still on its way."""
 
 
+class ReaderGone(Exception):
+    """The call has ended under the write: the client left, or its connection did."""
+
+
 class GuardedSender:
     """Writes the messages of one stream, one after the other, from one task."""
 
-    __slots__ = ("_guard", "_task", "_write", "blocked_since", "expired")
+    __slots__ = ("_context", "_guard", "_task", "blocked_since", "expired")
 
-    def __init__(self, guard: SendGuard, write: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, guard: SendGuard, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """Bind to the current task, which is the one to be interrupted."""
         task = asyncio.current_task()
         assert task is not None
         self._guard = guard
         self._task = task
-        self._write = write
+        self._context = context
         self.blocked_since: float | None = None
         """Loop time at which the write under way began; None between writes."""
         self.expired = False
@@ -41,19 +47,33 @@ class GuardedSender:
     def __exit__(self, *_: object) -> None:
         self._guard.forget(self)
 
+    async def begin(self) -> None:
+        """Send the headers, which no window holds back.
+
+        grpc.aio would send them with the first message, and again with a status if that message is stuck: core
+        refuses the second time, and the call would be left without any status.
+        """
+        await self._call(self._context.send_initial_metadata(()))
+
     async def send(self, data: bytes) -> None:
         """Write a message.
 
         Raises:
             SendDeadlineExceeded: It was not taken in time.
+            ReaderGone: Nobody is there any more.
         """
+        await self._call(self._context.write(data))
+
+    async def _call(self, operation: Awaitable[None]) -> None:
         self.blocked_since = asyncio.get_running_loop().time()
         try:
-            await self._write(data)
+            await operation
         except asyncio.CancelledError:
             if self.expired and self._task.uncancel() == 0:
                 raise SendDeadlineExceeded from None
             raise
+        except grpc.aio.InternalError as error:
+            raise ReaderGone from error
         finally:
             self.blocked_since = None
 

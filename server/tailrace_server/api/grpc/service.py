@@ -29,7 +29,7 @@ from tailrace.v1.change_capture_pb2 import (
 )
 from tailrace_server.api.errors import as_tailrace_error, grpc_status
 from tailrace_server.api.grpc import requests, responses
-from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
+from tailrace_server.api.grpc.send_guard import GuardedSender, ReaderGone, SendDeadlineExceeded
 from tailrace_server.capture.codecs import PROTOBUF
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.grpc.settings import GrpcSettings
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.subscription import Subscription
-    from tailrace_server.wal.commit_log import LogView
+    from tailrace_server.wal.view import LogView
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -132,7 +132,8 @@ class ChangeCaptureService:
 
         async def serve() -> None:
             request = self._parse(ReadChangesRequest, data)
-            with GuardedSender(self._guard, context.write) as sender:
+            with GuardedSender(self._guard, context) as sender:
+                await sender.begin()
                 await self._read_changes(request, sender)
 
         await self._guarded(serve, context)
@@ -236,7 +237,8 @@ class ChangeCaptureService:
         if self._stopping:
             subscription.stop()
         try:
-            with GuardedSender(self._guard, context.write) as sender:
+            with GuardedSender(self._guard, context) as sender:
+                await sender.begin()
                 await sender.send(
                     responses.acknowledgement(
                         subscription.acknowledgement,
@@ -302,6 +304,8 @@ class ChangeCaptureService:
     async def _guarded(self, serve: Callable[[], Awaitable[None]], context: Context) -> None:
         try:
             await serve()
+        except ReaderGone:
+            return
         except SendDeadlineExceeded:
             await _abort(SubscriberTooSlow("a message stayed unread for too long"), context)
         except Exception as error:
@@ -312,7 +316,7 @@ class ChangeCaptureService:
             return await answer()
         except Exception as error:
             await _abort(as_tailrace_error(error), context)
-            raise AssertionError("abort returned") from error
+            return b""
 
 
 def _refuse_foreign(request: ReadChangesRequest, view: LogView) -> None:
@@ -330,7 +334,7 @@ def _truncated(lower: object, view: LogView) -> bool:
 
 
 async def _abort(error: TailraceError, context: Context) -> None:
-    """End a call with an error; raises in any case.
+    """End a call with an error.
 
     The status goes behind the messages that the client has not read, so a stalled one gets it when it reads
     again; the handler does not wait for that.
@@ -338,5 +342,9 @@ async def _abort(error: TailraceError, context: Context) -> None:
     if error.code == "INTERNAL":
         _log.error("internal error", error=str(error), exc_info=error.__cause__ or error)
     code, text, trailer = grpc_status(error)
-    async with asyncio.timeout(_ABORT_S):
-        await context.abort(code, text, trailer)
+    try:
+        async with asyncio.timeout(_ABORT_S):
+            await context.abort(code, text, trailer)
+    except (TimeoutError, grpc.aio.InternalError):
+        # Unread, or nobody is there any more; either way the handler has nothing left to do.
+        return

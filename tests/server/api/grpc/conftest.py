@@ -1,0 +1,103 @@
+"""A served log root, and a channel to it."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from tailrace.status import error_of
+from tailrace.transport.grpc import SERVICE
+from tailrace_server.api.grpc import GrpcServer, GrpcSettings
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.settings import EngineSettings
+from tests.support.inprocess import PATIENCE_S, ModelWriter
+from tests.support.model import ModelLog
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from google.protobuf.message import Message
+
+
+@dataclass
+class Served:
+    """A running server, and raw calls to it."""
+
+    engine: Engine
+    server: GrpcServer
+    port: int
+    channel: grpc.aio.Channel
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stream(self, method: str, request: Message | bytes) -> Any:
+        """Begin a call with one request; messages are bytes."""
+        return self.channel.unary_stream(f"/{SERVICE}/{method}", None, None)(_bytes(request))
+
+    def both(self, *requests: Message | bytes) -> Any:
+        """Begin SubscribeWithDemand with these requests; the request stream stays open."""
+        call = self.channel.stream_stream(f"/{SERVICE}/SubscribeWithDemand", None, None)()  # type: ignore[call-arg]
+        return call, [_bytes(request) for request in requests]
+
+    async def refused(self, method: str, request: Message | bytes) -> Exception:
+        """Return the error that a call ends with, as the client sees it."""
+        try:
+            if method in ("ListCatalogs", "GetSchema"):
+                call = self.channel.unary_unary(f"/{SERVICE}/{method}", None, None)
+                await call(_bytes(request), timeout=PATIENCE_S)
+            elif method == "SubscribeWithDemand":
+                both, data = self.both(request)
+                for each in data:
+                    await both.write(each)
+                await _to_the_end(both)
+            else:
+                await _to_the_end(self.stream(method, request))
+        except grpc.aio.AioRpcError as error:
+            return error_of(error)
+        raise AssertionError("the call was not refused")
+
+
+async def _to_the_end(call: Any) -> None:
+    while isinstance(await call.read(), bytes):
+        pass
+
+
+def _bytes(request: Message | bytes) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()
+
+
+@pytest.fixture
+def writer(log_root: Path) -> Iterator[ModelWriter]:
+    """Return a writer of the catalog ``shop``."""
+    writer = ModelWriter(log_root, "shop", ModelLog())
+    yield writer
+    writer.writer.close()
+
+
+@pytest.fixture
+async def serve(log_root: Path, writer: ModelWriter) -> AsyncIterator[Any]:
+    """Return a function that serves the log root, until the test ends."""
+    async with AsyncExitStack() as stack:
+
+        async def start(grpc_settings: GrpcSettings | None = None, **settings: Any) -> Served:
+            settings.setdefault("heartbeat_interval_s", 0.05)
+            engine = Engine(log_root, EngineSettings(**settings))
+            await stack.enter_async_context(engine)
+            server = GrpcServer(engine, grpc_settings)
+            port = await server.start("127.0.0.1:0")
+            stack.push_async_callback(server.stop, 0.5)
+            channel = grpc.aio.insecure_channel(
+                f"127.0.0.1:{port}", (("grpc.use_local_subchannel_pool", 1),)
+            )
+            await stack.enter_async_context(channel)
+            return Served(engine, server, port, channel)
+
+        yield start

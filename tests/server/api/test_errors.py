@@ -1,0 +1,121 @@
+"""Every error crosses the wire as itself, with its figures."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+
+from tailrace import errors
+from tailrace.errors import TailraceError
+from tailrace.position import END, Position
+from tailrace.status import error_of
+from tailrace_server.api.errors import GRPC_STATUS, as_tailrace_error, grpc_status
+
+ONE = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
+OTHER = UUID("00000000-0000-4000-8000-000000000001")
+
+SAMPLES: tuple[TailraceError, ...] = (
+    errors.InvalidRequest("no"),
+    errors.CursorInvalid("gärbage"),
+    errors.CatalogUnknown("ship", ["shop", "crm"]),
+    errors.CatalogUnknown("ship", []),
+    errors.Unsupported("criteria[0].where", "later"),
+    errors.PositionCompacted(Position(3), Position(9, 2), Position(12, END)),
+    errors.CatalogReplaced("shop", ONE, OTHER),
+    errors.CatalogReplaced("shop", ONE, None),
+    errors.SubscriptionClosed("closed"),
+    errors.SubscriptionBroken("cut"),
+    errors.SubscriptionBroken("cut", "1.x"),
+    errors.HeartbeatMissed("silence", "1.x"),
+    errors.SubscriberTooSlow("slow", "1.x"),
+    errors.ServerStopping("stopping", "1.x"),
+    errors.TransportError("network"),
+    errors.ConnectTimeout("late"),
+    errors.LogError("log"),
+    errors.LogCorrupted("segments/1/a.arrow", 4711, "crc"),
+    errors.LogUnreadable("newer"),
+    errors.LogFull("full"),
+    errors.WriterFenced(3, 4, "ingest on host, run 1"),
+    errors.UnknownWriter("a", ["b", "c"], "take over"),
+    errors.InternalError("bug"),
+)
+
+
+def over_the_wire(error: TailraceError) -> TailraceError:
+    code, text, trailers = grpc_status(error)
+    return error_of(rpc_error(code, text, *trailers))
+
+
+def rpc_error(
+    code: grpc.StatusCode, text: str, *trailers: tuple[str, bytes]
+) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(
+        code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), text, debug_error_string=None
+    )
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_arrives_as_itself_with_its_figures(error: TailraceError) -> None:
+    arrived = over_the_wire(error)
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert arrived.figures() == error.figures()
+    assert vars(arrived) == vars(error)
+
+
+def test_the_table_and_the_samples_have_every_class_but_the_root() -> None:
+    def tree(root: type[TailraceError]) -> set[type[TailraceError]]:
+        return {root}.union(*(tree(child) for child in root.__subclasses__()))
+
+    classes = {each for each in tree(TailraceError) if each.__module__ == "tailrace.errors"}
+    assert set(GRPC_STATUS) == classes - {TailraceError}
+    assert {type(error) for error in SAMPLES} == set(GRPC_STATUS)
+
+
+def test_the_details_are_googles_own_messages() -> None:
+    """Any gRPC client can read them with the packages that it has."""
+    code, _, ((key, value),) = grpc_status(errors.CatalogUnknown("ship", ["shop"]))
+    assert key == "grpc-status-details-bin"
+    status = Status.FromString(value)
+    assert status.code == code.value[0] == 5
+    info = ErrorInfo()
+    assert status.details[0].Unpack(info)
+    assert (info.reason, info.domain) == ("CATALOG_UNKNOWN", "tailrace")
+    assert dict(info.metadata) == {"catalog": "ship", "known": "shop"}
+
+
+def test_a_long_text_is_cut_to_what_metadata_may_hold() -> None:
+    names = [f"каталог-{number}" for number in range(10_000)]
+    code, text, ((_, value),) = grpc_status(errors.CatalogUnknown("x", names))
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert len(text.encode()) * 3 + len(value) * 4 / 3 < 8192
+    assert isinstance(over_the_wire(errors.CatalogUnknown("x", names)), errors.CatalogUnknown)
+
+
+def test_a_foreign_error_is_our_bug() -> None:
+    cause = KeyError("x")
+    error = as_tailrace_error(cause)
+    assert isinstance(error, errors.InternalError)
+    assert error.__cause__ is cause
+    assert as_tailrace_error(error) is error
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, errors.TransportError),
+        (grpc.StatusCode.INTERNAL, errors.TransportError),
+        (grpc.StatusCode.UNIMPLEMENTED, errors.Unsupported),
+        (grpc.StatusCode.PERMISSION_DENIED, errors.InvalidRequest),
+    ],
+)
+def test_a_bare_status_is_the_networks_or_the_callers_doing(
+    code: grpc.StatusCode, kind: type[TailraceError]
+) -> None:
+    assert type(error_of(rpc_error(code, "proxy"))) is kind
+    garbage = ("grpc-status-details-bin", b"\xff")
+    assert type(error_of(rpc_error(code, "proxy", garbage))) is kind

@@ -1,0 +1,131 @@
+"""A gRPC call by hand, over a bare socket: the reader decides every byte of flow control.
+
+Just enough of RFC 9113: one connection, one stream, literal header fields without Huffman coding.
+
+    frame = length:3 type:1 flags:1 stream:4 payload
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+DATA: Final = 0
+HEADERS: Final = 1
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+
+_ACK: Final = 1
+_END_STREAM: Final = 1
+_END_HEADERS: Final = 4
+_INITIAL_WINDOW_SIZE: Final = 4
+_WINDOW_MAX: Final = 2**31 - 1
+
+
+class RawCall:
+    """One call with one request; nothing is read unless a test reads it."""
+
+    def __init__(self, port: int, method: str, request: bytes, *, window: int) -> None:
+        self._port = port
+        self._method = method
+        self._request = request
+        self._window = window
+        self._buffer = b""
+        self.ended = False
+        """Whether the server has ended the stream."""
+
+    async def __aenter__(self) -> Self:
+        # The reader's own buffer is small, so that what is not read stays in the kernel.
+        self._reader, self._writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, limit=1024
+        )
+        settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, self._window)
+        headers = b"".join(
+            _field(name, value)
+            for name, value in (
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":path", self._method),
+                (":authority", "localhost"),
+                ("content-type", "application/grpc"),
+                ("te", "trailers"),
+            )
+        )
+        message = b"\0" + struct.pack(">I", len(self._request)) + self._request
+        self._writer.write(
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+            + _frame(SETTINGS, 0, 0, settings)
+            + _frame(HEADERS, _END_HEADERS, 1, headers)
+            + _frame(DATA, _END_STREAM, 1, message)
+        )
+        await self._writer.drain()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._writer.transport.abort()
+
+    def open_window(self, size: int = 2**30) -> None:
+        """Let the server send so many bytes more, on the stream and on the connection."""
+        update = struct.pack(">I", size)
+        self._writer.write(
+            _frame(WINDOW_UPDATE, 0, 1, update) + _frame(WINDOW_UPDATE, 0, 0, update)
+        )
+
+    async def frame(self) -> tuple[int, bytes]:
+        """Return type and payload of the next frame; settings and pings are answered."""
+        header = await self._reader.readexactly(9)
+        length, kind, flags = int.from_bytes(header[:3], "big"), header[3], header[4]
+        payload = await self._reader.readexactly(length)
+        if kind in (SETTINGS, PING) and not flags & _ACK:
+            self._writer.write(_frame(kind, _ACK, 0, payload if kind == PING else b""))
+        on_stream = header[5:] == struct.pack(">I", 1)
+        self.ended |= on_stream and (
+            kind == RST_STREAM or (kind in (DATA, HEADERS) and bool(flags & _END_STREAM))
+        )
+        return kind, payload
+
+    async def message(self) -> bytes:
+        """Return the next gRPC message."""
+        while len(self._buffer) < 5 or len(self._buffer) < 5 + self._length():
+            assert not self.ended, "the server ended the stream"
+            kind, payload = await self.frame()
+            if kind == DATA:
+                self._buffer += payload
+        end = 5 + self._length()
+        message, self._buffer = self._buffer[5:end], self._buffer[end:]
+        return message
+
+    async def until_ended(self) -> bytes:
+        """Read to the end of the stream and return the last header block: the trailers, as sent."""
+        block = b""
+        while not self.ended:
+            kind, payload = await self.frame()
+            block = payload if kind == HEADERS else block
+        return block
+
+    def _length(self) -> int:
+        return int.from_bytes(self._buffer[1:5], "big")
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return (
+        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+    )
+
+
+def _field(name: str, value: str) -> bytes:
+    """Return a literal header field that is not indexed (RFC 7541, 6.2.2)."""
+    assert max(len(name), len(value)) < 127
+    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
