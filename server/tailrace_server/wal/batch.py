@@ -1,7 +1,8 @@
 """Reading record batches: pread into memory that the process owns, checked, then given to Arrow.
 
-A head is read without its bodies, a body without the others. Nothing is mapped: under a map a flipped offset would be
-a segmentation fault and a truncated file a bus error. Here both are ``LogCorrupted`` before Arrow sees a byte.
+A head is read without its bodies, a body without the others. Nothing is mapped: under a map a flipped
+offset would be a segmentation fault and a truncated file a bus error. Here both are ``LogCorrupted`` before
+Arrow sees a byte.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _EMPTY_BATCH: Final = RECORD_SCHEMA.empty_table().to_batches(max_chunksize=1) or
     )
 ]
 _DICTIONARY_TAIL: Final = _EMPTY_BATCH[0].serialize().to_pybytes() + _END_OF_STREAM
-"""Behind a file's schema and dictionary messages it makes a stream whose one, empty batch has the dictionaries."""
+"""Behind a file's schema and dictionary messages: a stream whose one, empty batch has the dictionaries."""
 
 
 class SegmentMissing(LogError):
-    """A segment's file is gone: compacted or trimmed since the view was taken. Take the newest view and go on."""
+    """A segment's file is gone, compacted or trimmed since the view was taken: take the newest view."""
 
     code = "SEGMENT_MISSING"
 
@@ -205,7 +206,7 @@ class BatchReader:
         done = 0
         try:
             while done < length:
-                read = os.preadv(file.descriptor, [data[done:]], offset + done)
+                read = os.preadv(file.descriptor, [data[done:].data], offset + done)
                 if not read:
                     raise LogCorrupted(
                         segment.path, offset + done, "the file ends here, inside a batch"

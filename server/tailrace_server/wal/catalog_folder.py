@@ -120,7 +120,8 @@ def read_catalog(path: Path) -> CatalogDocument:
                 f"there is no folder {path}; check the log's root and the catalog's name"
             )
         raise LogUnreadable(
-            f"{path} is not a catalog: it has no {CATALOG_FILE}; name the folder of a catalog, below the log's root"
+            f"{path} is not a catalog: it has no {CATALOG_FILE}; "
+            "name the folder of a catalog, below the log's root"
         )
     return found[0]
 

@@ -1,14 +1,16 @@
 """The writer of one catalog: epochs, fences, entries, publications.
 
-Commit and publish are two steps. A commit is durable once its entry exists; readers see it once a publication names
-it. Who may create entry n + 1 is decided by two rules: every entry up to n has been read, and none has a higher epoch
-than ours. If the name is taken meanwhile, its holder is read and judged by the same rules, never stepped over.
+Commit and publish are two steps. A commit is durable once its entry exists; readers see it once a
+publication names it. Who may create entry n + 1 is decided by two rules: every entry up to n has been read,
+and none has a higher epoch than ours. If the name is taken meanwhile, its holder is read and judged by the
+same rules, never stepped over.
 
 Two fences keep a catalog right whatever writers are alive:
 
-* the epoch: opening writes an OPEN entry, and from then on every older writer finds a higher epoch than its own;
-* the source positions: a writer under a name that the catalog does not know (a deleted checkpoint) is refused, or with
-  ``take_over`` told how far the source has been consumed.
+* the epoch: opening writes an OPEN entry, and from then on every older writer finds a higher epoch than its
+  own;
+* the source positions: a writer under a name that the catalog does not know (a deleted checkpoint) is
+  refused, or with ``take_over`` told how far the source has been consumed.
 """
 
 from __future__ import annotations
@@ -130,8 +132,8 @@ class CatalogWriter:
             create: Create the catalog if there is none.
             take_over: Permission for a name that the catalog does not know; ``state.source_positions`` and
                 ``state.pending`` then say what has been consumed.
-            publish_left: Publish what a dead writer has committed and not published. A pipeline with state tables
-                says False, updates them first and then publishes itself.
+            publish_left: Publish what a dead writer has committed and not published. A pipeline with state
+                tables says False, updates them first and then publishes itself.
             clock: Where commit timestamps come from.
 
         Raises:
@@ -373,14 +375,16 @@ class CatalogWriter:
     def _check_files(
         self, segments: Sequence[SegmentReceipt], pending: Sequence[PendingSegment]
     ) -> None:
-        for file in (*segments, *pending):
+        files = [(file.path, file.bytes) for file in segments]
+        files += [(file.path, file.bytes) for file in pending]
+        for path, wanted in files:
             try:
-                size = os.stat(self.path / file.path).st_size
+                size = os.stat(self.path / path).st_size
             except FileNotFoundError as error:
-                raise LogError(f"segment {file.path} is missing; the commit was refused") from error
-            if size != file.bytes:
+                raise LogError(f"segment {path} is missing; the commit was refused") from error
+            if size != wanted:
                 raise LogError(
-                    f"segment {file.path} has {size} bytes, not {file.bytes}; the commit was refused"
+                    f"segment {path} has {size} bytes, not {wanted}; the commit was refused"
                 )
         reach("commit.checked")
 
@@ -437,7 +441,7 @@ def _place_segments(
     receipts: Sequence[SegmentReceipt], last_version: int, end_row: int
 ) -> list[SegmentDocument]:
     """Give segments their versions and their records running numbers."""
-    placed = []
+    placed: list[SegmentDocument] = []
     for receipt in receipts:
         if receipt.continues and not placed:
             raise ValueError(

@@ -1,7 +1,8 @@
 """The reader's side of a catalog's log: newest checkpoint, then entries and publications as they appear.
 
-The order of reading is what makes a view right: the publication first, then the entries. An entry is durable before
-a publication that names it exists, so everything up to the published version has been read when it is shown.
+The order of reading is what makes a view right: the publication first, then the entries. An entry is
+durable before a publication that names it exists, so everything up to the published version has been read
+when it is shown.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class CommitLog:
             return self.view
 
     def advance(self) -> None:
-        """Read checkpoints that change the tables, publications and entries, to the end. Errors as ``refresh``."""
+        """Read what is new to the end: checkpoints, publications, entries. Errors as ``refresh``."""
         with self._lock:
             self._check_folder()
             self._follow_checkpoints()
@@ -105,8 +106,7 @@ class CommitLog:
 
     def read_entry(self, number: int) -> tuple[Entry, int] | None:
         """Return one entry and its CRC, or None where there is none yet."""
-        path = f"{ENTRIES}/{object_name(number)}"
-        return documents.read(self.path, path, Entry)  # type: ignore[arg-type]  # a union is no type[T]
+        return documents.read_entry(self.path, number)
 
     def _check_folder(self) -> None:
         """Notice that another catalog stands here now: its catalog.json is another file."""
@@ -144,7 +144,7 @@ class CommitLog:
             self.state.checkpoint_entry = newest.last_entry
 
     def read_newest_checkpoint(self) -> None:
-        """Read what only a maker of checkpoints needs of the newest one: its CRC and the files to be deleted."""
+        """Read what only a maker of checkpoints needs of the newest one: its CRC, and the files to delete."""
         with self._lock:
             if self.state.checkpoint_crc is None:
                 _, body, crc = self._read_checkpoint(self.state.checkpoint)

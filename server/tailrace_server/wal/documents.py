@@ -1,8 +1,8 @@
 """The small objects of the log, as typed values: catalog, entries, publications, checkpoints, schemas.
 
-Fields are written in the order in which they stand here, every number a plain integer, every time µs since the Unix
-epoch. Readers ignore fields that they do not know; a change that they must not ignore raises ``format_version``.
-What each field means to a reader in another language stands in docs/wal-format.md.
+Fields are written in the order in which they stand here, every number a plain integer, every time µs since
+the Unix epoch. Readers ignore fields that they do not know; a change that they must not ignore raises
+``format_version``. What each field means to a reader in another language stands in docs/wal-format.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Struct
 from tailrace.criteria import ContainerType
 from tailrace.errors import LogCorrupted, LogUnreadable
 from tailrace.schema import Column, Schema
-from tailrace_server.wal.objects import read_bytes, seal, unseal
+from tailrace_server.wal.objects import object_name, read_bytes, seal, unseal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -288,8 +288,9 @@ def load(path: str, data: bytes, kind: type[_D]) -> tuple[_D, int]:
 
 def parse(path: str, text: bytes, kind: type[_D], offset: int = 0) -> _D:
     """Return a document from its JSON, which begins at ``offset`` of the file."""
+    decoder = _decoder(kind)  # type: ignore[arg-type]  # mypy does not see that a type is hashable
     try:
-        document: _D = _decoder(kind).decode(text)
+        document: _D = decoder.decode(text)
     except msgspec.MsgspecError as error:
         _refuse_newer(path, text)
         raise LogCorrupted(path, offset, f"the checksum is right, but {error}") from error
@@ -302,6 +303,12 @@ def read(catalog: Path, path: str, kind: type[_D]) -> tuple[_D, int] | None:
     """Return an object of one line and its CRC, or None where there is none. Errors as ``load``."""
     data = read_bytes(catalog / path)
     return None if data is None else load(path, data, kind)
+
+
+def read_entry(catalog: Path, number: int) -> tuple[Entry, int] | None:
+    """Return an entry and its CRC, or None where there is none. Errors as ``load``."""
+    path = f"{ENTRIES}/{object_name(number)}"
+    return read(catalog, path, Entry)  # type: ignore[arg-type]  # a union is no type[T]
 
 
 def _refuse_newer(path: str, text: bytes) -> None:

@@ -1,7 +1,7 @@
 """Being told by the kernel that a folder has changed, on Linux, for local file systems.
 
-Three calls of the C library; see inotify(7). A remote file system does not report what other machines do, so those
-are refused here and the tailer polls instead.
+Three calls of the C library; see inotify(7). A remote file system does not report what other machines do,
+so those are refused here and the tailer polls instead.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class Inotify:
         """Watch a folder for events of a mask.
 
         Raises:
-            InotifyUnavailable: The folder's file system does not report changes, or the user's watches are used up.
+            InotifyUnavailable: The folder's file system does not report changes, or the user's watches are
+            used up.
         """
         path = os.fsencode(folder)
         status = ctypes.create_string_buffer(_STATFS_BYTES)

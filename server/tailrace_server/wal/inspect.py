@@ -168,7 +168,7 @@ def summarize(path: Path) -> LogSummary:
 
 
 def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[EntrySummary]:
-    """Yield entries by their numbers, both inclusive, to the newest if ``last`` is None. Errors as ``summarize``."""
+    """Yield entries by number, both ends inclusive, None the newest. Errors as ``summarize``."""
     log = CommitLog.open(path)
     published = log.state.published
     version = 0

@@ -6,8 +6,10 @@ An encapsulated message (Arrow columnar format, "IPC")::
 
 The flatbuffer tables and the fields used here (number of the field in its table)::
 
-    Message      1 header_type: uint8 (1 Schema, 2 DictionaryBatch, 3 RecordBatch)   2 header: table   3 bodyLength: int64
-    RecordBatch  0 length: int64   2 buffers: vector of struct { int64 offset; int64 length } into the body
+    Message      1 header_type: uint8 (1 Schema, 2 DictionaryBatch, 3 RecordBatch)
+                 2 header: table   3 bodyLength: int64
+    RecordBatch  0 length: int64
+                 2 buffers: vector of struct { int64 offset; int64 length } into the body
 
 pyarrow tells neither, and the log needs both: a head is read without the body behind it.
 """

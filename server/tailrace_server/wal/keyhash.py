@@ -1,6 +1,6 @@
 """The hash of (entity type, primary key) that the router looks keys up by.
 
-All arithmetic is modulo 2^64. The bytes are read as 8-byte little-endian words, the last one padded with zeros::
+All arithmetic is modulo 2^64. Bytes are read as 8-byte little-endian words, the last padded with zeros::
 
     word_hash(h, bytes):   for each word w:   h = (h ^ w) * 0x9E3779B97F4A7C15;   h ^= h >> 32
                            at the end:        h = (h ^ length in bytes) * 0xD6E8FEB86659FD93;   h ^= h >> 32
@@ -8,7 +8,8 @@ All arithmetic is modulo 2^64. The bytes are read as 8-byte little-endian words,
     type_seed(type)      = word_hash(0, UTF-8 of the type)
     key_hash(seed, key)  = word_hash(seed, UTF-8 of the key), with 0 replaced by 1;  0 stands for a null key
 
-It spreads keys over a table; it is no defence against chosen keys, so equal hashes are compared exactly afterwards.
+It spreads keys over a table; it is no defence against chosen keys, so equal hashes are compared exactly
+afterwards.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import pyarrow as pa
 
 _WORD_FACTOR: Final = 0x9E3779B97F4A7C15
 _LENGTH_FACTOR: Final = 0xD6E8FEB86659FD93

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
-from tailrace.schema import Schema
 from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
 from tailrace_server.wal.mutation import Mutation, SchemaCollector, columns_of, with_changes
 from tailrace_server.wal.record import lead_text
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace.position import Position
+    from tailrace.schema import Schema
     from tailrace_server.clock import Clock
     from tailrace_server.wal.compaction import Compaction
     from tailrace_server.wal.state import LogState
@@ -70,8 +70,8 @@ class _Attempt:
 class LogWriter:
     """Appends transactions to one catalog. A context manager; not thread-safe.
 
-    ``append`` buffers, ``commit`` makes durable, ``publish`` releases to readers. Leaving the context commits and
-    publishes what is left, unless an error leaves it.
+    ``append`` buffers, ``commit`` makes durable, ``publish`` releases to readers. Leaving the context
+    commits and publishes what is left, unless an error leaves it.
     """
 
     def __init__(self, writer: CatalogWriter) -> None:

@@ -1,8 +1,8 @@
 """Upkeep beside a writer: compaction by its rule, then deletion of what is no longer named.
 
-It runs in a thread of its own on a log of its own, pausing after each batch, so that the writer's commits wait for the
-interpreter a fraction of a millisecond at most. A failure is logged and tried again when the rule next asks: a
-log without compaction is slower, not wrong.
+It runs in a thread of its own on a log of its own, pausing after each batch, so that the writer's commits
+wait for the interpreter a fraction of a millisecond at most. A failure is logged and tried again when the
+rule next asks: a log without compaction is slower, not wrong.
 """
 
 from __future__ import annotations

@@ -1,20 +1,22 @@
-"""Small objects of the log: JSON with a checksum, created exclusively, never replaced.
+r"""Small objects of the log: JSON with a checksum, created exclusively, never replaced.
 
 An object is lines of text::
 
-    <one JSON object, no line feed in it>\\n      a checkpoint has two such lines, a header and a body
-    crc32c <8 lower-case hex digits>\\n          CRC-32C of all bytes before this line
+    <one JSON object, no line feed in it>\n        a checkpoint has two such lines, a header and a body
+    crc32c <8 lower-case hex digits>\n          CRC-32C of all bytes before this line
 
-Valid if and only if the last line has this form and its number is right. An object becomes visible whole, by a link
-from a temporary file that is already durable, so one that is visible and not valid is ``LogCorrupted``, never a
-write in progress. Its CRC is its identity in the chain: the next entry carries it.
+Valid if and only if the last line has this form and its number is right. An object becomes visible whole,
+by a link from a temporary file that is already durable, so one that is visible and not valid is
+``LogCorrupted``, never a write in progress. Its CRC is its identity in the chain: the next entry carries
+it.
 
 Exclusive creation::
 
     write tmp/<name>, fsync; link(tmp/<name>, final); fsync the folder of final; unlink tmp/<name>
 
-``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual exclusion
-between writers. Someone who is not told whether the link was made (a time-out) reads the object back and compares.
+``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual
+exclusion between writers. Someone who is not told whether the link was made (a time-out) reads the object
+back and compares.
 """
 
 from __future__ import annotations

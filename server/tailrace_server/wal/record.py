@@ -1,19 +1,20 @@
 """The columns of a record, and the transaction lead.
 
-A record is one row of the log = one mutation of one entity. Columns, in this order; the first eight are the *head*
-(what routing and filtering need), the last three the *body*::
+A record is one row of the log = one mutation of one entity. Columns, in this order; the first eight are the
+*head* (what routing and filtering need), the last three the *body*::
 
-    version      int64                             relative to the segment's base_version in a file; absolute elsewhere
-    index        int32                             0 = the transaction's lead, 1.. = its mutations in source order
-    area         uint8                             1 SCHEMA, 2 DATA, 3 INFRASTRUCTURE (leads)
-    operation    uint8                             1 UPSERT, 2 REMOVE, 3 TRANSACTION (leads), 4 EXPIRE
-    entity_type  dictionary<int32, utf8>           the table or collection; null on a lead
-    key_hash     uint64                            keyhash.key_hash of (entity type, primary key); 0 for a null key
-    primary_key  utf8                              canonical key text; null on a lead and on a truncate
-    changed      list<dictionary<int32, utf8>>     columns that an update changed; null for inserts and removals
-    change       binary (a UTF-8 JSON object)      the columns as changed; nullable
-    before       binary (a UTF-8 JSON object)      the row before; nullable
-    after        binary (a UTF-8 JSON object)      the row after; on a lead the JSON that ``lead_text`` makes
+    version      int64                           relative to the segment's base_version in a file,
+                                                 absolute elsewhere
+    index        int32                           0 = the transaction's lead, 1.. = mutations in source order
+    area         uint8                           1 SCHEMA, 2 DATA, 3 INFRASTRUCTURE (leads)
+    operation    uint8                           1 UPSERT, 2 REMOVE, 3 TRANSACTION (leads), 4 EXPIRE
+    entity_type  dictionary<int32, utf8>         the table or collection; null on a lead
+    key_hash     uint64                          keyhash.py, of (entity type, key); 0 for a null key
+    primary_key  utf8                            canonical key text; null on a lead and on a truncate
+    changed      list<dictionary<int32, utf8>>   columns that an update changed; null otherwise
+    change       binary (a UTF-8 JSON object)    the columns as changed; nullable
+    before       binary (a UTF-8 JSON object)    the row before; nullable
+    after        binary (a UTF-8 JSON object)    the row after; nullable; a lead's is ``lead_text``
 
 Rows are sorted by (version, index) and dense in it: versions rise by one, the indexes of each count 0, 1, 2, …
 

@@ -1,12 +1,12 @@
 """Retention: what leaves the log, first by name and then from the disk.
 
-A trim moves ``oldest`` in a new checkpoint; files that hold nothing at or above it are no longer named. Files that
-nothing names any more (trimmed, compacted, or pending and spent) are deleted ``delete_grace`` after the checkpoint or
-entry that stopped naming them: readers with an older view have that long, and one that still misses a file takes the
-newest checkpoint and goes on by position.
+A trim moves ``oldest`` in a new checkpoint; files that hold nothing at or above it are no longer named.
+Files that nothing names any more (trimmed, compacted, or pending and spent) are deleted ``delete_grace``
+after the checkpoint or entry that stopped naming them: readers with an older view have that long, and one
+that still misses a file takes the newest checkpoint and goes on by position.
 
-Orphans are files below ``segments`` that no checkpoint or entry has ever named: what tasks left that failed. Whether
-one may still be committed is decided by what the log says, not by a clock:
+Orphans are files below ``segments`` that no checkpoint or entry has ever named: what tasks left that
+failed. Whether one may still be committed is decided by what the log says, not by a clock:
 
 * its epoch is below the newest: that writer is fenced;
 * or its epoch is the newest and a later batch of its writer has been committed;
@@ -39,7 +39,7 @@ DELETE_GRACE_S: Final = 600.0
 """Seconds for which a file stays that nothing names any more."""
 
 _TEMPORARY_MAX_AGE_S: Final = 3_600.0
-"""Objects on their way take milliseconds. Deleting one too early would cost its writer a retry, nothing else."""
+"""Objects on their way take milliseconds; deleting one too early would cost its writer a retry."""
 
 _ATTEMPTS: Final = 8
 

@@ -1,22 +1,22 @@
-"""Segments: Arrow IPC files of records, written once.
+r"""Segments: Arrow IPC files of records, written once.
 
 Layout (Arrow's own, "File format")::
 
-    "ARROW1\\0\\0"
-    schema message                                       the columns of record.py
-    dictionary messages, record batch, …                 a batch may be preceded by deltas of the two dictionaries
+    "ARROW1\0\0"
+    schema message                          the columns of record.py
+    dictionary messages, record batch, …    deltas of the two dictionaries may come before a batch
     end of stream, footer, its length, "ARROW1"
 
-Batches close at BATCH_ROWS_MAX rows or BATCH_BYTES_MAX bytes; a row larger than that is a batch alone. In each batch
-the head's buffers come first, so a head is the first ``head_length`` bytes of the message::
+Batches close at BATCH_ROWS_MAX rows or BATCH_BYTES_MAX bytes; a row larger than that is a batch alone. In
+each batch the head's buffers come first, so a head is the first ``head_length`` bytes of the message::
 
     | prefix, metadata | version … changed | change | before | after |
     |<---------- head_length ------------->|<- lengths of the bodies ->|
 
-Each of the four parts has its CRC-32C, and so has every schema and dictionary message. None of that is in the file:
-it travels in the receipt and becomes part of the commit entry, which also says at which version the file begins.
-Versions in the file count from 0. A segment whose first row has an index above 0 continues the last transaction of
-the segment before it.
+Each of the four parts has its CRC-32C, and so has every schema and dictionary message. None of that is in
+the file: it travels in the receipt and becomes part of the commit entry, which also says at which version
+the file begins. Versions in the file count from 0. A segment whose first row has an index above 0 continues
+the last transaction of the segment before it.
 
 A file is written under a temporary name and linked to its own when it is complete and durable.
 """
@@ -26,6 +26,7 @@ from __future__ import annotations
 import io
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -144,7 +145,8 @@ class SegmentWriter:
 
         Args:
             table: Columns of RECORD_SCHEMA by name, sorted by (version, index), versions from 0. Plain utf8 is
-                accepted for dictionary columns and as bodies; ``key_hash``, ``changed`` and bodies may be missing.
+                accepted for dictionary columns and as bodies; ``key_hash``, ``changed`` and bodies may be
+                missing.
 
         Raises:
             ValueError: The rows are not dense and in order: the caller's bug.
@@ -284,7 +286,7 @@ def _batch_row(
     ]
     borders = [*body_at, message.length]
     head_crc = _crc_up_to(crc32c(prefix), data, borders[0] - len(prefix))
-    lengths = [end - begin for begin, end in zip(borders, borders[1:], strict=False)]
+    lengths = [end - begin for begin, end in pairwise(borders)]
     crcs = [_crc_up_to(0, data, length) for length in lengths]
     nullable = sum(
         1 << place

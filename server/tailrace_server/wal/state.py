@@ -1,8 +1,8 @@
 """The state of a log: what its checkpoint and the entries after it add up to. Pure; no I/O.
 
-Readers and writers hold the same state and move it by the same rules. An entry is applied if and only if it continues
-the chain: next number, same uuid, the CRC of the entry before, and an epoch that is the newest (or, for an OPEN, one
-above it).
+Readers and writers hold the same state and move it by the same rules. An entry is applied if and only if it
+continues the chain: next number, same uuid, the CRC of the entry before, and an epoch that is the newest
+(or, for an OPEN, one above it).
 """
 
 from __future__ import annotations
@@ -324,8 +324,8 @@ class LogState:
     def adopt(self, newer: LogState) -> None:
         """Take a checkpoint's tables, keeping what this state has read past it.
 
-        Compaction and trimming change no position and no running number, so the rows past the checkpoint's end are
-        the same in both.
+        Compaction and trimming change no position and no running number, so the rows past the checkpoint's
+        end are the same in both.
         """
         if newer.last_entry > self.last_entry:
             publication, publication_crc = self.publication, self.publication_crc

@@ -1,8 +1,8 @@
 """The table of record batches and the table of commits: what a position, a row or a time is looked up in.
 
-Both are columns of int64 that only grow, so a view of the log is a reference to the columns and a length: taking one
-costs nothing, and what it sees never changes. A trim or a compaction makes a new table; older views keep the old one.
-At 100,000 batches the columns take 14 MB.
+Both are columns of int64 that only grow, so a view of the log is a reference to the columns and a length:
+taking one costs nothing, and what it sees never changes. A trim or a compaction makes a new table; older
+views keep the old one. At 100,000 batches the columns take 14 MB.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_FIELDS: Final = (
     "after_crc32c",
     "first_row",
 )
-"""The columns that describe a batch, as entries and checkpoints name them; docs/wal-format.md has their meaning."""
+"""The columns that describe a batch, by their names in entries and checkpoints; see docs/wal-format.md."""
 
 RECEIPT_FIELDS: Final = len(BATCH_FIELDS) - 1
 """A receipt lacks the last one."""
@@ -198,11 +198,11 @@ def batch_ref(segments: Sequence[SegmentRef], columns: Columns, place: int) -> B
 def find_position(columns: Columns, length: int, position: Position) -> int:
     """Return the first of ``length`` batches whose last position is at or after one; ``length`` if none is."""
     versions = columns[LAST_VERSION, :length]
-    start, stop = np.searchsorted(versions, position.version, "left"), length
+    start = int(np.searchsorted(versions, position.version, "left"))
     if start < length and versions[start] == position.version:
-        stop = np.searchsorted(versions, position.version, "right")
-        return int(start + np.searchsorted(columns[LAST_INDEX, start:stop], position.index, "left"))
-    return int(start)
+        stop = int(np.searchsorted(versions, position.version, "right"))
+        return start + int(np.searchsorted(columns[LAST_INDEX, start:stop], position.index, "left"))
+    return start
 
 
 def find_row(columns: Columns, length: int, row: int) -> int:

@@ -1,8 +1,8 @@
 """Following a log: a new view as soon as there is one.
 
-One thread waits for the folder to change and reads; the event loop only receives views. It waits on inotify where the
-file system has it, with a look at least every second in case an event was lost; elsewhere it polls, 1 ms after a
-change, doubling to 50 ms while nothing comes.
+One thread waits for the folder to change and reads; the event loop only receives views. It waits on inotify
+where the file system has it, with a look at least every second in case an event was lost; elsewhere it
+polls, 1 ms after a change, doubling to 50 ms while nothing comes.
 """
 
 from __future__ import annotations

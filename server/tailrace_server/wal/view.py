@@ -72,7 +72,7 @@ class LogView:
         return find_position(self._batches, self._batch_count, position)
 
     def find_row(self, row: int) -> int:
-        """Return the batch that holds a running number; the first for a lower one, ``len(self)`` past the end."""
+        """Return the batch of a running number: the first for a lower one, ``len(self)`` past the end."""
         return find_row(self._batches, self._batch_count, row)
 
     @property
