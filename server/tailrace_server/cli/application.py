@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "demo": ("demo", "demo"),
+    "ingest": ("ingest", "ingest_app"),
     "serve": ("serve", "serve_command"),
     "watch": ("watch", "watch"),
     "changes": ("changes", "changes"),
-    "ingest": ("ingest", "ingest_app"),
     "catalog": ("catalog", "app"),
     "log": ("log", "app"),
 }

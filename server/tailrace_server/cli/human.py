@@ -136,7 +136,9 @@ def _details(capture: Capture, palette: Palette) -> Iterator[tuple[str, str]]:
     if capture.operation is Operation.TRANSACTION:
         yield from _lead(after, palette)
     elif capture.changed is not None and (before or after):
-        yield from _update(capture.changed, before, after, palette)
+        # A column's capture carries the whole list of names, but its own column's values only.
+        name = capture.container_name
+        yield from _update(capture.changed if name is None else (name,), before, after, palette)
     elif after or before:
         for name, value in (after or before).items():
             yield _pair(name, value, palette)

@@ -112,6 +112,7 @@ async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> in
         acknowledgement = subscription.acknowledgement
         note(
             f"watching {acknowledgement.catalog} on {server} from {acknowledgement.start}; "
+            f"subscription {acknowledgement.subscription_id}; "
             f"published so far: {acknowledgement.published}; Ctrl-C ends"
         )
         try:

@@ -1,0 +1,103 @@
+"""The demo's processes, each owned: whatever happens to the demo, none of them is left behind.
+
+Three nets, each for what slips through the one before:
+
+1. Leaving the context stops each child, then kills its session's process group, JVM included.
+2. Children are bound to this process by the kernel (``bound.py``): they die even if it is killed.
+3. This process is the reaper of its descendants, so one that left its group (Spark's Python daemon has a
+   group of its own) becomes our child when its parent dies, and is found and killed by its number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_LINE_MAX: Final = 1 << 24
+_BOUND: Final = Path(__file__).with_name("bound.py")
+_PATIENCE_S: Final = 10.0
+
+
+class Processes:
+    """Starts children and ends all of them, their descendants too, when its context is left."""
+
+    def __init__(self) -> None:
+        """Own nothing yet."""
+        self._children: list[Process] = []
+
+    async def __aenter__(self) -> Self:
+        """Become the reaper of all descendants."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Kill what is left; nothing of it matters any more."""
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        for child in self._children:
+            await child.wait()
+        _kill_adopted()
+
+    async def start(self, *arguments: object) -> Process:
+        """Start ``tailrace`` with some arguments, in a session of its own, its output in pipes.
+
+        A session of its own keeps the terminal's Ctrl-C from it: the order of ending is ours.
+        """
+        return await self.start_module("tailrace_server", *arguments)
+
+    async def start_module(self, module: str, *arguments: object) -> Process:
+        """Start a Python module as a program; as ``start``."""
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(_BOUND), str(os.getpid())),
+            *(sys.executable, "-m", module, *map(str, arguments)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=_LINE_MAX,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self._children.append(child)
+        return child
+
+
+async def stop(child: Process, number: int) -> int:
+    """Ask a child to end by a signal and return its exit status; kill one that does not."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(number)
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await child.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+    return await child.wait()
+
+
+def _kill_adopted() -> None:
+    """Kill the descendants that became our children, until there are none."""
+    while True:
+        children = [
+            int(number)
+            for task in Path("/proc/self/task").iterdir()
+            for number in (task / "children").read_text().split()
+        ]
+        if not children:
+            return
+        for number in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(number, 0)

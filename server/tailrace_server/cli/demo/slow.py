@@ -1,0 +1,86 @@
+"""The demo's slow subscriber, a program of its own: a gRPC client with a small demand that keeps stopping.
+
+It takes a handful, pauses, takes the next; and whenever it has caught up it stops reading altogether until
+the log is a few hundred versions ahead. A demand is all it needs: the server sends nothing that was not
+requested, keeps nothing for it, and when its place has left the ring serves it from the log.
+
+Prints the JSON form of each capture, leads included, heartbeats, and what it does as ``{"does": …}``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+
+import tailrace
+from tailrace.json_form import render_heartbeat, render_line
+
+DEMAND = 64
+"""Captures that it has requested and not taken, at most."""
+PAUSE_S = 0.02
+"""Between two handfuls."""
+LIVE_S = 1.0
+"""How long it stays live before it stops again."""
+PATIENCE_S = 5.0
+"""When nothing was published for so long there is nothing left to fall behind of."""
+
+
+async def main(server: str, catalog: str, behind: int) -> None:
+    """Read for ever, stopping each time until ``behind`` versions have been published."""
+    async with (
+        tailrace.connect(server) as client,
+        client.subscribe(
+            catalog, since=0, content=tailrace.Content.BODY, demand=DEMAND
+        ) as subscription,
+    ):
+        _say(f"subscription {subscription.acknowledgement.subscription_id}")
+        loop = asyncio.get_running_loop()
+        live_since, done = float("inf"), False
+        async for message in subscription.messages():
+            if isinstance(message, tailrace.Heartbeat):
+                _write(render_heartbeat(message))
+                if message.published > message.cursor.version:
+                    continue
+                live_since = min(live_since, loop.time())
+                if not done and loop.time() - live_since >= LIVE_S:
+                    _say(f"stops reading at version {message.cursor.version:,}")
+                    done = not await _stall(client, catalog, message.cursor.version, behind)
+                    _say("reads again")
+                    live_since = float("inf")
+            else:
+                _write(b"".join(render_line(each) for each in message))
+                await asyncio.sleep(PAUSE_S)
+
+
+async def _stall(client: tailrace.Client, catalog: str, version: int, behind: int) -> bool:
+    """Wait until ``behind`` versions more are published; False if no more are."""
+    loop = asyncio.get_running_loop()
+    newest, since = version, loop.time()
+    while newest < version + behind:
+        await asyncio.sleep(0.1)
+        [found] = [each for each in await client.list_catalogs() if each.name == catalog]
+        if found.published > newest:
+            newest, since = found.published, loop.time()
+        elif loop.time() - since > PATIENCE_S:
+            return False
+    return True
+
+
+def _say(what: str) -> None:
+    _write(json.dumps({"does": what}).encode() + b"\n")
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--catalog", required=True)
+    parser.add_argument("--behind", type=int, required=True)
+    given = parser.parse_args()
+    asyncio.run(main(given.server, given.catalog, given.behind))

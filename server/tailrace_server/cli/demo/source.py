@@ -1,0 +1,106 @@
+"""The demo's source: files of Debezium's JSON that appear in a folder as a connector would write them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.feed.topics import make_feed, write_feed, write_part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tailrace_server.feed.topics import Feed
+
+PARTS: Final = 60
+PAUSE_S: Final = 0.4
+"""Between two parts, if Spark keeps up."""
+_AHEAD_MAX: Final = 5
+"""Parts written since Spark last published: on a slow machine more of them would become one large commit."""
+
+
+@dataclass(slots=True)
+class Source:
+    """Input in parts, and how many have been written."""
+
+    title: str
+    lines: int
+    write: Callable[[Path], Iterator[object]]
+    """Writes one part into a folder at each step."""
+    feed: Feed | None = None
+    """What the log must come to hold, where we made it ourselves."""
+    ring_captures: int = 200
+    """How small the server's rings are made."""
+    behind: int = 250
+    """Versions that the slow subscriber lets pass; each gives it one capture at least, its lead."""
+    parts_written: int = field(default=0)
+
+    async def flow(self, inbox: Path, rise: asyncio.Event) -> None:
+        """Write part after part, at a pace that whoever reads can follow.
+
+        Args:
+            inbox: Folder for the files; made if absent.
+            rise: Set by whoever sees that more has been published.
+        """
+        ahead = 0
+        parts = self.write(inbox)
+        while await asyncio.to_thread(next, parts, None) is not None:
+            self.parts_written += 1
+            ahead += 1
+            await asyncio.sleep(PAUSE_S)
+            if ahead >= _AHEAD_MAX:
+                await rise.wait()
+            if rise.is_set():
+                rise.clear()
+                ahead = 0
+
+
+def made_up_shop(transactions: int, seed: int) -> Source:
+    """Return the bundled shop."""
+    feed = make_feed(seed, transactions)
+    topics = len({message.topic for message in feed.messages})
+    return Source(
+        title=f"a shop: {len(feed.transactions):,} transactions, "
+        f"{len(feed.messages):,} messages in {topics} topics",
+        lines=len(feed.messages),
+        write=lambda inbox: write_feed(feed, inbox, PARTS),
+        feed=feed,
+        # Its versions have nearly six records each.
+        ring_captures=1_500,
+        behind=450,
+    )
+
+
+def files_of(folder: Path) -> Source:
+    """Return the files of a folder, each cut into parts at line ends.
+
+    Raises:
+        InvalidRequest: There is no such folder, or no file in it.
+    """
+    if not folder.is_dir():
+        raise InvalidRequest(f"--input {folder}: no such folder")
+    files = sorted(
+        each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")
+    )
+    if not files:
+        raise InvalidRequest(f"--input {folder}: no file in it")
+    texts = {file: file.read_text(encoding="utf-8", errors="surrogateescape") for file in files}
+    lines = {file: text.splitlines() for file, text in texts.items()}
+    total = sum(map(len, lines.values()))
+
+    def write(inbox: Path) -> Iterator[object]:
+        inbox.mkdir(parents=True, exist_ok=True)
+        for part in range(PARTS):
+            for file in files:
+                size = -(-len(lines[file]) // PARTS)
+                piece = lines[file][part * size : (part + 1) * size]
+                if piece:
+                    write_part(inbox, f"{file.stem}-{part:05}{file.suffix}", piece)
+            yield part
+
+    return Source(
+        title=f"{len(files)} files of {folder}, {total:,} lines", lines=total, write=write
+    )
