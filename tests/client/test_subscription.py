@@ -146,6 +146,7 @@ async def test_contract_26_a_broken_subscription_resumes_after_the_last_capture(
     assert [str(each.cursor) for each in back] == after[1:]
 
 
+@pytest.mark.slow
 async def test_silence_beyond_the_announced_interval_is_a_missed_heartbeat(
     quick_retry: Retry,
 ) -> None:

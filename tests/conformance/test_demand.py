@@ -73,11 +73,11 @@ async def test_contract_10_a_request_that_is_not_positive_ends_the_subscription_
 
 
 async def test_contract_11_one_at_a_time_gets_everything(serve: Serve, writer: ModelWriter) -> None:
-    writer.write([upsert(str(number)) for number in range(300)])
+    writer.write([upsert(str(number)) for number in range(100)])
     driver = await serve()
     subscription = await driver.subscribe(start=OLDEST, demand=1)
     received = []
-    for _ in range(301):
+    for _ in range(101):
         received += await collect(subscription, 1)
         await subscription.request(1)
     assert coordinates(received) == writer.log.expected(())
@@ -89,7 +89,7 @@ async def test_contract_12_no_request_is_overlooked_while_versions_are_published
     driver = await serve()
     subscription = await driver.subscribe(demand=0)
     received = []
-    for number in range(60):
+    for number in range(20):
         writer.write([upsert(str(number))])
         await asyncio.sleep(0)
         await subscription.request(1)
@@ -126,9 +126,9 @@ async def test_contract_15_a_filter_that_matches_nothing_reads_no_log(
 ) -> None:
     driver = await serve(ring_captures=4)
     quiet = await driver.subscribe((Criteria(entity_type=("nothing",)),), demand=1)
-    for number in range(100):
+    for number in range(20):
         writer.write([upsert(str(number))])
-    await heartbeat_past(quiet, 100)
+    await heartbeat_past(quiet, 20)
     assert driver.engine.statistics().resyncs == 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace import (
+    END,
     After,
     CatalogReplaced,
     CatalogUnknown,
@@ -17,10 +18,12 @@ from tailrace import (
     Cursor,
     LogCorrupted,
     Position,
+    PositionCompacted,
     ServerStopping,
     Since,
 )
 from tailrace_server.wal.catalog import drop_catalog
+from tailrace_server.wal.retention import trim
 from tests.conformance.drivers import collect, coordinates, error_ending, published, until
 from tests.conformance.shop import OLDEST, SHOP, upsert
 from tests.support.inprocess import ModelWriter
@@ -50,6 +53,33 @@ async def test_contract_20_23_a_cancelled_subscription_leaves_nothing_behind(
         await subscription.cancel()
         await subscribed(driver, count)
     assert driver.engine.observer("shop").publishers() == ()
+
+
+async def test_contract_03_21_a_start_below_the_oldest_retained_ends_at_once(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    """With both ends of what is kept; 0 means the oldest and never raises."""
+    for number in range(6):
+        writer.write([upsert(str(number))])
+    old = Cursor(writer.writer.uuid, 2, 1, 0)
+    trim(log_root / "shop", 4, 0)
+    driver = await serve()
+    for start in (Since(Position(1)), Since(Position(3, 9)), After(old)):
+        with pytest.raises(PositionCompacted) as raised:
+            await driver.subscribe(start=start)
+        assert raised.value.oldest == Position(4, 0)
+        assert raised.value.newest.version == 6
+        assert raised.value.wanted < raised.value.oldest
+    assert driver.engine.statistics().subscriptions == 0
+    expected = writer.log.expected((), 4)
+    edge = Cursor(writer.writer.uuid, 3, END)
+    for start in (OLDEST, Since(Position(4)), After(edge)):
+        subscription = await driver.subscribe(start=start)
+        assert coordinates(await collect(subscription, len(expected))) == expected
+    with pytest.raises(PositionCompacted):
+        await driver.read(since_version=2)
+    assert coordinates((await driver.read(since_version=0)).captures) == expected
+    assert coordinates((await driver.read()).captures) == expected
 
 
 async def test_contract_22_23_a_damaged_batch_ends_only_those_who_need_it(

@@ -128,6 +128,7 @@ async def test_contract_13_the_send_deadline_ends_a_stalled_stream_with_its_resu
             assert b"grpc-status" in await stalled.until_ended()
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_over_grpc_learns_where_to_resume(
     serve: Serve, writer: ModelWriter
 ) -> None:
