@@ -193,7 +193,7 @@ class SegmentWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-            self._temporary.unlink(missing_ok=True)
+        self._temporary.unlink(missing_ok=True)
 
     def _append(self, rows: Rows) -> None:
         """Cut rows into batches; what does not fill one waits for more."""
