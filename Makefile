@@ -67,6 +67,7 @@ proto: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m tools.guarantees
+	$(BIN)/python -m tools.settings
 
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \

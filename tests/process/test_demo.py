@@ -1,0 +1,138 @@
+"""``tailrace demo``: it succeeds, ends by itself, and leaves no process behind however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from tests.process.commands import INTERRUPT, KILL, environment
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.slow
+
+MARK = "DEMO_UNDER_TEST"
+LONG_S = 110.0
+"""Well under two minutes, as it is promised; it takes about 45 s on two cores."""
+
+
+class Demo:
+    """A demo whose descendants can be told from all other processes by a mark in their environment."""
+
+    process: asyncio.subprocess.Process
+
+    def __init__(self, *arguments: object) -> None:
+        self._arguments = [str(each) for each in arguments]
+        self._mark = f"{MARK}={uuid4()}"
+        self.lines: list[str] = []
+
+    async def __aenter__(self) -> Demo:
+        name, _, value = self._mark.partition("=")
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tailrace_server", "demo", *self._arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**environment(), name: value},
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.rest()
+        await self.process.wait()
+
+    async def line(self, part: str) -> str:
+        """Return the first line that has a part, once it is there."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(LONG_S):
+            async for text in self.process.stdout:
+                self.lines.append(text.decode().rstrip())
+                if part in self.lines[-1]:
+                    return self.lines[-1]
+        pytest.fail(f"{part!r} never came: {self.lines}")
+
+    async def rest(self) -> str:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(LONG_S):
+            self.lines += (await self.process.stdout.read()).decode().splitlines()
+        return "\n".join(self.lines)
+
+    def descendants(self) -> list[str]:
+        """Return the command lines of all processes that this demo brought about, itself included."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                        found.append(command.decode(errors="replace")[:120])
+                except OSError:
+                    continue
+        return [each for each in found if each]
+
+    async def none_left(self) -> None:
+        async with asyncio.timeout(20):
+            while self.descendants():  # noqa: ASYNC110 - no event tells of other people's children
+                await asyncio.sleep(0.1)
+
+
+@pytest.fixture
+async def started() -> AsyncIterator[Demo]:
+    async with Demo() as demo:
+        yield demo
+
+
+async def test_it_ends_by_itself_and_everybody_received_exactly_their_share(tmp_path: Path) -> None:
+    async with Demo("--keep", tmp_path) as demo:
+        text = await demo.rest()
+        assert await demo.process.wait() == 0, text
+        await demo.none_left()
+    assert sum(line.endswith("  exact") for line in text.splitlines()) == 5
+    assert "equals the source, transaction by transaction, byte for byte" in text
+    came_back = re.search(r"was overtaken and came back (\d+) times and missed nothing", text)
+    assert came_back is not None
+    assert int(came_back[1]) >= 2
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["a shop", "its JVM takes", "has published its first", "slow │"],
+    ids=["source", "server", "spark", "subscribers"],
+)
+async def test_ctrl_c_at_any_moment_leaves_no_process_behind(started: Demo, moment: str) -> None:
+    await started.line(moment)
+    assert started.descendants()
+    started.process.send_signal(INTERRUPT)
+    text = await started.rest()
+    assert await started.process.wait() == 130, text
+    assert started.descendants() == []
+    assert "Traceback" not in text
+
+
+async def test_even_a_killed_demo_leaves_no_process_behind(started: Demo) -> None:
+    """Nobody is left to clean up: the kernel ends the children, and the JVM ends with its driver."""
+    await started.line("slow │")
+    started.process.send_signal(KILL)
+    await started.process.wait()
+    await started.none_left()
+
+
+async def test_input_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder, reason in (
+        (tmp_path / "missing", "no such folder"),
+        (tmp_path / "empty", "no file"),
+    ):
+        async with Demo("--input", folder) as demo:
+            text = await demo.rest()
+            assert await demo.process.wait() == 2
+        assert text.startswith(f"error: --input {folder}: {reason}")
+        assert "\n" not in text

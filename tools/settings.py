@@ -1,0 +1,212 @@
+"""Write docs/settings.md from the code: every setting of the project with name, unit, default and reason.
+
+``python -m tools.settings`` rewrites the page; ``--check`` only compares. A setting is a dataclass field
+that carries its unit and reason in its metadata, or a public number with a docstring and a unit in its
+name; they are found by looking through the packages, so that none has to be listed here to be on the page.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import itertools
+import pkgutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tailrace_server.api.grpc.settings import GrpcSettings
+from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.cli.ingest import ingest_app
+from tailrace_server.config import SECTIONS, ServerSettings, described
+from tailrace_server.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "settings.md"
+
+HEAD = """\
+# Settings
+
+Every bound has a name, a unit and a reason. This page is made from the code by `make docs`; a test fails when
+it is behind. Amounts of bytes may be written with a unit (`64KiB`, `512MiB`, `1.5GiB`), lengths of time too
+(`500ms`, `10s`, `2m`, `1h`).
+
+## The server: `tailrace serve`
+
+A setting is looked for in three places and the later wins: the TOML file that `--config` or `TAILRACE_CONFIG`
+names, the environment, the flags. `tailrace serve --print-config` shows what is in effect and where each value
+came from, as a file that can be used as it is. A name that does not exist is an error, and so is a value that
+cannot be used.
+"""
+
+SERVER_TABLE = "| File key | Variable | Flag | Unit | Default | Why |\n|---|---|---|---|---|---|\n"
+INGEST_TABLE = "| Flag | Form | Default | Why |\n|---|---|---|---|\n"
+TABLE = "| Name | Unit | Default | Why |\n|---|---|---|---|\n"
+
+ELSEWHERE = (
+    (
+        "The Python client",
+        (
+            "tailrace.retry",
+            "tailrace.client",
+            "tailrace.subscription",
+            "tailrace.link",
+            "tailrace.transport.grpc",
+        ),
+    ),
+    ("The log", ("tailrace_server.wal",)),
+    ("Bounds inside the pipeline", ("tailrace_server.pipeline",)),
+    ("Bounds inside the server", ("tailrace_server.capture", "tailrace_server.api")),
+)
+"""Section → modules and packages whose public bounds it lists."""
+
+UNITS = (("_bytes", "bytes"), ("_s", "seconds"), ("_us", "microseconds"), ("_ms", "milliseconds"))
+"""What a name ends in, and the unit that it stands for."""
+
+
+def main(arguments: list[str]) -> None:
+    """Renew the page, or with ``--check`` fail if it is not what the code says."""
+    page = render()
+    if arguments == ["--check"]:
+        if not PAGE.exists() or PAGE.read_text() != page:
+            raise SystemExit("docs/settings.md is behind the code: run `make docs`")
+    else:
+        PAGE.write_text(page)
+
+
+def render() -> str:
+    """Return the page."""
+    parts = [HEAD]
+    for title, settings in SECTIONS.items():
+        parts.append(f"\n### {title[0].upper()}{title[1:]}\n\n{SERVER_TABLE}")
+        parts.extend(
+            f"| `{each.name}` | `{each.variable}` | `{each.flag}` | {each.unit} "
+            f"| {_code(each.format(each.default))} | {_sentence(each.reason)} |\n"
+            for each in settings
+        )
+    parts.append(f"\n## The pipeline: `tailrace ingest debezium`\n\n{INGEST_TABLE}")
+    parts.extend(_ingest_options())
+    for title, places in ELSEWHERE:
+        rows = sorted({row for place in places for row in _bounds(place)})
+        if rows:
+            parts.append(f"\n## {title}\n\n{TABLE}")
+            parts.extend(
+                f"| `{name}` | {unit} | {_code(default)} | {_sentence(reason)} |\n"
+                for name, unit, default, reason in rows
+            )
+    return "".join(parts)
+
+
+def _ingest_options() -> Iterator[str]:
+    """Yield a row for each option of ``tailrace ingest debezium``."""
+    command: Any = typer.main.get_command(ingest_app)
+    command = getattr(command, "commands", {}).get("debezium", command)
+    for option in command.params:
+        if option.help and "completion" not in option.name:
+            default = "" if option.default in (None, ...) or option.required else option.default
+            shown = (
+                "off" if default is False else f"{default:,}" if type(default) is int else default
+            )
+            form = option.metavar or ("flag" if option.is_flag else "number")
+            yield f"| `{'/'.join((*option.opts, *option.secondary_opts))}` | {form} | {_code(str(shown))} "
+            yield f"| {_sentence(option.help)} |\n"
+
+
+def _bounds(place: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (name, unit, default, reason) of the settings below a package, those of the server left out."""
+    server = (ServerSettings, EngineSettings, GrpcSettings)
+    for name in _modules(place):
+        module = importlib.import_module(name)
+        source = ast.parse(inspect.getsource(module))
+        for cls in vars(module).values():
+            if isinstance(cls, type) and cls.__module__ == name and cls not in server:
+                yield from _fields(cls)
+        yield from _constants(module, source)
+
+
+def _modules(place: str) -> Iterator[str]:
+    if importlib.util.find_spec(place) is None:
+        return
+    yield place
+    path = getattr(importlib.import_module(place), "__path__", None)
+    for each in pkgutil.walk_packages(path, f"{place}.") if path else ():
+        yield each.name
+
+
+def _fields(cls: type) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the fields that carry their unit and reason, or, in a class of patience, a docstring and a unit."""
+    if not dataclasses.is_dataclass(cls):
+        return
+    for each in described(cls):
+        name = f"{cls.__name__}.{each.field}"
+        yield name, each.unit, each.format(each.default), each.reason
+    if cls.__name__ not in ("Retry", "Timeouts"):
+        return
+    body = ast.parse(inspect.cleandoc(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    for name, reason in _documented(body.body):
+        default = defaults.get(name)
+        if isinstance(default, int | float):
+            yield f"{cls.__name__}.{name}", _unit(name), _number(name, default), reason
+
+
+def _constants(module: Any, source: ast.Module) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the module's public numbers that have a docstring and a unit in their name."""
+    for name, reason in _documented(source.body):
+        value: Any = getattr(module, name, None)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and not name.startswith("_") and (unit := _unit(name)):
+            where = module.__name__.removeprefix("tailrace_server.")
+            yield f"{where}.{name}", unit, _number(name, value), reason
+
+
+def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """Yield (name, docstring) of the annotated assignments that are followed by a docstring."""
+    for statement, following in itertools.pairwise(body):
+        match statement, following:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, " ".join(text.split())
+
+
+def _unit(name: str) -> str:
+    plain = name.lower().removesuffix("_max").removesuffix("_min")
+    for ending, unit in UNITS:
+        if plain.endswith(ending):
+            return unit
+    last = plain.rpartition("_")[2].replace("demand", "captures")
+    return last if last in ("captures", "attempts", "rows", "records", "batches", "files") else ""
+
+
+def _number(name: str, value: float) -> str:
+    match _unit(name):
+        case "bytes":
+            return format_bytes(int(value))
+        case "seconds":
+            return format_seconds(value)
+        case _:
+            return f"{value}"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _sentence(reason: str) -> str:
+    text = f"{reason[0].upper()}{reason[1:]}".replace("|", "\\|")
+    return text if text.endswith((".", "…")) else f"{text}."
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
