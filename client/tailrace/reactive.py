@@ -155,10 +155,16 @@ class StreamSubscription:
         subscriber, open_link = self._subscriber, self._open_link
         if subscriber is None or open_link is None:
             return
-        self._link = open_link()
+        refusal = None
+        try:
+            self._link = open_link()
+        except TailraceError as error:
+            refusal = error
         self._call(subscriber.on_subscribe, self)
         del subscriber, open_link
-        if not self.cancelled and self._terminal is None:
+        if refusal is not None:
+            raise refusal
+        if self._link is not None and self._terminal is None:
             await self._link.run(self)
 
     def _call(self, signal: Callable[..., None], argument: object) -> None:
