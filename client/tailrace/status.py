@@ -44,7 +44,7 @@ _Figures = dict[str, tuple[str, "Callable[[str], object]"]]
 
 _RESUME: Final[_Figures] = {"resume_cursor": ("resume_cursor", str)}
 
-_ATTRIBUTES: Final[dict[type[TailraceError], _Figures]] = {
+FIGURES: Final[dict[type[TailraceError], _Figures]] = {
     errors.CursorInvalid: {"text": ("cursor", str)},
     errors.CatalogUnknown: {"name": ("catalog", str), "known": ("known", _names)},
     errors.Unsupported: {"field": ("field", str)},
@@ -91,7 +91,7 @@ def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceEr
         return None
     error = cls.__new__(cls, message)
     error.args = (message,)
-    for name, (figure, read) in _ATTRIBUTES.get(cls, {}).items():
+    for name, (figure, read) in FIGURES.get(cls, {}).items():
         setattr(error, name, read(figures[figure]) if figure in figures else None)
     return error
 

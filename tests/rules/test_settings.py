@@ -17,5 +17,5 @@ def test_every_flag_of_serve_stands_on_the_page() -> None:
 
 def test_client_log_and_pipeline_have_their_sections() -> None:
     page = PAGE.read_text()
-    for title in ("The Python client", "The log", "The pipeline: `tailrace ingest`"):
+    for title in ("The Python client", "The log", "The pipeline: `tailrace ingest debezium`"):
         assert f"\n## {title}\n" in page

@@ -1,0 +1,38 @@
+"""docs/protocol.md says what the code does: cursors and errors."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+
+from tailrace.cursor import Cursor
+from tailrace.errors import CursorInvalid
+from tools.protocol import PAGE, main
+
+_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+def test_the_error_table_is_that_of_the_code() -> None:
+    main(["--check"])
+
+
+def test_cursors_of_the_page_are_written_and_read_as_it_says() -> None:
+    rows = re.findall(
+        rf"^\| ({_UUID}) \| (\d+) \| (\d+) \| (\d+) \| `(.+?)` \|", PAGE.read_text(), re.M
+    )
+    assert len(rows) == 6
+    for uuid, version, index, ordinal, text in rows:
+        cursor = Cursor(UUID(uuid), int(version), int(index), int(ordinal))
+        assert str(cursor) == text
+        assert Cursor.parse(text) == cursor
+
+
+def test_what_the_page_refuses_is_refused() -> None:
+    section = PAGE.read_text().partition("Not cursors")[2].partition("## Starts")[0]
+    texts = re.findall(r"^\| `(.*?)` \|", section, re.M)
+    assert len(texts) == 10
+    for text in texts:
+        with pytest.raises(CursorInvalid):
+            Cursor.parse(text)
