@@ -15,6 +15,7 @@ Two fences keep a catalog right whatever writers are alive:
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -23,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import numpy as np
-import structlog
 
 from tailrace.errors import (
     CatalogUnknown,
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 Publication = PublicationDocument
 
-_log = structlog.get_logger("tailrace.wal")
+_log = logging.getLogger("tailrace.wal")
 _WRITER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 
@@ -281,7 +281,7 @@ class CatalogWriter:
         try:
             write_checkpoint_if_due(self._log, self._clock.now())
         except LogFull as error:
-            _log.warning("no checkpoint", catalog=state.name, error=str(error))
+            _log.warning("no checkpoint of catalog %s: %s", state.name, error)
         self._maintenance.look(state)
         return publication
 

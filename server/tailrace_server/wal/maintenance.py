@@ -7,10 +7,9 @@ rule next asks: a log without compaction is slower, not wrong.
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Final
-
-import structlog
 
 from tailrace.errors import TailraceError
 from tailrace_server.wal.compaction import DUE_SEGMENTS, compact, is_due
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state import LogState
 
 _PAUSE_S: Final = 0.001
-_log = structlog.get_logger("tailrace.wal")
+_log = logging.getLogger("tailrace.wal")
 
 
 class Maintenance:
@@ -57,6 +56,6 @@ class Maintenance:
             done = compact(self._path, self._clock.now(), pause_s=_PAUSE_S)
             deleted = delete_unnamed(self._path, self._clock.now())
         except TailraceError as error:
-            _log.warning("compaction failed", catalog=self._path.name, error=str(error))
+            _log.warning("catalog %s was not compacted: %s", self._path.name, error)
         else:
-            _log.debug("compacted", catalog=self._path.name, compaction=done, deleted=len(deleted))
+            _log.debug("catalog %s: %s, %d files deleted", self._path.name, done, len(deleted))

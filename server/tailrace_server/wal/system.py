@@ -15,10 +15,10 @@ the winner wrote.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-import structlog
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import LogUnreadable, WriterFenced
@@ -46,7 +46,7 @@ Descriptor = dict[str, Any]
 ENTITY_TYPE: Final = "catalog"
 
 _WRITER: Final = "system"
-_log = structlog.get_logger("tailrace.wal")
+_log = logging.getLogger("tailrace.wal")
 
 
 def record_changes(root: Path, *, clock: Clock | None = None) -> None:
@@ -67,7 +67,7 @@ def record_changes(root: Path, *, clock: Clock | None = None) -> None:
                 for mutation in _missing(_recorded(root), _standing(root)):
                     writer.append([mutation])
         except WriterFenced:
-            _log.debug("system log taken over by another process", root=str(root))
+            _log.debug("the system log of %s was taken over by another process", root)
 
 
 def _standing(root: Path) -> dict[str, Descriptor]:

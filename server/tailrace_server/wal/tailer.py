@@ -107,8 +107,10 @@ class Tailer:
 
     def _receive(self, view: LogView | None, error: BaseException | None) -> None:
         """Take what the thread has found; runs on the loop."""
-        self._newest = view or self._newest
-        self._error = error or self._error
+        if view is not None:
+            self._newest = view
+        if error is not None:
+            self._error = error
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -61,6 +61,10 @@ class LogView:
         """Return the number of record batches."""
         return self._batch_count
 
+    def __bool__(self) -> bool:
+        """Return True: a view without batches is a view."""
+        return True
+
     def batch(self, place: int) -> BatchRef:
         """Return the batch at a place, in log order."""
         if not 0 <= place < self._batch_count:

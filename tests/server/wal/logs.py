@@ -73,7 +73,7 @@ def write(root: Path, catalog: str, transactions: int, *, per_commit: int = 1) -
 
 def rows_of(path: Path, view: LogView | None = None) -> list[Row]:
     """Return all that a view shows, by default the newest."""
-    view = view or CommitLog.open(path).view
+    view = CommitLog.open(path).view if view is None else view
     with BatchReader(path) as reader:
         return [row for place in range(len(view)) for row in batch_rows(reader, view, place)]
 

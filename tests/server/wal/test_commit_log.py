@@ -1,0 +1,254 @@
+"""What a reader sees of what a writer did: versions, visibility, positions, times, schemas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.criteria import Operation
+from tailrace.errors import CatalogUnknown, InvalidRequest, LogUnreadable
+from tailrace.position import END, Position
+from tailrace_server.wal.catalog import create_catalog
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.objects import seal
+from tailrace_server.wal.table import (
+    BATCH_FIELDS,
+    FIRST_ROW,
+    LAST_INDEX,
+    LAST_VERSION,
+    ROWS,
+    find_position,
+    find_row,
+)
+from tailrace_server.wal.writer import CatalogWriter, LogWriter, Mutation
+from tests.server.wal.logs import (
+    AFTER,
+    INDEX,
+    VERSION,
+    SteppingClock,
+    rows_of,
+    transactions_in,
+    update,
+    upsert,
+    write,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_transactions_become_dense_versions_with_a_lead_each(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1"), upsert("2")], transaction_id="t1", source_timestamp=7)
+        writer.append([], transaction_id="t2")
+        writer.append([update("1", 1, 2)], transaction_id="t3", late=True, of=1)
+        receipt = writer.commit()
+        assert receipt is not None
+        assert (receipt.first_version, receipt.last_version) == (1, 3)
+    rows = rows_of(log_root / "shop")
+    assert [row[:3] for row in rows] == [
+        (0, 1, 0),
+        (1, 1, 1),
+        (2, 1, 2),
+        (3, 2, 0),
+        (4, 3, 0),
+        (5, 3, 1),
+    ]
+    assert rows[0][AFTER] == (
+        b'{"transaction_id":"t1","mutation_count":2,"counts":{"order":2},"source_count":2,'
+        b'"source_timestamp":7}'
+    )
+    assert rows[4][AFTER].endswith(b'"late":true,"of":1}')
+
+
+def test_an_update_says_what_changed_and_images_are_kept_byte_for_byte(log_root: Path) -> None:
+    before = b'{"id":12345678901234567890, "price":0.10,"name":"\\u00e9", "old":1}'
+    after = b'{"price":1e2,"id":12345678901234567890,"name":"\\u00e9","new":[1, 2]}'
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([Mutation("order", "1", before=before, after=after)])
+    *_, changed, change, read_before, read_after, _ = rows_of(log_root / "shop")[1]
+    assert (read_before, read_after) == (before, after)
+    assert changed == ["price", "new", "old"]
+    assert change == b'{"price":1e2,"new":[1, 2],"old":null}'
+    schema = CommitLog.open(log_root / "shop").view.schema_of(1)
+    assert schema.ordinals("order") == {"price": 1, "id": 2, "name": 3, "new": 4, "old": 5}
+
+
+def test_an_image_that_is_no_object_is_refused_and_nothing_is_buffered(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        with pytest.raises(InvalidRequest, match="JSON object"):
+            writer.append([upsert("1"), Mutation("order", "2", after=b"[1]")])
+        assert writer.commit() is None
+
+
+def test_contract_06_nothing_is_seen_before_its_publication_and_then_all_at_once(
+    log_root: Path,
+) -> None:
+    writer = LogWriter.open(log_root, "shop")
+    log = CommitLog.open(log_root / "shop")
+    for number in range(3):
+        writer.append([upsert(str(number))])
+        writer.commit()
+        assert log.refresh() is None
+        assert rows_of(log_root / "shop", log.view) == []
+    fresh = CommitLog.open(log_root / "shop").view
+    assert (fresh.committed, fresh.published, len(fresh), fresh.end_row) == (3, 0, 0, 0)
+    assert fresh.find(Position(1)) == 0
+    assert fresh.version_at(0) == 1
+    publication = writer.publish()
+    assert publication is not None
+    assert publication.version == 3
+    assert writer.publish() is None
+    view = log.refresh()
+    assert view is not None
+    assert view.published == 3
+    assert transactions_in(rows_of(log_root / "shop", view)) == ["0", "1", "2"]
+    assert rows_of(log_root / "shop", fresh) == []
+    writer.close()
+
+
+def test_a_dead_writers_commit_is_published_at_the_next_open(log_root: Path) -> None:
+    dead = LogWriter.open(log_root, "shop")
+    dead.append([upsert("1")])
+    dead.commit()
+    dead.close()
+    LogWriter.open(log_root, "shop").close()
+    assert transactions_in(rows_of(log_root / "shop")) == ["1"]
+
+
+def test_a_pipeline_may_publish_what_was_left_itself(log_root: Path) -> None:
+    dead = LogWriter.open(log_root, "shop")
+    dead.append([upsert("1")])
+    dead.commit()
+    dead.close()
+    with CatalogWriter.open(log_root, "shop", writer="log-writer", publish_left=False) as writer:
+        assert CommitLog.open(log_root / "shop").view.published == 0
+        publication = writer.publish(state_versions={"order": 4})
+        assert publication is not None
+        assert publication.state_versions == {"order": 4}
+
+
+def test_commit_timestamps_rise_strictly_also_when_the_clock_steps_back(log_root: Path) -> None:
+    clock = SteppingClock(1_000)
+    with LogWriter.open(log_root, "shop", clock=clock) as writer:
+        for number, now in enumerate([2_000, 2_000, 500, 9_000]):
+            clock.time = now
+            writer.append([upsert(str(number))])
+            writer.append([upsert(str(number))])
+            writer.commit()
+    view = CommitLog.open(log_root / "shop").view
+    assert view.timestamps_of(np.arange(1, 9)).tolist() == [
+        *[2_000, 2_000, 2_001, 2_001, 2_002, 2_002, 9_000, 9_000]
+    ]
+    assert view.newest_timestamp == view.timestamp_of(8) == 9_000
+    assert [view.version_at(time) for time in (0, 2_000, 2_001, 2_002, 2_003, 9_000, 9_001)] == [
+        *[1, 1, 3, 5, 7, 7, 9]
+    ]
+
+
+def test_a_schema_holds_from_the_version_that_first_needed_it(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([])
+        writer.append([Mutation("order", "1", after=b'{"a":1}')])
+        writer.commit()
+        writer.append([Mutation("order", "1", after=b'{"b":1,"a":1}')])
+        writer.append([Mutation("order", "1", Operation.REMOVE, before=b'{"a":1}')])
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append(
+            [Mutation("order", "1", after=b'{"b":1}'), Mutation("user", "1", after=b'{"c":1}')]
+        )
+    view = CommitLog.open(log_root / "shop").view
+    names = [list(view.schema_of(version).ordinals("order")) for version in range(6)]
+    assert names == [[], [], ["a"], ["a", "b"], ["a", "b"], ["a", "b"]]
+    assert [view.schema_of(version).id for version in range(6)] == [0, 0, 1, 2, 2, 3]
+    assert list(view.schema_of(5).entity_types) == ["order", "user"]
+
+
+def test_running_numbers_and_positions_lead_to_their_batch(log_root: Path) -> None:
+    write(log_root, "shop", 20, per_commit=3)
+    view = CommitLog.open(log_root / "shop").view
+    rows = rows_of(log_root / "shop", view)
+    for row in rows:
+        place = view.find(Position(row[VERSION], row[INDEX]))
+        batch = view.batch(place)
+        assert batch.first <= (row[VERSION], row[INDEX]) <= batch.last
+        assert view.find_row(row[0]) == place
+    assert view.find(Position(0)) == view.find_row(-1) == 0
+    assert view.find(Position(20, END)) == view.find_row(view.end_row) == len(view)
+    with pytest.raises(IndexError):
+        view.batch(len(view))
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=4), min_size=1, max_size=6),
+    version=st.integers(0, 8),
+    index=st.integers(0, 18),
+)
+def test_find_is_the_first_batch_that_ends_at_or_after_a_position(
+    sizes: list[list[int]], version: int, index: int
+) -> None:
+    """Each inner list is a transaction, spread over batches of so many records."""
+    lasts, rows = [], []
+    for number, batches in enumerate(sizes, 1):
+        ends = np.cumsum(batches) - 1
+        lasts += [(number, int(end)) for end in ends]
+        rows += batches
+    columns = np.zeros((len(BATCH_FIELDS) + 1, len(lasts)), np.int64)
+    columns[[LAST_VERSION, LAST_INDEX]] = np.array(lasts).T
+    columns[ROWS] = rows
+    columns[FIRST_ROW] = np.cumsum(rows) - rows
+    wanted = Position(version, index)
+    expected = next((place for place, last in enumerate(lasts) if last >= wanted), len(lasts))
+    assert find_position(columns, len(lasts), wanted) == expected
+    owners = [place for place, count in enumerate(rows) for _ in range(count)]
+    assert [find_row(columns, len(lasts), row) for row in range(len(owners))] == owners
+
+
+def test_opening_reads_a_checkpoint_and_a_bounded_share_of_the_entries(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(600):
+            writer.append([upsert(str(number))])
+            writer.commit()
+            writer.publish()
+    log = CommitLog.open(log_root / "shop")
+    assert log.state.checkpoint >= 2
+    assert log.state.last_entry - log.state.checkpoint_entry <= 256
+    assert transactions_in(rows_of(log_root / "shop", log.view)) == [*map(str, range(600))]
+    for file in (log_root / "shop" / "log").iterdir():
+        if int(file.stem) <= log.state.checkpoint_entry:
+            file.unlink()
+    assert rows_of(log_root / "shop") == rows_of(log_root / "shop", log.view)
+
+
+def test_a_folder_that_is_no_catalog_is_named_with_advice(log_root: Path) -> None:
+    with pytest.raises(LogUnreadable, match="no folder"):
+        CommitLog.open(log_root / "shop")
+    with pytest.raises(LogUnreadable, match=r"not a catalog: it has no catalog\.json"):
+        CommitLog.open(log_root)
+    (log_root / "mine").mkdir()
+    (log_root / "mine" / "notes").touch()
+    with pytest.raises(LogUnreadable, match="is not a catalog; move it away"):
+        create_catalog(log_root, "mine")
+    create_catalog(log_root, "shop")
+    with pytest.raises(CatalogUnknown) as unknown:
+        CatalogWriter.open(log_root, "other", writer="w", create=False)
+    assert unknown.value.known == ("shop",)
+    for name in ("", "a/b", ".hidden", "..", "system", "x" * 200):
+        with pytest.raises((InvalidRequest, LogUnreadable)):
+            create_catalog(log_root, name)
+
+
+def test_a_newer_format_is_named_and_not_guessed_at(log_root: Path) -> None:
+    write(log_root, "shop", 1)
+    entry = log_root / "shop" / "log" / f"{2:020d}.json"
+    text = entry.read_bytes().splitlines()[0]
+    entry.write_bytes(seal(text.replace(b'"format_version":1', b'"format_version":2'))[0])
+    with pytest.raises(LogUnreadable, match="format version 2, and this tailrace reads up to 1"):
+        CommitLog.open(log_root / "shop")
+    entry.write_bytes(seal(b'{"kind":"merge","format_version":2,"number":2}')[0])
+    with pytest.raises(LogUnreadable, match="upgrade"):
+        CommitLog.open(log_root / "shop")
