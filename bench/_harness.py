@@ -49,14 +49,17 @@ class Server:
 
 @contextlib.contextmanager
 def server(command: Sequence[str], cpus: set[int] | None = None) -> Iterator[Server]:
-    """Run a server that prints one JSON line ``{"grpc": address}`` once it listens."""
+    """Run a server that prints a JSON line with the key ``grpc``, its address, once it listens."""
     process = psutil.Popen(
         [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         preexec_fn=lambda: os.sched_setaffinity(0, cpus or SERVER_CPU),
     )
     try:
-        line = process.stdout.readline()
+        for line in process.stdout:
+            if b'"grpc"' in line:
+                break
         yield Server(process, json.loads(line)["grpc"])
     finally:
         process.terminate()
@@ -71,7 +74,8 @@ def bare_server(messages: int, captures: int, capture_bytes: int) -> list[str]:
 
 def tailrace_server(root: os.PathLike[str] | str, *options: str) -> list[str]:
     """Return the command of our server on a log root."""
-    return ["bench._tailrace_server", str(root), *options]
+    serve = ["tailrace_server", "serve", "--log", str(root), "--grpc", "127.0.0.1:0"]
+    return [*serve, "--http", "off", *options]
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ def mutation(number: int, entity_type: str = "product") -> Mutation:
         entity_type=entity_type,
         primary_key=f"{number:09d}",
         before=None,
-        after=b'{"id":%09d,"name":"product %09d","price":"%07d.99","note":"%s"}'
+        after=b'{"id":1%09d,"name":"product %09d","price":"%07d.99","note":"%s"}'
         % (number, number, number % 10_000_000, b"n" * 50),
     )
 

@@ -38,7 +38,7 @@ class Stream:
     async def run(self, capture_bytes: int) -> None:
         """Read until the last capture; heartbeats do not count."""
         wanted = self.wanted * capture_bytes
-        async for message in self.call:
+        while (message := await self.call.read()) is not grpc.aio.EOF:
             if message[0] != _CAPTURES:
                 continue
             if not self.messages:

@@ -71,10 +71,17 @@ class BatchCache:
     """A bounded cache with single-flight loading. Lives on the event loop; only ``peek`` is for any thread."""
 
     def __init__(
-        self, memory_bytes: int, executor: Executor, *, measure: Callable[[], int] | None = None
+        self,
+        memory_bytes: int,
+        frames_bytes: int,
+        executor: Executor,
+        *,
+        measure: Callable[[], int] | None = None,
     ) -> None:
         """Make an empty cache; ``measure`` returns the process's anonymous bytes."""
         self._memory_bytes = memory_bytes
+        self._frames_bytes_max = frames_bytes
+        self._frames_bytes = 0
         self._executor = executor
         self._measure = measure or anonymous_bytes
         self._measured_at = float("-inf")
@@ -123,6 +130,8 @@ class BatchCache:
         if key not in values:
             values[key] = value
             self._bytes += value.nbytes
+            if kind is Kind.FRAMES:
+                self._frames_bytes += value.nbytes
             self._shed()
 
     def statistics(self) -> CacheStatistics:
@@ -169,8 +178,9 @@ class BatchCache:
                 waiter.set_exception(error)
 
     def _shed(self) -> None:
-        while self._bytes > self._memory_bytes // 2 and self._evict_one():
-            pass
+        while self._frames_bytes > self._frames_bytes_max or self._bytes > self._memory_bytes // 2:
+            if not self._evict_one():
+                break
         now = asyncio.get_running_loop().time()
         if now - self._measured_at >= _MEASURE_EVERY_S:
             self._measured_at = now
@@ -188,10 +198,12 @@ class BatchCache:
         return self._process_bytes
 
     def _evict_one(self) -> bool:
-        for values in self._kinds.values():
+        for kind, values in self._kinds.items():
             if values:
                 _, value = values.popitem(last=False)
                 self._bytes -= value.nbytes
+                if kind is Kind.FRAMES:
+                    self._frames_bytes -= value.nbytes
                 self._evicted += 1
                 return True
         return False

@@ -82,7 +82,7 @@ class Engine:
         threads = ThreadPoolExecutor(self.settings.reader_threads, "tailrace-reader")
         self._threads = threads
         self._stack.callback(partial(threads.shutdown, wait=True))
-        self._cache = BatchCache(self.settings.memory_bytes, threads)
+        self._cache = BatchCache(self.settings.memory_bytes, self.settings.frames_bytes, threads)
         self._rings = RingBudget(self.settings.rings_bytes)
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs.columns import Codec
     from tailrace_server.capture.run import Selection
     from tailrace_server.wal.batch import Head
+
+_FEW: Final = 16
+"""So many frames are picked faster one by one than by Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +81,19 @@ class FrameBlock:
         """Return the number of frames."""
         return len(self.versions)
 
-    def take(self, start: int, count_max: int, bytes_max: int) -> tuple[bytes, int]:
-        """Return frames from ``start``, at most ``count_max`` of them and one message's worth, and their end.
+    def take(self, start: int, count_max: int) -> tuple[bytes, int]:
+        """Return frames from ``start`` to the end of its message, at most ``count_max``, and their end.
 
-        At least one frame, however large. Whole messages are shared, not copied.
+        Messages that are taken whole are shared, not copied.
         """
         piece = bisect_right(self.starts, start) - 1
         first, last = self.starts[piece], self.starts[piece + 1]
         stop = min(last, start + count_max)
-        base = self.offsets[first]
-        if self.offsets[stop] - self.offsets[start] > bytes_max:
-            limit = self.offsets[start] + bytes_max
-            stop = max(start + 1, int(np.searchsorted(self.offsets, limit, "right")) - 1)
+        data = self.pieces[piece]
         if start == first and stop == last:
-            return self.pieces[piece], stop
-        return self.pieces[piece][self.offsets[start] - base : self.offsets[stop] - base], stop
+            return data, stop
+        base = self.offsets[first]
+        return data[self.offsets[start] - base : self.offsets[stop] - base], stop
 
     def size(self, place: int) -> int:
         """Return the bytes of one frame."""
@@ -100,7 +101,7 @@ class FrameBlock:
 
     def frame(self, place: int) -> bytes:
         """Return one frame."""
-        return self.take(place, 1, 1 << 62)[0]
+        return self.take(place, 1)[0]
 
     def coordinates(self, place: int) -> tuple[int, int, int]:
         """Return version, index and ordinal of a capture."""
@@ -109,9 +110,22 @@ class FrameBlock:
 
     def pick(self, selection: Selection, message_bytes: int) -> FrameBlock:
         """Return the block of a smaller, entity-level selection; this one must be of the whole batch."""
-        frames = pa.array([self.frame(row) for row in selection.rows.tolist()], pa.binary())
         rows = selection.rows
-        return FrameBlock(frames, self.versions[rows], self.indexes[rows], None, message_bytes)
+        versions, indexes = self.versions[rows], self.indexes[rows]
+        return FrameBlock(self._frames_of(rows), versions, indexes, None, message_bytes)
+
+    def _frames_of(self, rows: NDArray[np.int32]) -> pa.BinaryArray:
+        if len(rows) <= _FEW:
+            return pa.array([self.frame(row) for row in rows.tolist()], pa.binary())
+        parts = []
+        borders = np.searchsorted(rows, self.starts)
+        for piece, data in enumerate(self.pieces):
+            start, stop = self.starts[piece], self.starts[piece + 1]
+            offsets = (self.offsets[start : stop + 1] - self.offsets[start]).astype(np.int32)
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+            frames = pa.BinaryArray.from_buffers(pa.binary(), stop - start, buffers)
+            parts.append(frames.take(pa.array(rows[borders[piece] : borders[piece + 1]] - start)))
+        return pa.concat_arrays(parts)
 
 
 def _cuts(offsets: NDArray[np.int64], message_bytes: int) -> list[int]:
@@ -156,6 +170,8 @@ def encode(
         versions, indexes = head.versions[rows], head.indexes[rows]
 
     def taken(array: pa.Array) -> pa.Array:
+        if array.null_count == len(array):  # whatever the rows, all of them are null
+            return array.slice(0, len(versions))
         return array if rows is None else array.take(pa.array(rows))
 
     roles = None

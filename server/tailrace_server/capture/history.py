@@ -142,7 +142,7 @@ class History:
                 frames, stop = self._backwards(block, start, stop)
                 yield frames
             else:
-                data, end = block.take(start, stop - start, self._message_bytes)
+                data, end = block.take(start, stop - start)
                 yield Frames(data, end - start, block.coordinates(end - 1))
                 start = end
 

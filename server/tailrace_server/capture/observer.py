@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from copy import copy
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from tailrace.criteria import After, FromTime, Since, canonical
@@ -38,9 +38,15 @@ if TYPE_CHECKING:
     from tailrace_server.capture.predicate import Images
     from tailrace_server.capture.reading import CatalogReading
     from tailrace_server.capture.rings import RingBudget
+    from tailrace_server.capture.run import Selection
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.subscription import Delivery
     from tailrace_server.wal.view import LogView
+
+_CROWD: Final = 3
+"""Publishers that must match something of a batch before its frames are made as a whole,"""
+_SHARE: Final = 4
+"""and the share of it that their matches must come to: one in so many."""
 
 
 class Observer:
@@ -192,14 +198,16 @@ class Observer:
         images: Images = _NO_IMAGES
         if self._router.needs_images:
             images = await self.reading.images(ref, view)
-        for id, selection in tuple(self._router.route(grouped, images)):
+        found = tuple(self._router.route(grouped, images))
+        crowded = _is_crowded(found, ref.rows)
+        for id, selection in found:
             publisher = self._publishers[id]
             if isinstance(selection, Exception):
                 for subscription in tuple(publisher.subscriptions):
                     subscription.end(as_tailrace_error(selection))
                 continue
             first = first_position(grouped, int(selection.rows[0]))
-            publisher.append(Run(ref, selection, first))
+            publisher.append(Run(ref, selection, first, crowded))
         self._pass(ref.first_row + ref.rows, ref.last)
 
     def _pass(self, row: int, position: Position) -> None:
@@ -293,6 +301,14 @@ class Observer:
             message_bytes=delivery.message_bytes,
             max_message_bytes=delivery.max_message_bytes,
         )
+
+
+def _is_crowded(found: Sequence[tuple[int, Selection | Exception]], rows: int) -> bool:
+    """Decide whether encoding a whole batch once costs less than each publisher's part of it."""
+    if len(found) < _CROWD:
+        return False
+    matches = sum(len(each) for _, each in found if not isinstance(each, Exception))
+    return matches * _SHARE >= rows
 
 
 class _NoImages:

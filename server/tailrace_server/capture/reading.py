@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.table import BatchRef
     from tailrace_server.wal.view import LogView
 
-_DENSE: int = 4
-"""A selection of at least one record in so many is served from frames of its whole batch."""
-
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
@@ -191,10 +188,9 @@ class CatalogReading:
     def _frames_job(
         self, run: Run, view: LogView, codec: Codec, content: Content
     ) -> tuple[tuple[UUID, Hashable, Hashable, str, Content], Callable[[], FrameBlock]]:
-        """Decide whether to encode the run alone or its whole batch, which others will want too."""
+        """Decide whether to encode the run alone or its whole batch, of which others want their part."""
         selection = run.selection
-        dense = len(selection) * _DENSE >= run.batch.rows and selection.names is None
-        if dense and selection.identity is not None:
+        if run.crowded and selection.names is None:
             selection = whole(run.batch.rows)
         key = self._frames_key(run.batch, selection.identity, codec, content)
         wanted = Run(run.batch, selection, run.first)

@@ -92,6 +92,8 @@ class Run:
     selection: Selection
     first: Position
     """Position of its first capture's record."""
+    crowded: bool = False
+    """Whether the publishers together match so much of the batch that encoding all of it once is cheapest."""
 
     def __len__(self) -> int:
         """Return the number of captures."""

@@ -21,6 +21,12 @@ class EngineSettings:
         "what the process may hold in anonymous memory; the batch cache takes what all else leaves, "
         "as measured",
     )
+    frames_bytes: int = setting(
+        16 << 20,
+        "bytes",
+        "encoded frames kept for others: enough for subscribers near each other, and memory that is used "
+        "again costs a third less than fresh pages",
+    )
     ring_captures: int = setting(
         250_000,
         "captures",

@@ -302,6 +302,9 @@ class Subscription:
     async def _deliver(self) -> Frames | None:
         """Join what is ready, from the first slice on, to one message.
 
+        Blocks are cut into messages already, so a part that does not fit whole waits for the next one: what
+        all subscribers take at the same borders is shared by them.
+
         All waiting comes before the first capture leaves the queue, so a cancelled call takes
         nothing.
         """
@@ -310,7 +313,7 @@ class Subscription:
         if self._has_ended():
             return None
         delivery = self._delivery
-        data, stop = block.take(first.start, self._room(first, 0), delivery.message_bytes)
+        data, stop = block.take(first.start, self._room(first, 0))
         if len(data) > delivery.max_message_bytes:
             data = await self._header_only(first, len(data))
             if self._has_ended():
@@ -319,9 +322,7 @@ class Subscription:
         last = self._consume(first, block, stop)
         while (ready := self._next_ready(size, count)) is not None:
             slice, block = ready
-            data, stop = block.take(
-                slice.start, self._room(slice, count), delivery.message_bytes - size
-            )
+            data, stop = block.take(slice.start, self._room(slice, count))
             if size + len(data) > delivery.message_bytes:
                 break
             parts.append(data)

@@ -122,25 +122,46 @@ def _append_text(
 
 
 def _prefixes(
-    tag: int, sizes: NDArray[np.integer], present: NDArray[np.bool_] | None = None
+    tag: int, lengths: NDArray[np.integer], present: NDArray[np.bool_] | None = None
 ) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
     """Return tag and varint length of each element, empty where not present, and their sizes."""
-    sizes = sizes.astype(np.int64)
-    places = 1
-    while len(sizes) and int(sizes.max()) >> (7 * places):
-        places += 1
+    sizes = lengths.astype(np.int64)
+    least, most = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
+    places = _varint_bytes(most)
+    if places == _varint_bytes(least) and present is None:
+        return _even_prefixes(tag, sizes, places)
     digits = np.empty((len(sizes), 1 + places), np.uint8)
     used = np.ones(digits.shape, np.bool_)
+    prefix_sizes = np.full(len(sizes), 2, np.int64)
     digits[:, 0] = tag
     for place in range(places):
         rest = sizes >> (7 * place)
-        digits[:, 1 + place] = (rest & 0x7F) | np.where(rest >> 7 != 0, 0x80, 0)
-        if place:
-            used[:, 1 + place] = rest != 0
+        more = rest > 0x7F
+        digits[:, 1 + place] = (rest & 0x7F) | (more.view(np.uint8) << 7)
+        if place + 1 < places:
+            used[:, 2 + place] = more
+            prefix_sizes += more
     if present is not None:
         used &= present[:, None]
-    prefix_sizes = used.sum(axis=1)
+        prefix_sizes *= present
     return binary(digits[used], prefix_sizes), prefix_sizes
+
+
+def _even_prefixes(
+    tag: int, sizes: NDArray[np.int64], places: int
+) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
+    """Return the same for lengths that all take as many bytes, the common case: no byte has to be left out."""
+    digits = np.empty((len(sizes), 1 + places), np.uint8)
+    digits[:, 0] = tag
+    for place in range(places):
+        last = place + 1 == places
+        digits[:, 1 + place] = ((sizes >> (7 * place)) & 0x7F) | (0 if last else 0x80)
+    rows = digits.view(np.dtype((np.void, 1 + places)))[:, 0]
+    return fixed(rows), np.full(len(sizes), 1 + places, np.int64)
+
+
+def _varint_bytes(number: int) -> int:
+    return max(1, -(-number.bit_length() // 7))
 
 
 def _changed(names: tuple[str, ...] | None) -> bytes:
