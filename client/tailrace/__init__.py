@@ -2,7 +2,7 @@
 
 ::
 
-    async with tailrace.connect("localhost:7380") as client:
+    async with tailrace.connect("127.0.0.1:7411") as client:
         async with client.subscribe("shop", Criteria(entity_type=("product",))) as captures:
             async for capture in captures:
                 ...

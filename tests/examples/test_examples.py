@@ -1,0 +1,179 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import sqlite3
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples.count_by_hand import count
+from examples.replica import Replica, follow
+from tailrace import CatalogUnknown, Operation
+from tailrace_server.api.grpc import GrpcServer
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.settings import EngineSettings
+from tests.support.inprocess import ModelWriter
+from tests.support.model import ModelLog, ModelMutation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def writer(log_root: Path) -> Iterator[ModelWriter]:
+    writer = ModelWriter(log_root, "shop", ModelLog())
+    yield writer
+    writer.writer.close()
+
+
+@asynccontextmanager
+async def served(engine: Engine, port: int = 0) -> AsyncIterator[int]:
+    server = GrpcServer(engine)
+    bound = await server.start(f"127.0.0.1:{port}")
+    try:
+        yield bound
+    finally:
+        await server.stop(1.0)
+
+
+class Shop:
+    """Makes up transactions, and knows what the tables must look like."""
+
+    def __init__(self, writer: ModelWriter) -> None:
+        self._writer = writer
+        self._random = random.Random(11)
+        self.rows: dict[tuple[str, str], dict[str, object]] = {}
+        self.version = 0
+
+    def trade(self, transactions: int) -> None:
+        for _ in range(transactions):
+            self._writer.write([self._change() for _ in range(self._random.randrange(8))])
+            self.version += 1
+
+    def _change(self) -> ModelMutation:
+        entity_type = self._random.choice(["product", "order"])
+        key = str(self._random.randrange(50))
+        place = entity_type, key
+        before = self.rows.get(place)
+        if self._random.random() < 0.01:
+            for each in [each for each in self.rows if each[0] == entity_type]:
+                del self.rows[each]
+            return ModelMutation(entity_type, None, Operation.REMOVE, None, None)
+        if before is not None and self._random.random() < 0.3:
+            del self.rows[place]
+            return ModelMutation(entity_type, key, Operation.REMOVE, before, None)
+        after: dict[str, object] = {"id": key, "price": self._random.randrange(100)}
+        self.rows[place] = after
+        return ModelMutation(entity_type, key, Operation.UPSERT, before, after)
+
+
+def copied(path: Path) -> tuple[int, dict[tuple[str, str], object]]:
+    """Return version and rows of a replica's file, as another process reads them."""
+    database = sqlite3.connect(path)
+    try:
+        database.execute("BEGIN")
+        (cursor,) = database.execute("SELECT cursor FROM place").fetchone()
+        rows = database.execute("SELECT * FROM rows").fetchall()
+    finally:
+        database.close()
+    return int(cursor.split(".")[2]), {(kind, key): json.loads(image) for kind, key, image in rows}
+
+
+@asynccontextmanager
+async def replica_process(port: int, path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "examples.replica", "shop", str(path)),
+        *("--server", f"127.0.0.1:{port}"),
+        cwd=ROOT,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def reaches(path: Path, version: int) -> None:
+    """Wait until a replica's file contains a version."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                if copied(path)[0] >= version:
+                    return
+            except (sqlite3.OperationalError, TypeError):
+                pass  # no file, no table or no row yet
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.slow
+async def test_a_replica_equals_the_log_through_kills_stalls_and_reconnects(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    shop = Shop(writer)
+    path = tmp_path / "shop.sqlite"
+    settings = EngineSettings(heartbeat_interval_s=0.2, ring_captures=64)
+    async with Engine(log_root, settings) as engine:
+        async with served(engine) as port:
+            shop.trade(60)
+            async with replica_process(port, path) as replica:
+                await reaches(path, 60)
+                shop.trade(200)
+                replica.send_signal(signal.SIGSTOP)
+                shop.trade(200)
+                replica.send_signal(signal.SIGCONT)
+                await reaches(path, 300)
+                replica.kill()
+            shop.trade(100)
+            async with replica_process(port, path):
+                await reaches(path, shop.version)
+                assert copied(path) == (shop.version, shop.rows)
+                shop.trade(50)
+        # The server is gone; the next replica process finds the next one by itself.
+        shop.trade(50)
+        async with served(engine, port), replica_process(port, path) as replica:
+            await reaches(path, shop.version)
+            shop.trade(50)
+            await reaches(path, shop.version)
+            assert replica.returncode is None
+    assert copied(path) == (shop.version, shop.rows)
+
+
+async def test_a_replica_goes_on_behind_its_last_whole_transaction(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    shop = Shop(writer)
+    shop.trade(20)
+    path = tmp_path / "shop.sqlite"
+    async with Engine(log_root) as engine, served(engine) as port, asyncio.timeout(PATIENCE_S):
+        target = f"127.0.0.1:{port}"
+        with Replica(path) as replica:
+            await follow(target, "shop", replica, until=20)
+        shop.trade(20)
+        with Replica(path) as replica:
+            await follow(target, "shop", replica, until=40)
+            products = {key: row for (kind, key), row in shop.rows.items() if kind == "product"}
+            assert replica.rows("product") == products
+    assert copied(path) == (40, shop.rows)
+
+
+async def test_counting_by_hand(log_root: Path, writer: ModelWriter) -> None:
+    Shop(writer).trade(30)
+    async with Engine(log_root) as engine, served(engine) as port, asyncio.timeout(PATIENCE_S):
+        counts = await count(f"127.0.0.1:{port}", "shop", 50)
+        assert counts.total() == 50
+        assert counts["transaction TRANSACTION"] > 5
+        with pytest.raises(CatalogUnknown):
+            await count(f"127.0.0.1:{port}", "ship", 50)
