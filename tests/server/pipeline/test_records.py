@@ -20,7 +20,8 @@ def build(*messages: dict[str, object], **released: object) -> list[dict[str, ob
     table = builder.take()
     assert table.schema == ROW_SCHEMA
     assert builder.rows == 0
-    return table.to_pylist()
+    rows: list[dict[str, object]] = table.to_pylist()
+    return rows
 
 
 def test_contract_08_the_lead_counts_survivors_and_source_rows() -> None:

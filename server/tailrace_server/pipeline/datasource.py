@@ -1,0 +1,328 @@
+"""The Spark data source ``tailrace``: a DataFrame or a stream becomes versions of a catalog.
+
+::
+
+    spark.dataSource.register(TailraceDataSource)
+    df.write.format("tailrace").option("log", ROOT).option("catalog", NAME).mode("append").save()
+    df.writeStream.format("tailrace")…                  with checkpointLocation and option "writer"
+
+Input columns: `sink`. Rows become versions in the order of the partitions and of the rows in each;
+rows of one transaction stand together. Sort before you write; Spark does not let a sink ask for it.
+
+=========  ==========================================================================================
+option     meaning
+=========  ==========================================================================================
+log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
+catalog    name of the catalog; made if absent
+writer     stable name of the writer; default ``spark``. A restart under the same name needs no leave
+batch      (batch writes) a number that rises from write to write; a repeat is skipped. Default: the
+           one after the last, so that every write counts
+publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
+take_over  ``true`` lets a writer of a new name have the catalog
+columns    JSON, entity type → column names, known beforehand: their images are not looked at
+=========  ==========================================================================================
+
+Two phases: tasks write segments, each under a name of its own, and the commit makes one entry of
+them. A task that fails or runs twice leaves a segment that nothing names. Opening takes a new epoch
+of the catalog, which fences every writer before; the commit of a batch that the log knows is done.
+
+Which process: ``writer()``, ``streamWriter()`` and ``commit()`` run beside the driver, ``write()``
+in tasks. What they share travels with the pickled writer and the messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import orjson
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
+from tailrace_server.pipeline.sink import RecordSink, SinkResult
+from tailrace_server.wal.segment import SegmentWriter
+from tailrace_server.wal.writer import CatalogWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["TailraceDataSource"]
+
+OPTIONS: Final = (
+    "path",
+    "log",
+    "catalog",
+    "writer",
+    "batch",
+    "publish",
+    "take_over",
+    "columns",
+)
+_OF_SPARK: Final = ("checkpointlocation",)
+
+
+class TailraceDataSource(DataSource):
+    """Registers under the name ``tailrace``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format()``."""
+        return "tailrace"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Open the catalog for a batch write.
+
+        Raises:
+            InvalidRequest: An option is missing or unknown, or the mode is not append.
+            UnknownWriter: The catalog belongs to another writer.
+        """
+        if overwrite:
+            raise InvalidRequest("a log is only appended to: use mode('append')")
+        options = Options.of(self.options)
+        sink = Sink.open(options)
+        batch = sink.last_batch + 1 if options.batch is None else options.batch
+        return BatchWriter(sink, batch)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Open the catalog for a run of a stream. Errors as `writer`."""
+        if overwrite:
+            raise InvalidRequest("a log is only appended to: use outputMode('append')")
+        options = Options.of(self.options)
+        if options.batch is not None:
+            raise InvalidRequest("option batch is for batch writes; a stream numbers its batches")
+        return StreamWriter(Sink.open(options))
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a write."""
+
+    root: Path
+    catalog: str
+    writer: str = "spark"
+    batch: int | None = None
+    publish: bool = True
+    take_over: bool = False
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """Read options as Spark gives them, names in any case.
+
+        Raises:
+            InvalidRequest: One is missing, unknown or not of its form.
+        """
+        options = {name.lower(): value for name, value in given.items()}
+        for name in options:
+            if name not in OPTIONS and name not in _OF_SPARK:
+                raise InvalidRequest(f"no option {name!r}; there are {', '.join(OPTIONS)}")
+        path = options.get("path")
+        if (path is None) == ("log" not in options) or ("log" in options) != ("catalog" in options):
+            raise InvalidRequest(
+                "name the catalog by options log and catalog, or by path = ROOT/NAME"
+            )
+        folder = Path(path) if path is not None else Path(options["log"], options["catalog"])
+        try:
+            columns = orjson.loads(options.get("columns", "{}"))
+            batch = int(options["batch"]) if "batch" in options else None
+        except ValueError as error:
+            raise InvalidRequest(f"option columns or batch: {error}") from error
+        return cls(
+            root=folder.parent,
+            catalog=folder.name,
+            writer=options.get("writer", "spark"),
+            batch=batch,
+            publish=_flag("publish", options.get("publish", "true")),
+            take_over=_flag("take_over", options.get("take_over", "false")),
+            columns=columns,
+        )
+
+
+@dataclass(frozen=True)
+class Sink:
+    """An opened catalog, as it travels between processes."""
+
+    options: Options
+    epoch: int
+    last_batch: int
+    """Last batch of this writer that the log knew when it was opened; -1 for none."""
+    columns: Mapping[str, Sequence[str]]
+    """What the catalog knew by then, and what the options say."""
+
+    @classmethod
+    def open(cls, options: Options) -> Sink:
+        """Take a new epoch of the catalog."""
+        with CatalogWriter.open(
+            options.root, options.catalog, writer=options.writer, take_over=options.take_over
+        ) as writer:
+            known = known_columns(writer.log.view.schema_of(writer.state.last_version))
+            return cls(
+                options,
+                writer.epoch,
+                writer.state.writers[options.writer].batch_id,
+                {**known, **options.columns},
+            )
+
+    def write(self, batches: Iterator[pa.RecordBatch], name: str) -> Written:
+        """Write one task's rows to a segment of its own. Runs in a task."""
+        path = self._attached_path(name)
+        with SegmentWriter(path) as segment:
+            sink = RecordSink(segment, self.columns)
+            for batch in batches:
+                sink.write(batch)
+            return Written(sink.finish())
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        """Make one entry of what the tasks wrote, and publish it. Runs beside the driver.
+
+        Raises:
+            InvalidRequest: A task has written nothing at all, or a transaction lies in two tasks.
+            WriterFenced: A newer writer holds the catalog.
+        """
+        results = _results(messages)
+        options = self.options
+        with CatalogWriter.attach(
+            options.root, options.catalog, epoch=self.epoch, writer=options.writer
+        ) as writer:
+            reach("pipeline.before_commit")
+            writer.log.refresh()
+            schema = writer.log.view.schema_of(writer.state.last_version)
+            sightings = [*_declared(options.columns), *_in_commit(results)] if results else []
+            writer.commit(
+                batch_id=batch_id,
+                segments=[result.receipt for result in results],
+                schema_changes=evolve(schema, sightings),
+            )
+            reach("pipeline.after_commit")
+            if options.publish:
+                writer.publish()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove the segments of tasks that did finish; the others' are orphans."""
+        for message in messages:
+            if isinstance(message, Written) and message.result is not None:
+                folder = self.options.root / self.options.catalog
+                (folder / message.result.receipt.path).unlink(missing_ok=True)
+
+    def _attached_path(self, name: str) -> Path:
+        folder = self.options.root / self.options.catalog / "segments" / str(self.epoch)
+        return folder / f"{self.options.writer}-{name}.arrow"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task wrote; None for no rows."""
+
+    result: SinkResult | None
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one DataFrame."""
+
+    def __init__(self, sink: Sink, batch: int) -> None:
+        """Take an opened catalog and the number of the batch."""
+        self._sink = sink
+        self._batch = batch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a partition; nothing if the batch is in the log already."""
+        if self._batch <= self._sink.last_batch:
+            return Written(None)
+        return self._sink.write(iterator, f"{self._batch}-{_attempt()}")
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the batch, once."""
+        self._sink.commit(messages, self._batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Clean up after a batch that failed."""
+        self._sink.abort(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of one run of a stream."""
+
+    def __init__(self, sink: Sink) -> None:
+        """Take an opened catalog."""
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a partition. Which batch it is, only the commit knows for certain."""
+        return self._sink.write(iterator, f"stream-{_attempt()}")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit a micro-batch, once."""
+        self._sink.commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Clean up after a micro-batch that failed."""
+        self._sink.abort(messages)
+
+
+def _attempt() -> str:
+    """Return a name that no other attempt of any task has, also not one of an earlier JVM."""
+    context = TaskContext.get()
+    assert context is not None
+    return f"{context.partitionId()}-{uuid4().hex[:16]}"
+
+
+def _results(messages: Sequence[WriterCommitMessage | None]) -> list[SinkResult]:
+    """Return what was written, in the order of the partitions."""
+    results: list[SinkResult] = []
+    for message in messages:
+        if not isinstance(message, Written):
+            # A continuous trigger commits without having written; Spark does not say so.
+            raise InvalidRequest(
+                "a task reported nothing: continuous triggers are not supported, nothing was committed"
+            )
+        if message.result is not None:
+            results.append(message.result)
+    for one, other in itertools.pairwise(results):
+        if one.last_id is not None and one.last_id == other.first_id:
+            raise InvalidRequest(
+                f"transaction {one.last_id!r} lies in two partitions; sort by transaction into "
+                "partitions of whole ones, for instance with repartitionByRange"
+            )
+    return results
+
+
+def _in_commit(results: Sequence[SinkResult]) -> Iterator[Sighting]:
+    """Yield the sightings of all tasks, by version relative to the commit."""
+    start = 0
+    for result in results:
+        for sighting in result.sightings:
+            yield sighting._replace(version=start + sighting.version)
+        start += result.receipt.transactions
+
+
+def _declared(columns: Mapping[str, Sequence[str]]) -> Iterator[Sighting]:
+    """Yield the columns that the options declare, from the first version of the commit on."""
+    for entity_type, names in columns.items():
+        yield Sighting(0, entity_type, None)
+        for name in names:
+            yield Sighting(0, entity_type, name)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidRequest(f"option {name} is true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def register(spark: Any) -> None:
+    """Make ``format("tailrace")`` known to a session."""
+    spark.dataSource.register(TailraceDataSource)

@@ -1,0 +1,417 @@
+"""Rows of a DataFrame as records of a segment, a record batch at a time.
+
+Input columns, by name; others are refused:
+
+================  ==================  =============================================================
+transaction_id    string              rows of one transaction stand together, in one partition; null
+                                      makes a row a transaction of its own
+operation         string or int       upsert, remove, expire, transaction (or 1, 2, 4, 3)
+entity_type       string
+primary_key       string              null for a truncate and on a lead
+changed           array<string>       optional; where the column is absent it is told from the images
+change            binary or string    optional
+before            binary or string    optional
+after             binary or string    optional
+================  ==================  =============================================================
+
+Each transaction becomes a version. Its lead is made here, unless its first row is one: operation
+``transaction``, whose ``after`` is taken as it is. The rows of a transaction that goes on are held
+until its end is seen, since its lead counts them.
+
+Nothing is done row by row in Python, but for what `names` cannot read, for the difference of images
+where ``changed`` is absent, and for transaction ids that JSON has to escape.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.columns import Sighting
+from tailrace_server.pipeline.images import difference, members, projection
+from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
+from tailrace_server.pipeline.records import ROW_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+    from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
+
+REQUIRED: Final = ("transaction_id", "operation", "entity_type", "primary_key")
+BODIES: Final = ("change", "before", "after")
+OPTIONAL: Final = ("changed", *BODIES)
+
+_OPERATIONS: Final = {
+    "upsert": Operation.UPSERT,
+    "remove": Operation.REMOVE,
+    "expire": Operation.EXPIRE,
+    "transaction": Operation.TRANSACTION,
+}
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+_TYPES_AT_ONCE: Final = 16
+"""Entity types in a batch up to which leads are counted column by column."""
+
+_INPUT_TYPES: Final = {
+    "transaction_id": pa.string(),
+    "entity_type": pa.string(),
+    "primary_key": pa.string(),
+    "changed": pa.list_(pa.string()),
+    **dict.fromkeys(BODIES, pa.binary()),
+}
+
+
+class SinkResult(NamedTuple):
+    """What became of a partition."""
+
+    receipt: SegmentReceipt
+    sightings: list[Sighting]
+    first_id: str | None
+    last_id: str | None
+    """Ids of the first and the last transaction, to notice one that lies in two partitions."""
+
+
+class RecordSink:
+    """Writes the rows of one partition to a segment. Holds the rows of the last transaction seen."""
+
+    def __init__(self, segment: SegmentWriter, known: Mapping[str, Iterable[str]]) -> None:
+        """Take where to write, and the columns that need no report, by entity type."""
+        self._segment = segment
+        self._known = {entity_type: set(names) for entity_type, names in known.items()}
+        self._names = KnownNames()
+        self._groups: dict[str, int] = {}
+        self._sightings: list[Sighting] = []
+        self._held: list[pa.Table] = []
+        self._held_id: str | None = None
+        self._ids: tuple[str | None, str | None] | None = None
+        self._version = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows.
+
+        Raises:
+            InvalidRequest: A column is missing, unknown or of another type, an operation is none,
+                an image is not a JSON object.
+            LogFull: No room.
+        """
+        if not batch.num_rows:
+            return
+        rows = _normalised(batch)
+        ids = rows.column("transaction_id").chunk(0)
+        starts = _starts(ids)
+        goes_on = bool(self._held) and ids[0].is_valid and ids[0].as_py() == self._held_id
+        if goes_on:
+            starts = starts[1:]
+        if len(starts):
+            last = int(starts[-1])
+            self._emit([rows.slice(0, last)] if last else [])
+            rows = rows.slice(last)
+        self._held.append(rows)
+        self._held_id = ids[len(ids) - 1].as_py()
+        if self._ids is None:
+            self._ids = (ids[0].as_py(), None)
+        self._ids = (self._ids[0], self._held_id)
+
+    def finish(self) -> SinkResult | None:
+        """Write what is held and close the segment; None where there was no row.
+
+        Raises:
+            LogFull: No room.
+        """
+        self._emit([])
+        if self._ids is None:
+            self._segment.abandon()
+            return None
+        return SinkResult(self._segment.close(), self._sightings, *self._ids)
+
+    def _emit(self, more: list[pa.Table]) -> None:
+        """Write whole transactions: those held, and those of ``more``."""
+        parts, self._held = [*self._held, *more], []
+        if parts:
+            table = pa.concat_tables(parts).combine_chunks()
+            self._segment.write(self._records(table))
+
+    def _records(self, rows: pa.Table) -> pa.Table:
+        """Return the records of whole transactions, leads put in."""
+        column = {name: rows.column(name).chunk(0) for name in rows.schema.names}
+        operations = column["operation"].to_numpy()
+        starts = _starts(column["transaction_id"])
+        given = operations[starts] == Operation.TRANSACTION
+        if np.count_nonzero(operations == Operation.TRANSACTION) != np.count_nonzero(given):
+            raise InvalidRequest(
+                "a row with operation transaction must be the first of its transaction"
+            )
+        sizes = np.diff(starts, append=len(operations))
+        transaction = np.repeat(np.arange(len(starts)), sizes)
+        index = np.arange(len(operations)) - np.repeat(starts, sizes) + np.repeat(~given, sizes)
+        changed, change = self._changes(column, operations)
+        self._observe(column, operations, transaction)
+        without = starts[~given]
+        texts = _lead_texts(
+            column["transaction_id"].take(pa.array(without)),
+            column["entity_type"],
+            starts,
+            sizes,
+            ~given,
+        )
+        out = _Interleaved(len(operations), without)
+        lead_count = len(without)
+        versions = self._version + np.arange(len(starts))
+        self._version += len(starts)
+        lead = operations == Operation.TRANSACTION
+        arrays = {
+            "version": out.numbers(versions[transaction], versions[~given]),
+            "index": out.numbers(index.astype(np.int32), np.zeros(lead_count, np.int32)),
+            "area": out.numbers(
+                np.where(lead, Area.INFRASTRUCTURE, Area.DATA).astype(np.uint8),
+                np.full(lead_count, Area.INFRASTRUCTURE, np.uint8),
+            ),
+            "operation": out.numbers(
+                operations.astype(np.uint8), np.full(lead_count, Operation.TRANSACTION, np.uint8)
+            ),
+            "entity_type": out.nulls(column["entity_type"]),
+            "primary_key": out.nulls(column["primary_key"]),
+            "changed": out.nulls(changed),
+            "change": out.nulls(change),
+            "before": out.nulls(column["before"]),
+            "after": out.texts(column["after"], texts),
+        }
+        return pa.Table.from_arrays([arrays[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA)
+
+    def _changes(
+        self, column: dict[str, pa.Array], operations: npt.NDArray[np.int64]
+    ) -> tuple[pa.Array, pa.Array]:
+        """Return ``changed`` and ``change``: as given, else told from the images."""
+        if "changed" in column:
+            return column["changed"], column["change"]
+        both = pc.and_(pc.is_valid(column["before"]), pc.is_valid(column["after"]))
+        updates = np.flatnonzero((operations == Operation.UPSERT) & both.to_numpy(False))
+        changed: list[list[str] | None] = [None] * len(operations)
+        change = column["change"].to_pylist() if len(updates) else column["change"]
+        for row in updates.tolist():
+            before = _members(column["before"][row].as_py())
+            after = _members(column["after"][row].as_py())
+            names = changed[row] = difference(before, after)
+            if change[row] is None:
+                change[row] = projection(after, names)
+        texts = pa.array(change, pa.binary()) if isinstance(change, list) else change
+        return pa.array(changed, pa.list_(pa.string())), texts
+
+    def _observe(
+        self,
+        column: dict[str, pa.Array],
+        operations: npt.NDArray[np.int64],
+        transaction: npt.NDArray[np.int64],
+    ) -> None:
+        """Note the columns that are new in rows of whole transactions."""
+        types = pc.dictionary_encode(column["entity_type"])
+        known_types = types.dictionary.to_pylist()
+        new_types = [name for name in known_types if name is not None and name not in self._groups]
+        for entity_type in new_types:
+            group = self._groups[entity_type] = len(self._groups)
+            for name in self._known.get(entity_type, ()):
+                self._names.add(group, _as_written(name))
+        groups = np.array([self._groups.get(name, 0) for name in known_types], np.int64)
+        codes = types.indices.fill_null(0).to_numpy() if len(groups) else np.zeros(0, np.int64)
+        group_of = groups[codes] if len(groups) else np.zeros(len(operations), np.int64)
+        images = pc.coalesce(column["after"], column["before"])
+        skipped = operations == Operation.TRANSACTION
+        images = pc.if_else(pa.array(~skipped), images, pa.scalar(None, pa.binary()))
+        suspects = set(rows_with_unknown_names(images, group_of, self._names).tolist())
+        # A type is news with its first row, also where no image shows a column.
+        for entity_type in new_types:
+            if entity_type not in self._known:
+                place = known_types.index(entity_type)
+                suspects.add(int(np.flatnonzero(codes == place)[0]))
+        for row in sorted(suspects):
+            self._look_at(
+                int(transaction[row]) + self._version,
+                column["entity_type"][row].as_py(),
+                images[row].as_py(),
+            )
+
+    def _look_at(self, version: int, entity_type: str | None, image: bytes | None) -> None:
+        if entity_type is None:
+            return
+        known = self._known.get(entity_type)
+        if known is None:
+            known = self._known[entity_type] = set()
+            self._sightings.append(Sighting(version, entity_type, None))
+        for name in _members(image) if image is not None else ():
+            if name not in known:
+                known.add(name)
+                self._names.add(self._groups[entity_type], _as_written(name))
+                self._sightings.append(Sighting(version, entity_type, name))
+
+
+class _Interleaved:
+    """Puts leads between rows: a lead stands before the row that its transaction begins with."""
+
+    def __init__(self, rows: int, before: npt.NDArray[np.int64]) -> None:
+        """Take the number of rows, and the rows that a lead is put before, rising."""
+        self._before = before
+        total = rows + len(before)
+        self._lead_places = before + np.arange(len(before))
+        self._is_row = np.ones(total, np.bool_)
+        self._is_row[self._lead_places] = False
+        self._total = total
+
+    def numbers(self, rows: npt.NDArray[Any], leads: npt.NDArray[Any]) -> pa.Array:
+        """Return numbers of rows with those of leads between."""
+        out = np.empty(self._total, rows.dtype)
+        out[self._is_row] = rows
+        out[self._lead_places] = leads
+        return pa.array(out)
+
+    def nulls(self, rows: pa.Array) -> pa.Array:
+        """Return an array with nulls between; the data of its values is shared, not copied."""
+        if rows.null_count == len(rows):
+            return pa.nulls(self._total, rows.type)
+        validity = self._is_row.copy()
+        if rows.null_count:
+            validity[self._is_row] = pc.is_valid(rows).to_numpy(zero_copy_only=False)
+        bitmap = pa.py_buffer(np.packbits(validity, bitorder="little"))
+        _, offset_buffer, *rest = rows.buffers()
+        offsets = np.frombuffer(offset_buffer, np.int32)[rows.offset : rows.offset + len(rows) + 1]
+        spread = pa.py_buffer(np.insert(offsets, self._before, offsets[self._before]))
+        if pa.types.is_list(rows.type):
+            return pa.Array.from_buffers(
+                rows.type, self._total, [bitmap, spread], children=[rows.values]
+            )
+        return pa.Array.from_buffers(rows.type, self._total, [bitmap, spread, rest[0]])
+
+    def texts(self, rows: pa.Array, leads: pa.Array) -> pa.Array:
+        """Return the texts of rows with those of leads between."""
+        order = np.empty(self._total, np.int64)
+        order[self._is_row] = np.arange(len(rows)) + len(leads)
+        order[self._lead_places] = np.arange(len(leads))
+        return pa.concat_arrays([leads, rows]).take(pa.array(order))
+
+
+def _lead_texts(
+    ids: pa.Array,
+    types: pa.Array,
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    wanted: npt.NDArray[np.bool_],
+) -> pa.Array:
+    """Return the ``after`` of the leads of some transactions, as `wal.record.lead_text` writes it."""
+    count = len(ids)
+    if not count:
+        return pa.array([], pa.binary())
+    encoded = pc.dictionary_encode(types)
+    names = encoded.dictionary.to_pylist()
+    codes = encoded.indices.fill_null(len(names)).to_numpy()
+    width = len(names) + 1
+    transaction = np.repeat(np.arange(len(starts)), sizes)
+    table = np.bincount(transaction * width + codes, minlength=len(starts) * width)
+    counts = table.reshape(len(starts), width)[wanted][:, : len(names)]
+    totals = pc.cast(pa.array(sizes[wanted]), pa.string())
+    texts = pc.binary_join_element_wise(
+        '{"transaction_id":',
+        _json_texts(ids),
+        ',"mutation_count":',
+        totals,
+        ',"counts":{',
+        _count_texts(names, counts),
+        '},"source_count":',
+        totals,
+        "}",
+        "",
+    )
+    return texts.cast(pa.binary())
+
+
+def _count_texts(names: list[str], counts: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the members of ``counts`` for each transaction, in the order of the names."""
+    order = sorted(range(len(names)), key=names.__getitem__)
+    if len(names) > _TYPES_AT_ONCE:
+        return pa.array(
+            orjson.dumps({names[at]: int(row[at]) for at in order if row[at]}).decode()[1:-1]
+            for row in counts
+        )
+    texts = pa.array([""] * len(counts))
+    for at in order:
+        number = pc.cast(pa.array(counts[:, at]), pa.string())
+        comma = pc.if_else(pc.equal(texts, ""), "", ",")
+        head = orjson.dumps(names[at]).decode() + ":"
+        longer = pc.binary_join_element_wise(texts, comma, head, number, "")
+        texts = pc.if_else(pa.array(counts[:, at] > 0), longer, texts)
+    return texts
+
+
+def _json_texts(ids: pa.Array) -> pa.Array:
+    """Return strings as JSON; null as ``null``."""
+    if pc.any(pc.match_substring_regex(ids, _ESCAPED)).as_py():
+        return pa.array([orjson.dumps(each).decode() for each in ids.to_pylist()])
+    return pc.coalesce(pc.binary_join_element_wise('"', ids, '"', ""), pa.scalar("null"))
+
+
+def _starts(ids: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the rows that transactions begin with."""
+    same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
+    return np.concatenate([[0], np.flatnonzero(~same.to_numpy(zero_copy_only=False)) + 1])
+
+
+def _normalised(batch: pa.RecordBatch) -> pa.Table:
+    """Return the columns of a batch in one form; bodies that are missing are null."""
+    names = batch.schema.names
+    for name in REQUIRED:
+        if name not in names:
+            raise InvalidRequest(
+                f"the DataFrame has no column {name!r}; it needs {', '.join(REQUIRED)}"
+            )
+    arrays = {"operation": _operations(batch.column("operation"))}
+    for name in names:
+        if name == "operation":
+            continue
+        if name not in _INPUT_TYPES:
+            known = ", ".join((*REQUIRED, *OPTIONAL))
+            raise InvalidRequest(f"the DataFrame has a column {name!r}; known are {known}")
+        arrays[name] = _cast(name, batch.column(name), _INPUT_TYPES[name])
+    for name in BODIES:
+        if name not in arrays:
+            arrays[name] = pa.nulls(batch.num_rows, pa.binary())
+    return pa.table(arrays)
+
+
+def _operations(column: pa.Array) -> pa.Array:
+    if pa.types.is_integer(column.type):
+        codes = column.cast(pa.int64())
+    else:
+        encoded = pc.dictionary_encode(_cast("operation", column, pa.string()))
+        values = [
+            _OPERATIONS.get((name or "").lower(), 0) for name in encoded.dictionary.to_pylist()
+        ]
+        codes = pa.array(values, pa.int64()).take(encoded.indices)
+    if codes.null_count or not pc.all(pc.is_in(codes, pa.array([1, 2, 3, 4], pa.int64()))).as_py():
+        raise InvalidRequest(
+            f"column operation holds something else than {', '.join(_OPERATIONS)} (1, 2, 4, 3)"
+        )
+    return codes
+
+
+def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise InvalidRequest(f"column {name} is {column.type}; it must be {kind}") from error
+
+
+def _members(image: bytes) -> dict[str, bytes]:
+    try:
+        return members(image)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"an image is not a JSON object: {error}: {image[:100]!r}") from error
+
+
+def _as_written(name: str) -> str:
+    return orjson.dumps(name).decode()[1:-1]

@@ -1,0 +1,207 @@
+"""The data source ``tailrace``: batch and stream writes, each once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.datasource import (
+    Options,
+    TailraceDataSource,
+    Written,
+    _results,
+    register,
+)
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.writer import LogWriter
+from tests.process.ingest.reading import leads, published, records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = pa.schema(
+    [
+        ("transaction_id", pa.string()),
+        ("operation", pa.string()),
+        ("entity_type", pa.string()),
+        ("primary_key", pa.string()),
+        ("before", pa.string()),
+        ("after", pa.string()),
+    ]
+)
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+def changes(spark: SparkSession, transactions: range, rows: int = 3, parts: int = 2) -> DataFrame:
+    """Return changes, sorted into partitions of whole transactions."""
+    table = pa.Table.from_pylist(
+        [
+            {
+                "transaction_id": f"{t:06}",
+                "operation": "upsert",
+                "entity_type": "t" if t % 2 else "u",
+                "primary_key": f"{t}-{r}",
+                "before": '{"id":1}',
+                "after": f'{{"id":1,"n":{r}}}',
+            }
+            for t in transactions
+            for r in range(rows)
+        ],
+        schema=SCHEMA,
+    )
+    frame = spark.createDataFrame(table)
+    return frame.repartitionByRange(parts, "transaction_id").sortWithinPartitions(
+        "transaction_id", "primary_key"
+    )
+
+
+def save(frame: DataFrame, root: Path, **options: Any) -> None:
+    writer = frame.write.format("tailrace").option("log", str(root)).option("catalog", "shop")
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer.mode("append").save()
+
+
+def test_a_frame_becomes_versions_in_the_order_of_its_partitions(
+    session: SparkSession, log_root: Path
+) -> None:
+    save(changes(session, range(1, 21)), log_root)
+    save(changes(session, range(21, 31), parts=3), log_root)
+    found = leads(log_root / "shop")
+    assert [body["transaction_id"] for body in found] == [f"{t:06}" for t in range(1, 31)]
+    assert found[0]["counts"] == {"t": 3}
+    record = records(log_root / "shop")[2]
+    assert (record.primary_key, record.changed, record.change) == ("1-1", ["n"], b'{"n":1}')
+    view = CommitLog.open(log_root / "shop").view
+    schema = view.schema_of(view.published)
+    assert {t: [c.name for c in cs] for t, cs in schema.entity_types.items()} == {
+        "t": ["id", "n"],
+        "u": ["id", "n"],
+    }
+
+
+def test_a_batch_that_the_log_knows_is_skipped(session: SparkSession, log_root: Path) -> None:
+    for _ in range(2):
+        save(changes(session, range(1, 4)), log_root, batch=7)
+    assert published(log_root / "shop") == 3
+    save(changes(session, range(4, 6)), log_root, batch=8)
+    assert published(log_root / "shop") == 5
+    with pytest.raises(Exception, match="batch ids of a writer must rise"):
+        save(changes(session, range(4, 6)), log_root, batch=5)
+
+
+def test_an_unpublished_write_is_released_by_the_next(
+    session: SparkSession, log_root: Path
+) -> None:
+    save(changes(session, range(1, 4)), log_root, publish="false")
+    assert published(log_root / "shop") == 0
+    save(changes(session, range(4, 6)), log_root)
+    assert published(log_root / "shop") == 5
+
+
+def test_contract_36_another_writer_needs_leave(session: SparkSession, log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.publish()
+    with pytest.raises(Exception, match="take_over"):
+        save(changes(session, range(1, 4)), log_root)
+    save(changes(session, range(1, 4)), log_root, take_over="true")
+    assert published(log_root / "shop") == 3
+
+
+def test_a_transaction_in_two_partitions_is_refused(session: SparkSession, log_root: Path) -> None:
+    frame = changes(session, range(1, 2), rows=4).repartition(2, "primary_key")
+    with pytest.raises(Exception, match="lies in two partitions"):
+        save(frame, log_root)
+    assert published(log_root / "shop") == 0
+
+
+def test_an_empty_frame_is_an_empty_commit(session: SparkSession, log_root: Path) -> None:
+    save(changes(session, range(1, 4)).where("1 = 0"), log_root)
+    assert published(log_root / "shop") == 0
+    assert CommitLog.open(log_root / "shop").state.last_entry == 2
+
+
+def test_overwriting_a_log_is_refused(session: SparkSession, log_root: Path) -> None:
+    frame = changes(session, range(1, 4))
+    with pytest.raises(Exception, match="only appended"):
+        frame.write.format("tailrace").mode("overwrite").save(str(log_root / "shop"))
+
+
+def test_a_stream_is_committed_batch_by_batch_and_once(
+    session: SparkSession, log_root: Path, tmp_path: Path
+) -> None:
+    """Each run takes what is new; a run whose last commit Spark forgot commits nothing again."""
+    frames = tmp_path / "frames"
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        stream = session.readStream.format("parquet").schema(changes(session, range(1)).schema)
+        query = (
+            stream.load(str(frames))
+            .writeStream.format("tailrace")
+            .option("path", str(log_root / "shop"))
+            .option("checkpointLocation", str(checkpoint))
+            .option("writer", "stream")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    for first in (1, 11):
+        changes(session, range(first, first + 10), parts=1).write.mode("append").parquet(
+            str(frames)
+        )
+        run()
+    assert published(log_root / "shop") == 20
+    (checkpoint / "commits" / "1").unlink()
+    (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    run()
+    assert [b["transaction_id"] for b in leads(log_root / "shop")] == [
+        f"{t:06}" for t in range(1, 21)
+    ]
+
+
+def test_a_commit_without_a_write_is_refused() -> None:
+    """What a continuous trigger would do."""
+    with pytest.raises(InvalidRequest, match="continuous"):
+        _results([Written(None), None])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "name the catalog"),
+        ({"log": "/x"}, "name the catalog"),
+        ({"log": "/x", "catalog": "y", "path": "/x/y"}, "name the catalog"),
+        ({"path": "/x/y", "wirter": "z"}, "no option 'wirter'"),
+        ({"path": "/x/y", "batch": "z"}, "option columns or batch"),
+        ({"path": "/x/y", "columns": "{"}, "option columns or batch"),
+        ({"path": "/x/y", "publish": "maybe"}, "true or false"),
+    ],
+)
+def test_options_are_checked(options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        Options.of(options)
+
+
+def test_columns_may_be_handed_over(session: SparkSession, log_root: Path) -> None:
+    save(changes(session, range(1, 3)), log_root, columns='{"t":["n","id","later"]}')
+    view = CommitLog.open(log_root / "shop").view
+    names = [column.name for column in view.schema_of(1).entity_types["t"]]
+    assert names == ["n", "id", "later"]
+
+
+def test_the_source_has_its_name() -> None:
+    assert TailraceDataSource.name() == "tailrace"
