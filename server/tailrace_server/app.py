@@ -31,7 +31,7 @@ import uvloop
 from tailrace_server import metrics
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.capture.engine import Engine
-from tailrace_server.config import CannotStart
+from tailrace_server.errors import CannotStart
 from tailrace_server.http import HttpFace, bind
 from tailrace_server.log_root import check_log_root
 from tailrace_server.units import Address

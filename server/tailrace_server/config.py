@@ -32,9 +32,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from tailrace.errors import TailraceError
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.capture.settings import EngineSettings, setting
+from tailrace_server.errors import ConfigError
 from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
@@ -46,18 +46,6 @@ Source = Literal["default", "file", "environment", "flag"]
 
 _PLAIN_NAMES: Final = {"memory_bytes": "memory"}
 """Where what people type differs from the field's name."""
-
-
-class CannotStart(TailraceError):
-    """The process cannot begin its work: a port in use, a folder that is no log root. The operator's doing."""
-
-    code = "CANNOT_START"
-
-
-class ConfigError(CannotStart):
-    """A setting that does not exist or has no such value; says which and where it stands."""
-
-    code = "CONFIG"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

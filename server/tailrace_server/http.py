@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailrace_server import metrics
-from tailrace_server.config import CannotStart
+from tailrace_server.errors import CannotStart
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:

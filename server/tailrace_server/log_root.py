@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tailrace_server.config import CannotStart
+from tailrace_server.errors import CannotStart
 
 if TYPE_CHECKING:
     from pathlib import Path

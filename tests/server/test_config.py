@@ -9,6 +9,7 @@ import pytest
 
 from tailrace_server import config
 from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.errors import ConfigError
 from tailrace_server.units import Address
 
 
@@ -84,13 +85,13 @@ def test_what_print_config_shows_reads_back_equal(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(config.ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         config.load(file=written(tmp_path, text), environment={})
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(config.ConfigError, match=r"missing.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"missing.toml: No such file"):
         config.load(file=tmp_path / "missing.toml", environment={})
 
 
@@ -107,5 +108,5 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_a_mistake_is_named_where_it_was_made(
     flags: dict[str, str], environment: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(config.ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message):
         config.load(flags, environment=environment)

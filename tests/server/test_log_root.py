@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.config import CannotStart
+from tailrace_server.errors import CannotStart
 from tailrace_server.log_root import check_log_root
 
 if TYPE_CHECKING:

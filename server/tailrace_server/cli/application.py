@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -52,9 +53,8 @@ def application(wanted: str | None = None) -> typer.Typer:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit status; no error leaves as an exception."""
-    wanted = next((each for each in arguments if not each.startswith("-")), None)
     return errors.guarded(
-        lambda: application(wanted)(
+        lambda: application(_wanted(arguments))(
             args=list(arguments), prog_name="tailrace", standalone_mode=False
         )
     )
@@ -62,7 +62,26 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command line of this process and exit; the console script."""
+    if _wanted(sys.argv[1:]) != "ingest":
+        sys.meta_path.insert(0, _NoPandas())
     sys.exit(run(sys.argv[1:]))
+
+
+class _NoPandas(MetaPathFinder):
+    """Hides pandas from a process that has no use for it.
+
+    pyarrow imports pandas, where it can, as soon as it makes its first array: half a second of every start
+    and 40 MB, of use to Spark's Arrow functions only.
+    """
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        """Say that there is no pandas, and leave all else to others."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is for ingest only", name=fullname)
+
+
+def _wanted(arguments: Sequence[str]) -> str | None:
+    return next((each for each in arguments if not each.startswith("-")), None)
 
 
 def _show_version(wanted: bool) -> None:

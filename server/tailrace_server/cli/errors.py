@@ -24,7 +24,7 @@ from typer import Abort, Exit, TyperException
 
 from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, TransportError
 from tailrace_server.cli.output import Palette
-from tailrace_server.config import CannotStart
+from tailrace_server.errors import CannotStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
