@@ -1,0 +1,151 @@
+"""Codecs: what comes out decodes to what went in, and field numbers are those of the contract."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.criteria import Area, ContainerType, Operation
+from tailrace.v1 import capture_pb2
+from tailrace.v1.change_capture_pb2 import SubscribeResponse
+from tailrace_server.capture.codecs import JSON, PROTOBUF, CaptureColumns
+
+if TYPE_CHECKING:
+    from tailrace_server.capture.codecs import Codec
+
+CATALOG = UUID(int=0x1234)
+CHANGED = pa.list_(pa.dictionary(pa.int32(), pa.utf8()))
+BODIES = ("change", "before", "after")
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=300)
+bodies = st.none() | st.dictionaries(st.sampled_from("abc"), texts, max_size=3).map(
+    lambda value: json.dumps(value).encode()
+)
+captures = st.fixed_dictionaries(
+    {
+        "version": st.integers(1, 2**63 - 1),
+        "index": st.integers(0, 2**31 - 1),
+        "timestamp": st.integers(0, 2**62),
+        "area": st.sampled_from(list(Area)),
+        "operation": st.sampled_from(list(Operation)),
+        "type": st.sampled_from([-1, 0, 1]),
+        "key": st.none() | texts,
+        "changed": st.none() | st.lists(st.sampled_from(["id", "name", "a" * 200]), max_size=3),
+        "container": st.sampled_from(
+            [(0, 0, ""), (1, ContainerType.ATTRIBUTE, "näme"), (7, 5, "p")]
+        ),
+        **dict.fromkeys(BODIES, bodies),
+    }
+)
+TYPES = ("product", "ordér" * 40)
+
+
+def columns(rows: list[dict[str, Any]], *, by_column: bool, wanted: set[str]) -> CaptureColumns:
+    def each(name: str) -> list[Any]:
+        return [row[name] for row in rows]
+
+    containers = [row["container"] for row in rows]
+    return CaptureColumns(
+        catalog_uuid=CATALOG,
+        versions=np.array(each("version"), np.int64),
+        indexes=np.array(each("index"), np.int32),
+        timestamps=np.array(each("timestamp"), np.int64),
+        areas=np.array(each("area"), np.uint8),
+        operations=np.array(each("operation"), np.uint8),
+        type_codes=np.array(each("type"), np.int32),
+        entity_types=TYPES,
+        primary_keys=pa.array(each("key"), pa.string()),
+        changed=pa.array(each("changed"), CHANGED),
+        bodies={name: pa.array(each(name), pa.binary()) for name in wanted},
+        ordinals=np.array([each[0] for each in containers], np.int32) if by_column else None,
+        container_types=np.array([each[1] for each in containers], np.uint8) if by_column else None,
+        container_names=tuple(each[2] for each in containers) if by_column else None,
+    )
+
+
+@given(
+    rows=st.lists(captures, max_size=12),
+    by_column=st.booleans(),
+    wanted=st.sets(st.sampled_from(BODIES)),
+)
+def test_protobuf_frames_decode_to_what_went_in(
+    rows: list[dict[str, Any]], by_column: bool, wanted: set[str]
+) -> None:
+    frames = PROTOBUF.encode(columns(rows, by_column=by_column, wanted=wanted)).to_pylist()
+    message = SubscribeResponse.FromString(b"".join(frames))
+    assert len(message.captures) == len(rows) == len(frames)
+    for capture, row in zip(message.captures, rows, strict=True):
+        expected = capture_pb2.Capture(
+            version=row["version"],
+            index=row["index"],
+            commit_timestamp=row["timestamp"],
+            area=row["area"],
+            operation=row["operation"],
+            entity_type=TYPES[row["type"]] if row["type"] != -1 else None,
+            primary_key=row["key"],
+            **{name: row[name] for name in wanted},
+        )
+        if row["changed"] is not None:
+            expected.changed.names.extend(row["changed"])
+            expected.changed.SetInParent()
+        if by_column:
+            ordinal, kind, name = row["container"]
+            expected.ordinal, expected.container_type = ordinal, kind
+            expected.container_name = name if kind else ""
+        assert capture == expected
+
+
+@given(rows=st.lists(captures, max_size=8), by_column=st.booleans())
+def test_json_frames_are_the_documented_form_with_images_byte_for_byte(
+    rows: list[dict[str, Any]], by_column: bool
+) -> None:
+    frames = JSON.encode(columns(rows, by_column=by_column, wanted=set(BODIES))).to_pylist()
+    assert len(frames) == len(rows)
+    for frame, row in zip(frames, rows, strict=True):
+        assert frame.endswith(b"},")
+        form = json.loads(frame[:-1])
+        ordinal, kind, _ = row["container"] if by_column else (0, 0, "")
+        containers = ["containerType", "containerName"] if kind else []
+        assert list(form) == [
+            *("version", "index", "ordinal", "cursor", "commitTimestamp", "area", "operation"),
+            *("entityType", "primaryKey", "changed", *containers, *BODIES),
+        ]
+        assert form["cursor"] == f"1.{CATALOG.hex}.{row['version']}.{row['index']}.{ordinal}"
+        assert form["primaryKey"] == row["key"]
+        assert form["changed"] == row["changed"]
+        assert form["operation"] == Operation(row["operation"]).name
+        for name in BODIES:
+            image = row[name]
+            assert b'"%s":%s' % (name.encode(), b"null" if image is None else image) in frame
+
+
+@pytest.mark.parametrize("codec", [PROTOBUF, JSON])
+def test_a_header_frame_takes_the_size_of_what_was_left_out(codec: Codec) -> None:
+    row = {
+        **{"version": 3, "index": 1, "timestamp": 5, "area": Area.DATA, "type": 0, "key": "7"},
+        **{"operation": Operation.UPSERT, "changed": None, "container": (0, 0, "")},
+    }
+    (frame,) = codec.encode(columns([row], by_column=False, wanted=set())).to_pylist()
+    omitted = codec.with_omitted(frame, 3_000_000)
+    if codec is PROTOBUF:
+        (capture,) = SubscribeResponse.FromString(omitted).captures
+        assert (capture.version, capture.omitted_bytes) == (3, 3_000_000)
+    else:
+        assert json.loads(omitted[:-1])["omittedBytes"] == 3_000_000
+
+
+def test_field_numbers_and_types_are_those_of_the_contract() -> None:
+    fields = capture_pb2.Capture.DESCRIPTOR.fields_by_name
+    assert {name: fields[name].number for name in ("version", "index", "ordinal")} == {
+        "version": 1,
+        "index": 2,
+        "ordinal": 3,
+    }
+    assert SubscribeResponse.DESCRIPTOR.fields_by_name["captures"].number == 1
