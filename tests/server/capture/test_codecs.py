@@ -24,7 +24,7 @@ CATALOG = UUID(int=0x1234)
 CHANGED = pa.list_(pa.dictionary(pa.int32(), pa.utf8()))
 BODIES = ("change", "before", "after")
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=300)
+texts = st.text(st.characters(codec="utf-8"), max_size=300)
 bodies = st.none() | st.dictionaries(st.sampled_from("abc"), texts, max_size=3).map(
     lambda value: json.dumps(value).encode()
 )
