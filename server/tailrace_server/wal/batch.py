@@ -208,9 +208,8 @@ class BatchReader:
             while done < length:
                 read = os.preadv(file.descriptor, [data[done:].data], offset + done)
                 if not read:
-                    raise LogCorrupted(
-                        segment.path, offset + done, "the file ends here, inside a batch"
-                    )
+                    end = os.fstat(file.descriptor).st_size
+                    raise LogCorrupted(segment.path, end, "the file ends here, before its batches do")
                 done += read
         except OSError as error:
             raise translated(error, f"cannot read {segment.path} at byte {offset}") from error

@@ -1,0 +1,251 @@
+"""Compaction: nobody can tell but by the number of batches."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.errors import LogCorrupted, LogFull
+from tailrace_server.wal import compaction
+from tailrace_server.wal.batch import BatchReader, SegmentMissing
+from tailrace_server.wal.checkpoint import write_checkpoint
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.retention import delete_unnamed
+from tailrace_server.wal.verify import verify
+from tailrace_server.wal.writer import LogWriter
+from tests.server.wal.logs import (
+    SteppingClock,
+    armed,
+    batch_rows,
+    finish,
+    python,
+    rows_of,
+    transactions_in,
+    update,
+    upsert,
+    write,
+)
+
+if TYPE_CHECKING:
+    from tailrace_server.wal.view import LogView
+
+
+def test_small_neighbours_become_one_and_every_reader_sees_the_same(log_root: Path) -> None:
+    write(log_root, "shop", 12)
+    catalog = log_root / "shop"
+    follower = CommitLog.open(catalog)
+    before, old = rows_of(catalog, follower.view), follower.view
+    done = compaction.compact(catalog, 5)
+    assert done is not None
+    assert (done.segments_before, done.segments_after, done.rows) == (12, 1, 48)
+    assert done.bytes_after < done.bytes_before / 5
+    view = follower.refresh()
+    assert view is not None
+    assert (len(view), len(old)) == (1, 12)
+    for each in (view, old, CommitLog.open(catalog).view):
+        assert rows_of(catalog, each) == before
+    assert compaction.compact(catalog, 5) is None
+    assert verify(catalog).sound
+
+
+def test_what_is_committed_and_not_published_is_left_alone(log_root: Path) -> None:
+    writer = LogWriter.open(log_root, "shop")
+    for number in range(4):
+        writer.append([upsert(str(number))])
+        writer.commit()
+        if number == 1:
+            writer.publish()
+    writer.compact()
+    assert transactions_in(rows_of(log_root / "shop")) == ["0", "1"]
+    assert [len(CommitLog.open(log_root / "shop").state.batches), writer.compact()] == [3, None]
+    writer.publish()
+    assert transactions_in(rows_of(log_root / "shop")) == ["0", "1", "2", "3"]
+    writer.close()
+    assert verify(log_root / "shop").sound
+
+
+def test_writing_goes_on_over_a_compaction_and_a_follower_keeps_up(log_root: Path) -> None:
+    """A reader that is ahead of the checkpoint keeps what it has read past it."""
+    writer = LogWriter.open(log_root, "shop")
+    follower, slow = CommitLog.open(log_root / "shop"), CommitLog.open(log_root / "shop")
+    for number in range(30):
+        writer.append([upsert(str(number)), update("x", number, number + 1)])
+        writer.commit()
+        writer.publish()
+        if number % 7 == 3:
+            writer.compact()
+        follower.refresh()
+        assert rows_of(log_root / "shop", follower.view) == rows_of(log_root / "shop")
+    slow.refresh()
+    assert rows_of(log_root / "shop", slow.view) == rows_of(log_root / "shop")
+    assert transactions_in(rows_of(log_root / "shop")) == [*map(str, range(30))]
+    writer.close()
+    assert verify(log_root / "shop").sound
+
+
+def test_who_loses_the_number_starts_again_and_leaves_nothing(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(log_root, "shop", 4)
+    catalog = log_root / "shop"
+    before = rows_of(catalog)
+    lost = []
+
+    def beaten(log: CommitLog, state: object, now: int) -> bool:
+        if not lost:
+            other = CommitLog.open(catalog)
+            lost.append(write_checkpoint(other, other.state, now))
+        return write_checkpoint(log, state, now)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compaction, "write_checkpoint", beaten)
+    assert compaction.compact(catalog, 5) is not None
+    assert lost == [True]
+    assert len(list((catalog / "segments" / "compact").iterdir())) == 1
+    assert rows_of(catalog) == before
+    assert CommitLog.open(catalog).state.checkpoint == 2
+
+
+def test_a_damaged_segment_is_not_compacted_and_nothing_is_changed(log_root: Path) -> None:
+    write(log_root, "shop", 4)
+    catalog = log_root / "shop"
+    ref = CommitLog.open(catalog).view.batch(2)
+    data = bytearray((catalog / ref.segment.path).read_bytes())
+    data[ref.offset + 40] ^= 1
+    (catalog / ref.segment.path).write_bytes(data)
+    with pytest.raises(LogCorrupted):
+        compaction.compact(catalog, 5)
+    assert list((catalog / "segments" / "compact").iterdir()) == []
+    assert CommitLog.open(catalog).state.checkpoint == 0
+
+
+def test_contract_37_a_compaction_without_room_changes_nothing(log_root: Path) -> None:
+    write(log_root, "shop", 4)
+    catalog = log_root / "shop"
+    before = rows_of(catalog)
+    for place in ("segment.before_rename", "checkpoint.before_link"):
+        with armed(f"{place}=enospc"), pytest.raises(LogFull):
+            compaction.compact(catalog, 5)
+        assert rows_of(catalog) == before
+        assert list((catalog / "segments" / "compact").iterdir()) == []
+
+
+def test_contract_35_a_compaction_killed_before_its_checkpoint_leaves_orphans_that_go(
+    log_root: Path,
+) -> None:
+    write(log_root, "shop", 4)
+    catalog = log_root / "shop"
+    before = rows_of(catalog)
+    code = (
+        "import sys; from pathlib import Path; from tailrace_server.wal.compaction import compact; "
+        "compact(Path(sys.argv[1]), 5)"
+    )
+    finish(python(code, catalog, failing="checkpoint.before_link=kill"))
+    assert len(list((catalog / "segments" / "compact").iterdir())) == 1
+    assert delete_unnamed(catalog, 10, grace_s=0) == []  # checkpoint 1 may still come
+    compaction.compact(catalog, 5)
+    deleted = delete_unnamed(catalog, 10, grace_s=0)
+    assert [name for name in deleted if "compact" in name] != []
+    assert rows_of(catalog) == before
+
+
+@settings(max_examples=25, deadline=None)
+@given(script=st.lists(st.sampled_from("ccccpkt"), min_size=1, max_size=25))
+def test_any_order_of_commits_publications_compactions_and_trims(script: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        writer = LogWriter.open(root, "shop")
+        follower = CommitLog.open(root / "shop")
+        committed, published, oldest = 0, 0, 1
+        for step in script:
+            match step:
+                case "c":
+                    committed += 1
+                    writer.append([upsert(str(committed))])
+                    writer.commit()
+                case "p":
+                    writer.publish()
+                    published = committed
+                case "k":
+                    writer.compact()
+                case "t":
+                    oldest = min(oldest + 2, published + 1)
+                    assert writer.trim(before=oldest).version == oldest
+            follower.refresh()
+            for view in (follower.view, CommitLog.open(root / "shop").view):
+                assert (view.published, view.oldest.version) == (published, oldest)
+                assert view.end_row == 2 * published
+                rows = [row for row in rows_of(root / "shop", view) if row[1] >= oldest]
+                assert transactions_in(rows) == [*map(str, range(oldest, published + 1))]
+                assert [row[0] for row in rows] == [*range(2 * oldest - 2, 2 * published)]
+        assert verify(root / "shop").sound
+        writer.close()
+
+
+def read_by_position(catalog: Path, log: CommitLog, reader: BatchReader) -> list[str]:
+    """Read everything as a subscription in resync does: a missing file means a newer view."""
+    view: LogView = log.view
+    keys: list[str] = []
+    row = 0
+    while row < view.end_row:
+        place = view.find_row(row)
+        try:
+            found = batch_rows(reader, view, place)
+        except SegmentMissing as missing:
+            log.refresh()
+            view = log.view
+            assert view.batch(view.find_row(row)).segment.path != missing.path
+            continue
+        keys += transactions_in([each for each in found if each[0] >= row])
+        row = found[-1][0] + 1
+    return keys
+
+
+@pytest.mark.slow
+def test_contract_38_readers_go_on_while_everything_under_them_is_compacted_and_deleted(
+    log_root: Path,
+) -> None:
+    catalog, clock = log_root / "shop", SteppingClock()
+    write(log_root, "shop", 20)
+    log = CommitLog.open(catalog)
+    stop = threading.Event()
+
+    def churn() -> None:
+        with LogWriter.open(log_root, "shop", clock=clock) as writer:
+            while not stop.is_set():
+                writer.append([upsert(str(writer.state.last_version + 1))])
+                writer.commit()
+                writer.publish()
+                writer.compact()
+                delete_unnamed(catalog, clock.now() + 1, grace_s=0)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(40):
+            log.refresh()
+            with BatchReader(catalog) as reader:
+                keys = read_by_position(catalog, log, reader)
+            assert keys == [*map(str, range(1, len(keys) + 1))]
+            assert len(keys) >= 20
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_writer_compacts_by_itself_once_many_neighbours_are_small(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(compaction.DUE_SEGMENTS + 100):
+            writer.append([upsert(str(number))])
+            writer.commit()
+            writer.publish()
+    view = CommitLog.open(log_root / "shop").view
+    assert view.revision >= 1
+    assert len(view) < compaction.DUE_SEGMENTS
+    assert len(transactions_in(rows_of(log_root / "shop", view))) == compaction.DUE_SEGMENTS + 100

@@ -1,0 +1,197 @@
+"""Contract 33: whatever byte is wrong or missing, a reader gets whole commits or a typed error.
+
+Never a wrong record, never a dead process: all of it runs in this one.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.errors import LogCorrupted, LogError, LogUnreadable, TailraceError
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.documents import CommitEntry, load
+from tailrace_server.wal.objects import create, seal, unseal
+from tailrace_server.wal.verify import verify
+from tailrace_server.wal.writer import LogWriter
+from tests.server.wal.logs import Row, batch_rows, rows_of, update, upsert, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEED = 20_260
+
+
+@pytest.fixture
+def catalog(log_root: Path) -> Path:
+    """A small log: three commits of two transactions each, schemas, one publication."""
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(3):
+            writer.append([upsert(str(number)), update(str(number), 1, 2)])
+            writer.append([upsert("x", entity_type=f"type-{number}")])
+            writer.commit()
+        writer.publish()
+    return log_root / "shop"
+
+
+def read_what_can_be_read(catalog: Path) -> tuple[list[list[Row] | None], TailraceError | None]:
+    """Return the records of each batch, None for one that is refused, and the error of opening, if any."""
+    try:
+        view = CommitLog.open(catalog).view
+    except TailraceError as error:
+        return [], error
+    batches: list[list[Row] | None] = []
+    with BatchReader(catalog) as reader:
+        for place in range(len(view)):
+            try:
+                batches.append(batch_rows(reader, view, place))
+            except LogError as error:
+                if isinstance(error, LogCorrupted):
+                    assert error.path == view.batch(place).segment.path
+                    assert 0 <= error.offset <= (catalog / error.path).stat().st_size
+                batches.append(None)
+    return batches, None
+
+
+def check_damage(catalog: Path, file: Path, damaged: bytes, good: list[list[Row]]) -> bool:
+    """Damage one file and hold what is read against the truth; return whether the damage was noticed."""
+    whole = file.read_bytes()
+    file.write_bytes(damaged)
+    try:
+        batches, error = read_what_can_be_read(catalog)
+    finally:
+        file.write_bytes(whole)
+    if error is not None:
+        assert isinstance(error, LogCorrupted | LogUnreadable), error
+        name = file.relative_to(catalog).as_posix()
+        if isinstance(error, LogCorrupted):
+            assert error.path == name or "chain" in error.reason, error
+        return True
+    assert len(batches) <= len(good)
+    for found, expected in zip(batches, good, strict=False):
+        assert found is None or found == expected
+    return batches != good
+
+
+def files_of(catalog: Path) -> list[Path]:
+    return sorted(path for path in catalog.rglob("*") if path.is_file())
+
+
+def truth(catalog: Path) -> list[list[Row]]:
+    batches, error = read_what_can_be_read(catalog)
+    assert error is None
+    return [batch for batch in batches if batch is not None]
+
+
+@pytest.mark.slow
+def test_contract_33_every_truncation_gives_whole_commits_or_names_the_damage(
+    catalog: Path,
+) -> None:
+    good = truth(catalog)
+    assert len(good) == 3
+    for file in files_of(catalog):
+        whole = file.read_bytes()
+        small = file.suffix == ".json"
+        lengths = range(len(whole)) if small else range(0, len(whole), 7)
+        for length in lengths:
+            noticed = check_damage(catalog, file, whole[:length], good)
+            assert noticed or not small, (file, length)
+    assert truth(catalog) == good
+
+
+@pytest.mark.slow
+def test_contract_33_flipped_bits_give_whole_commits_or_name_the_damage(catalog: Path) -> None:
+    good = truth(catalog)
+    chosen = random.Random(SEED)
+    for file in files_of(catalog):
+        whole = file.read_bytes()
+        for place in range(chosen.randrange(3), len(whole), 3):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << chosen.randrange(8)
+            noticed = check_damage(catalog, file, bytes(damaged), good)
+            # Only Arrow's own magic, end mark and footer are read by nobody.
+            assert noticed or file.suffix == ".arrow", (file, place)
+    assert truth(catalog) == good
+
+
+@pytest.mark.slow
+def test_contract_33_flipped_bits_of_a_segment_are_found_wherever_anything_is_read(
+    catalog: Path,
+) -> None:
+    """Schema, dictionaries and batches are under checksums without a hole."""
+    good = truth(catalog)
+    view = CommitLog.open(catalog).view
+    ref = view.batch(0)
+    ranges = [(offset, length) for offset, length, _ in ref.segment.prefix]
+    ranges.append((ref.offset, ref.length))
+    file = catalog / ref.segment.path
+    whole = file.read_bytes()
+    for offset, length in ranges:
+        for place in range(offset, offset + length, 2):
+            damaged = bytearray(whole)
+            damaged[place] ^= 0x10
+            assert check_damage(catalog, file, bytes(damaged), good), place
+
+
+def test_contract_33_torn_and_unreferenced_files_are_invisible(catalog: Path) -> None:
+    good = rows_of(catalog)
+    segment = next((catalog / "segments" / "1").glob("*.arrow"))
+    shutil.copy(segment, segment.with_name("log-writer-9-1.arrow"))
+    segment.with_name("log-writer-10-1.arrow.tmp").write_bytes(segment.read_bytes()[:100])
+    (catalog / "tmp" / "12-ab-0").write_bytes(b'{"kind":"commit"')
+    assert rows_of(catalog) == good
+    assert verify(catalog).sound
+
+
+def test_contract_33_an_entry_that_does_not_continue_the_chain_is_not_applied(
+    log_root: Path, catalog: Path
+) -> None:
+    """A whole, well-formed entry with a right checksum, but of another history."""
+    shutil.copytree(log_root, log_root.parent / "copy")
+    write(log_root.parent / "copy", "shop", 1)
+    write(log_root, "shop", 1)
+    strange = sorted((log_root.parent / "copy" / "shop" / "log").iterdir())[-1]
+    last = sorted((catalog / "log").iterdir())[-1]
+    assert strange.name == last.name
+    last.write_bytes(strange.read_bytes())
+    with pytest.raises(LogCorrupted, match="previous_crc32c") as corrupted:
+        CommitLog.open(catalog)
+    assert corrupted.value.path == f"log/{last.name}"
+
+
+def test_contract_33_a_damaged_batch_does_not_keep_others_from_being_read(catalog: Path) -> None:
+    view = CommitLog.open(catalog).view
+    good = rows_of(catalog)
+    ref = view.batch(1)
+    file = catalog / ref.segment.path
+    data = bytearray(file.read_bytes())
+    data[ref.offset + ref.head_length + ref.body_lengths[0]] ^= 1  # the first byte of `before`
+    file.write_bytes(data)
+    with BatchReader(catalog) as reader:
+        assert reader.head(ref).versions.tolist() == [3, 3, 3, 4, 4]
+        assert len(reader.body(ref, ["change", "after"])) == 2
+        with pytest.raises(LogCorrupted, match="before") as corrupted:
+            reader.body(ref, ["before"])
+        offset = ref.offset + ref.head_length + ref.body_lengths[0]
+        assert (corrupted.value.path, corrupted.value.offset) == (ref.segment.path, offset)
+        assert batch_rows(reader, view, 0) + batch_rows(reader, view, 2) == [
+            row for row in good if row[1] not in (3, 4)
+        ]
+
+
+def test_an_object_is_created_once_and_read_back_whole(catalog: Path) -> None:
+    data, crc = seal(b'{"a":1}')
+    assert create(catalog, "schemas/9.json", data, failpoint="schema")
+    assert not create(catalog, "schemas/9.json", b"other", failpoint="schema")
+    assert unseal("x", (catalog / "schemas" / "9.json").read_bytes()) == (b'{"a":1}\n', crc)
+    assert list((catalog / "tmp").iterdir()) == []
+
+
+def test_a_right_checksum_over_wrong_json_is_corrupted_too() -> None:
+    for text in (b"{", b"[]", b'{"kind":"commit"}', b'{"kind":"commit","format_version":"1"}'):
+        with pytest.raises(LogCorrupted, match="checksum is right"):
+            load("log/1.json", seal(text)[0], CommitEntry)

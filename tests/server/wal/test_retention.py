@@ -1,0 +1,126 @@
+"""Retention: names go first, files after their grace, and nothing that somebody may still commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.position import Position
+from tailrace_server.wal.checkpoint import write_checkpoint
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.objects import crc32c
+from tailrace_server.wal.retention import delete_unnamed, orphans, trim
+from tailrace_server.wal.verify import verify
+from tailrace_server.wal.writer import CatalogWriter, LogWriter, PendingSegment
+from tests.server.wal.logs import armed, rows_of, transactions_in, upsert, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GRACE_S = 600.0
+GRACE = int(GRACE_S * 1e6)
+
+
+def files(catalog: Path) -> list[str]:
+    return sorted(path.name for path in (catalog / "segments").rglob("*") if path.is_file())
+
+
+def test_a_trim_moves_the_oldest_position_and_files_follow_after_their_grace(
+    log_root: Path,
+) -> None:
+    write(log_root, "shop", 6)
+    catalog = log_root / "shop"
+    log = CommitLog.open(catalog)
+    old = log.view
+    assert trim(catalog, 4, now=1_000) == Position(4, 0)
+    view = log.refresh()
+    assert view is not None
+    assert (view.oldest, view.end_row, len(view)) == (Position(4, 0), 24, 3)
+    assert view.find(Position(1)) == view.find_row(0) == 0
+    assert view.batch(0).first == Position(4, 0)
+    assert transactions_in(rows_of(catalog, view)) == ["4", "5", "6"]
+    assert delete_unnamed(catalog, 1_000 + GRACE - 1) == []
+    assert transactions_in(rows_of(catalog, old)) == ["1", "2", "3", "4", "5", "6"]
+    assert len(delete_unnamed(catalog, 1_000 + GRACE)) == 3
+    assert len(files(catalog)) == 3
+    assert verify(catalog).sound
+
+
+def test_a_trim_never_goes_back_nor_past_what_is_published(log_root: Path) -> None:
+    writer = LogWriter.open(log_root, "shop")
+    for number in range(3):
+        writer.append([upsert(str(number))])
+        writer.commit()
+        if number == 1:
+            writer.publish()
+    assert writer.trim(before=2) == Position(2, 0)
+    assert writer.trim(before=1) == Position(2, 0)
+    assert writer.trim(before=99) == Position(3, 0)
+    view = CommitLog.open(log_root / "shop").view
+    assert (len(view), view.published, view.end_row) == (0, 2, 4)
+    assert view.newest_timestamp == view.timestamp_of(2) > 0
+    assert view.version_at(0) == 3
+    writer.publish()
+    assert transactions_in(rows_of(log_root / "shop")) == ["2"]
+    writer.close()
+    assert verify(log_root / "shop").sound
+
+
+def test_a_spent_pending_file_goes_after_its_grace_and_one_still_pending_never(
+    log_root: Path,
+) -> None:
+    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+        pending = []
+        for name in ("pending-0", "pending-1"):
+            (writer.path / "segments" / "1" / name).write_bytes(b"rows")
+            pending.append(PendingSegment(f"segments/1/{name}", 1, 4, crc32c(b"rows")))
+        writer.commit(batch_id=0, pending=pending)
+        receipt = writer.commit(batch_id=1, pending=pending[1:])
+    catalog = log_root / "shop"
+    assert verify(catalog).sound
+    assert delete_unnamed(catalog, receipt.timestamp + GRACE - 1) == []
+    log = CommitLog.open(catalog)
+    write_checkpoint(log, log.state, 0)
+    assert delete_unnamed(catalog, receipt.timestamp + GRACE) == ["segments/1/pending-0"]
+    assert trim(catalog, 99, 0) == Position(1, 0)
+    assert files(catalog) == ["pending-1"]
+    (catalog / "segments" / "1" / "pending-1").write_bytes(b"rowS")
+    assert [fault.reason for fault in verify(catalog).faults] == ["checksum of the pending file"]
+
+
+def test_orphans_go_once_nothing_can_name_them_any_more(log_root: Path) -> None:
+    catalog = log_root / "shop"
+    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+        for batch_id in (0, 1, 2):
+            writer.segment_path(batch_id, "lost").write_bytes(b"x")
+        (catalog / "segments" / "1" / "pending-lost").write_bytes(b"x")
+        writer.commit(batch_id=1)
+        # Batch 1 may still be flushed, and batch 2 may still come.
+        assert orphans(CommitLog.open(catalog)) == ["segments/1/w-0-lost.arrow"]
+    CatalogWriter.open(log_root, "shop", writer="w").close()
+    assert len(orphans(CommitLog.open(catalog))) == 4
+    assert len(delete_unnamed(catalog, 0)) == 4
+    assert files(catalog) == []
+
+
+def test_old_checkpoints_keep_their_name_and_lose_their_body(log_root: Path) -> None:
+    write(log_root, "shop", 40)
+    catalog = log_root / "shop"
+    for number in range(4):
+        log = CommitLog.open(catalog)
+        assert write_checkpoint(log, log.state, number)
+    before = rows_of(catalog)
+    delete_unnamed(catalog, 10, grace_s=0)
+    sizes = [path.stat().st_size for path in sorted((catalog / "checkpoints").iterdir())]
+    assert [size < 1_000 for size in sizes] == [True, True, False, False]
+    assert rows_of(catalog) == before
+    assert verify(catalog).sound
+
+
+def test_a_checkpoint_that_finds_no_room_does_not_fail_the_publication(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer, armed("checkpoint.before_link=enospc"):
+        for number in range(258):
+            writer.append([upsert(str(number))])
+            writer.commit()
+        writer.publish()
+    assert len(transactions_in(rows_of(log_root / "shop"))) == 258
+    assert list((log_root / "shop" / "checkpoints").iterdir()) == []
