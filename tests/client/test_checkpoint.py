@@ -1,0 +1,87 @@
+"""Cursors in files, and subscriptions that begin behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tailrace
+from tailrace import Cursor, CursorInvalid, FileCheckpoint
+from tests.client.scripted import CATALOG_UUID, PATIENCE_S, Call, ScriptedServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAVED = Cursor(CATALOG_UUID, 7, 3, 1)
+
+
+async def test_a_saved_cursor_is_loaded(tmp_path: Path) -> None:
+    store = FileCheckpoint(tmp_path / "cursor")
+    assert await store.load() is None
+    for cursor in (SAVED, Cursor(CATALOG_UUID, 8, 0)):
+        await store.save(cursor)
+        assert await FileCheckpoint(tmp_path / "cursor").load() == cursor
+    assert (tmp_path / "cursor").read_text() == f"{cursor}\n"
+    assert os.listdir(tmp_path) == ["cursor"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"1.x", b"\xff\xfe", b"two\nlines\n"])
+async def test_what_is_no_cursor_is_never_taken_for_one(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "cursor").write_bytes(content)
+    with pytest.raises(CursorInvalid):
+        await FileCheckpoint(tmp_path / "cursor").load()
+
+
+async def test_a_write_that_fails_keeps_the_cursor_of_before(tmp_path: Path) -> None:
+    store = FileCheckpoint(tmp_path / "cursor")
+    await store.save(SAVED)
+    (tmp_path / "cursor.new").mkdir()
+    with pytest.raises(IsADirectoryError):
+        await store.save(Cursor(CATALOG_UUID, 8, 0))
+    assert await store.load() == SAVED
+
+
+async def test_a_subscription_begins_behind_its_saved_cursor_and_saves_on_commit(
+    tmp_path: Path,
+) -> None:
+    async def script(call: Call) -> None:
+        await call.begin()
+        await call.captures(8, 9)
+        await call.heartbeat(12)
+        await call.silence()
+
+    store = FileCheckpoint(tmp_path / "cursor")
+    await store.save(SAVED)
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target) as client,
+        client.subscribe("shop", since=1, checkpoint=store) as captures,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        assert server.calls[0].first.subscribe.after == str(SAVED)
+        assert not server.calls[0].first.subscribe.HasField("since_version")
+        await anext(captures)
+        await captures.commit()
+        assert await store.load() == Cursor(CATALOG_UUID, 8, 0, 0)
+        messages = captures.messages()
+        await anext(messages)
+        assert isinstance(await anext(messages), tailrace.Heartbeat)
+        await captures.commit()
+        assert await store.load() == Cursor(CATALOG_UUID, 12, tailrace.END)
+
+
+async def test_a_commit_without_a_store_says_so() -> None:
+    async def script(call: Call) -> None:
+        await call.begin()
+        await call.silence()
+
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target) as client,
+        client.subscribe("shop") as captures,
+    ):
+        with pytest.raises(tailrace.InvalidRequest, match="checkpoint="):
+            await captures.commit()

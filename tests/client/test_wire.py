@@ -1,0 +1,162 @@
+"""Captures are read as they were meant, and what the engine encodes by hand is what the proto says."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tailrace import wire
+from tailrace.capture import Capture
+from tailrace.criteria import (
+    After,
+    Area,
+    ContainerType,
+    Content,
+    Criteria,
+    FromTime,
+    Operation,
+    Since,
+)
+from tailrace.cursor import Cursor
+from tailrace.errors import Unsupported
+from tailrace.position import Position, TimestampMicros
+from tailrace.v1 import capture_pb2
+from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
+from tailrace_server.api.grpc import requests
+from tailrace_server.capture.codecs import PROTOBUF, CaptureColumns
+
+UUID_ = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
+NAMES = pa.list_(pa.dictionary(pa.int32(), pa.string()))
+AT = TimestampMicros(1_700_000_000_000_000)
+
+CAPTURES = (
+    Capture(UUID_, 1, 0, 0, AT, Area.INFRASTRUCTURE, Operation.TRANSACTION, None, None, None),
+    Capture(
+        *(
+            UUID_,
+            2**62,
+            2**31 - 2,
+            0,
+            AT,
+            Area.DATA,
+            Operation.UPSERT,
+            "product",
+            "ключ",
+            ("a", "b"),
+        ),
+        change=b"{}",
+        before=b'{"a": 1}',
+        after=b'{"a": 2}' * 100,
+    ),
+    Capture(UUID_, 3, 1, 0, AT, Area.DATA, Operation.REMOVE, "product", "", None, before=b"{}"),
+    Capture(UUID_, 3, 2, 0, AT, Area.DATA, Operation.EXPIRE, "order", "1", ()),
+    Capture(UUID_, 3, 3, 0, AT, Area.DATA, Operation.REMOVE, "order", None, None),
+    Capture(
+        *(UUID_, 3, 4, 7, AT, Area.DATA, Operation.UPSERT, "order", "1", None),
+        container_type=ContainerType.PRICE,
+        container_name="price",
+        after=b"{}",
+    ),
+    Capture(UUID_, 4, 1, 0, AT, Area.SCHEMA, Operation.UPSERT, "order", None, None),
+)
+
+
+def columns(captures: tuple[Capture, ...]) -> CaptureColumns:
+    """Return the engine's form of captures."""
+    types = sorted({each.entity_type for each in captures if each.entity_type})
+    code = {name: place for place, name in enumerate(types)}
+    return CaptureColumns(
+        catalog_uuid=UUID_,
+        versions=np.array([each.version for each in captures], np.int64),
+        indexes=np.array([each.index for each in captures], np.int32),
+        timestamps=np.array([each.commit_timestamp for each in captures], np.int64),
+        areas=np.array([each.area for each in captures], np.uint8),
+        operations=np.array([each.operation for each in captures], np.uint8),
+        type_codes=np.array([code.get(each.entity_type or "", -1) for each in captures], np.int32),
+        entity_types=tuple(types),
+        primary_keys=pa.array([each.primary_key for each in captures], pa.string()),
+        changed=pa.array([each.changed for each in captures], NAMES),
+        bodies={
+            name: pa.array([getattr(each, name) for each in captures], pa.binary())
+            for name in ("change", "before", "after")
+        },
+        ordinals=np.array([each.ordinal for each in captures], np.int32),
+        container_types=np.array([each.container_type or 0 for each in captures], np.uint8),
+        container_names=tuple(each.container_name or "" for each in captures),
+    )
+
+
+def test_what_the_engine_encodes_is_read_back_equal() -> None:
+    frames = PROTOBUF.encode(columns(CAPTURES))
+    data = b"".join(frames.to_pylist())
+    message = SubscribeResponse.FromString(data)
+    assert wire.captures(message.captures, UUID_) == CAPTURES
+    for frame, capture in zip(frames.to_pylist(), CAPTURES, strict=True):
+        (alone,) = wire.captures(SubscribeResponse.FromString(frame).captures, UUID_)
+        assert alone == capture
+
+
+def test_the_header_of_a_capture_that_is_too_large_says_what_was_left_out() -> None:
+    frame = PROTOBUF.encode(columns(CAPTURES))[0].as_py()
+    (capture,) = SubscribeResponse.FromString(PROTOBUF.with_omitted(frame, 70_000)).captures
+    assert capture.omitted_bytes == 70_000
+    assert capture.version == 1
+
+
+def test_captures_made_by_slots_are_like_any_other() -> None:
+    frames = PROTOBUF.encode(columns(CAPTURES))
+    for frame, capture in zip(frames.to_pylist(), CAPTURES, strict=True):
+        (read,) = wire.captures(SubscribeResponse.FromString(frame).captures, UUID_)
+        assert hash(read) == hash(capture)
+        assert repr(read) == repr(capture)
+        assert read.cursor == capture.cursor
+
+
+@pytest.mark.parametrize("field", ["area", "operation"])
+def test_a_value_of_a_newer_server_is_unsupported(field: str) -> None:
+    capture = capture_pb2.Capture(version=1, area=capture_pb2.AREA_DATA)
+    setattr(capture, field, 90)
+    with pytest.raises(Unsupported, match="newer server"):
+        wire.captures([capture], UUID_)
+
+
+@pytest.mark.parametrize(
+    "criteria",
+    [
+        (),
+        (Criteria(),),
+        (
+            Criteria(Area.DATA, ("b", "a"), ("1", ""), (Operation.EXPIRE, Operation.UPSERT)),
+            Criteria(container_type=(ContainerType.PRICE,), container_name=("price",)),
+        ),
+    ],
+)
+def test_criteria_cross_the_wire(criteria: tuple[Criteria, ...]) -> None:
+    assert requests.criteria(wire.criteria_messages(criteria)) == criteria
+
+
+@pytest.mark.parametrize("content", [Content(n) for n in range(8)], ids=str)
+def test_contents_cross_the_wire(content: Content) -> None:
+    assert requests.content(wire.body_numbers(content)) == content
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        None,
+        Since(Position(0)),
+        Since(Position(41)),
+        Since(Position(41, 7)),
+        After(Cursor(UUID_, 41, 7, 1)),
+        FromTime(AT),
+        FromTime(TimestampMicros(0)),
+    ],
+    ids=str,
+)
+def test_starts_cross_the_wire(start: Since | After | FromTime | None) -> None:
+    request = SubscribeRequest()
+    wire.set_start(request, start)
+    assert requests.start(request) == start

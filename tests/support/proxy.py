@@ -1,0 +1,95 @@
+"""A TCP proxy between client and server that cuts and stalls when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_PIECE_BYTES = 16_384
+
+
+class FaultyProxy:
+    """Passes bytes on, on a port of its own, until a test decides otherwise."""
+
+    def __init__(self, port: int) -> None:
+        self._server_port = port
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._budget: int | None = None
+        self.cuts = 0
+        """Connections that were cut."""
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._flowing.set()
+        self._server.close()
+        self._abort()
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        """Cut every connection, now, in the middle of whatever it carries."""
+        self.cuts += len(self._writers) > 0
+        self._abort()
+
+    def cut_after(self, size: int) -> None:
+        """Cut every connection once so many bytes more have come from the server."""
+        self._budget = size
+
+    def stall(self) -> None:
+        """Carry nothing, and keep the connections open."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """Carry again."""
+        self._flowing.set()
+
+    def _abort(self) -> None:
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def _serve(
+        self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
+    ) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        pair = {client_writer, server_writer}
+        self._writers |= pair
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._carry(client_reader, server_writer, counted=False))
+                group.create_task(self._carry(server_reader, client_writer, counted=True))
+        finally:
+            self._writers -= pair
+            for writer in pair:
+                writer.transport.abort()
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool
+    ) -> None:
+        try:
+            while piece := await reader.read(_PIECE_BYTES):
+                await self._flowing.wait()
+                if counted and self._budget is not None:
+                    piece = piece[: self._budget]
+                    self._budget -= len(piece)
+                writer.write(piece)
+                await writer.drain()
+                if counted and self._budget == 0:
+                    self._budget = None
+                    self.cut()
+        except OSError:
+            pass
+        writer.transport.abort()
