@@ -89,7 +89,7 @@ async def test_a_person_sees_aligned_lines_and_everything_else_is_on_stderr(
         assert line.split()[0] == "2:1"
         assert line.split()[2:4] == ["update", "product"]
         assert "price 1e2 → 0.10" in line
-        await watch.note(f"watching shop on {server.grpc} from 2:1; published so far: 3")
+        await watch.note(f"watching shop on {server.grpc} from 2:1;", "published so far: 3;")
 
 
 async def test_ctrl_c_ends_it_with_the_cursor_to_go_on_from(server: ServerProcess) -> None:
