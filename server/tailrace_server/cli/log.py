@@ -217,7 +217,7 @@ def _entry_table(entries: list[inspect.EntrySummary]) -> Table:
             if entry.first_version is not None:
                 versions = f"{entry.first_version:,} – {entry.last_version:,}"
         pending = f"{entry.pending} pending " if entry.pending else ""
-        mark = "" if entry.published else "[yellow]not published[/]"
+        mark = "" if entry.published else "[yellow]unpublished[/]"
         table.add_row(
             f"{entry.number:,}",
             f"{entry.epoch:,}",
@@ -281,7 +281,7 @@ def _table(*titles: str, numbers: tuple[int, ...]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
     for place, title in enumerate(titles):
         side: Literal["left", "right"] = "right" if place in numbers else "left"
-        table.add_column(title, justify=side, overflow="fold", no_wrap=title == "when")
+        table.add_column(title, justify=side, overflow="fold", no_wrap=title in ("when", ""))
     return table
 
 

@@ -44,7 +44,7 @@ class SteppingClock:
         raise AssertionError("nothing in the log sleeps by the clock")
 
 
-def upsert(key: str, value: object = 1, entity_type: str = "order") -> Mutation:
+def upsert(key: str, value: int = 1, entity_type: str = "order") -> Mutation:
     """Return an insert of a small row."""
     return Mutation(entity_type, key, after=b'{"id":"%s","value":%d}' % (key.encode(), value))
 

@@ -95,7 +95,7 @@ def test_who_loses_the_number_starts_again_and_leaves_nothing(
     write(log_root, "shop", 4)
     catalog = log_root / "shop"
     before = rows_of(catalog)
-    lost = []
+    lost: list[bool] = []
 
     def beaten(log: CommitLog, state: object, now: int) -> bool:
         if not lost:
@@ -196,10 +196,9 @@ def read_by_position(catalog: Path, log: CommitLog, reader: BatchReader) -> list
         place = view.find_row(row)
         try:
             found = batch_rows(reader, view, place)
-        except SegmentMissing as missing:
-            log.refresh()
-            view = log.view
-            assert view.batch(view.find_row(row)).segment.path != missing.path
+        except SegmentMissing:
+            gone, view = view.batch(place).segment.path, log.refresh() or log.view
+            assert view.batch(view.find_row(row)).segment.path != gone
             continue
         keys += transactions_in([each for each in found if each[0] >= row])
         row = found[-1][0] + 1

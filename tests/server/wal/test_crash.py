@@ -57,7 +57,7 @@ def check(log_root: Path, committed: int, published: int) -> int:
     write(log_root, "shop", 1)
     rows = rows_of(log_root / "shop")
     numbers = [int(key) for key in transactions_in(rows)]
-    versions = [row[1] for row in rows if row[2] == 1]
+    versions: list[int] = [row[1] for row in rows if row[2] == 1]
     assert numbers == versions == list(range(versions[0], versions[-1] + 1))
     assert versions[-1] > max(committed, published)
     assert versions[-1] <= committed + 2

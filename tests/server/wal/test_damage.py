@@ -50,11 +50,16 @@ def read_what_can_be_read(catalog: Path) -> tuple[list[list[Row] | None], Tailra
             try:
                 batches.append(batch_rows(reader, view, place))
             except LogError as error:
-                if isinstance(error, LogCorrupted):
-                    assert error.path == view.batch(place).segment.path
-                    assert 0 <= error.offset <= (catalog / error.path).stat().st_size
                 batches.append(None)
+                check_names_damage(error, catalog, view.batch(place).segment.path)
     return batches, None
+
+
+def check_names_damage(error: LogError, catalog: Path, path: str) -> None:
+    """A read says which segment is damaged and where, unless its file has vanished altogether."""
+    if isinstance(error, LogCorrupted):
+        assert error.path == path
+        assert 0 <= error.offset <= (catalog / path).stat().st_size
 
 
 def check_damage(catalog: Path, file: Path, damaged: bytes, good: list[list[Row]]) -> bool:

@@ -29,7 +29,7 @@ PLACES = [
 def test_contract_37_a_commit_without_room_is_repeated_once_there_is(
     log_root: Path, place: str
 ) -> None:
-    """Wherever it fails, also after its entry stands: the repeat commits once, with what came meanwhile behind it."""
+    """Also if it fails after its entry stands: the repeat commits once, what came meanwhile behind it."""
     writer = LogWriter.open(log_root, "shop")
     writer.append([upsert("1")])
     with armed(f"{place}=enospc"), pytest.raises((LogFull, OSError)):

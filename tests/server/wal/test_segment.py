@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,7 @@ def test_what_is_written_is_what_is_read(
         path = Path(folder) / "segments" / "1" / "w-0-a.arrow"
         writer = SegmentWriter(path, fsync=False)
         borders = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
-        for start, stop in zip(borders, borders[1:], strict=False):
+        for start, stop in pairwise(borders):
             writer.write(table.slice(start, stop - start))
         receipt = writer.close()
         assert pickle.loads(pickle.dumps(receipt)) == receipt

@@ -1,0 +1,144 @@
+"""``tailrace log``: what a person sees of a log, and how damage is named."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from tailrace_server.cli.application import run
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.objects import seal
+from tailrace_server.wal.verify import verify
+from tailrace_server.wal.writer import LogWriter
+from tests.server.wal.logs import upsert, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def tailrace_log(*arguments: object) -> tuple[int, str, str]:
+    """Run the command; return its exit status and what it wrote."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = run(["log", *map(str, arguments)])
+        out.flush()
+    return status, out.buffer.getvalue().decode(), err.getvalue()
+
+
+def test_inspect_shows_committed_and_published_apart(log_root: Path) -> None:
+    writer = LogWriter.open(log_root, "shop")
+    for number in range(3):
+        writer.append([upsert(str(number)), upsert("u", entity_type="user")])
+        writer.commit()
+        if number == 1:
+            writer.publish()
+    status, out, _ = tailrace_log("inspect", log_root / "shop", "--segments")
+    assert status == 0
+    assert "1 committed and not published" in out
+    assert out.count("unpublished") == 1
+    status, out, _ = tailrace_log("inspect", log_root / "shop", "--json", "--entries", 2)
+    found = orjson.loads(out)
+    assert (found["summary"]["committed"], found["summary"]["published"]) == (3, 2)
+    assert found["summary"]["counts"] == {"order": 3, "user": 3}
+    assert [entry["published"] for entry in found["entries"]] == [True, False]
+    writer.close()
+
+
+def test_inspect_shows_one_record_in_full(log_root: Path) -> None:
+    write(log_root, "shop", 3)
+    status, out, _ = tailrace_log("inspect", log_root / "shop", "--record", "2:2", "--json")
+    assert status == 0
+    record = orjson.loads(out)
+    assert (record["version"], record["index"], record["row"]) == (2, 2, 6)
+    assert record["changed"] == ["value"]
+    assert record["after"] == '{"id":"2","value":2}'
+    status, out, _ = tailrace_log("inspect", log_root / "shop", "--record", "2:2")
+    assert '{"id":"2","value":2}' in out
+    assert tailrace_log("inspect", log_root / "shop", "--record", "9:1")[0] == 2
+    assert tailrace_log("inspect", log_root / "shop", "--record", "x")[0] == 2
+    tailrace_log("trim", log_root / "shop", "--before", 3)
+    status, _, err = tailrace_log("inspect", log_root / "shop", "--record", "2:2")
+    assert status == 1
+    assert "no longer in the log" in err
+
+
+def test_compact_and_trim_say_what_they_did(log_root: Path) -> None:
+    write(log_root, "shop", 3)
+    assert "3 segments became 1: 12 records" in tailrace_log("compact", log_root / "shop")[2]
+    assert "nothing to compact" in tailrace_log("compact", log_root / "shop")[2]
+    assert "kept: 3:0" in tailrace_log("trim", log_root / "shop", "--before", 3)[2]
+
+
+def test_a_root_in_place_of_a_catalog_gets_the_names_below_it(log_root: Path) -> None:
+    write(log_root, "shop", 1)
+    for command in (["inspect"], ["verify"], ["compact"], ["trim", "--before", "1"]):
+        status, _, err = tailrace_log(*command, log_root)
+        assert status == 2
+        assert f"{log_root / 'shop'}" in err
+    assert "no folder" in tailrace_log("inspect", log_root / "other")[2]
+
+
+def test_verify_names_damage_by_segment_and_byte_offset(log_root: Path) -> None:
+    write(log_root, "shop", 4)
+    catalog = log_root / "shop"
+    status, out, _ = tailrace_log("verify", catalog)
+    assert status == 0
+    assert "sound" in out
+    refs = [CommitLog.open(catalog).view.batch(place) for place in range(4)]
+    for ref, place in ((refs[0], 40), (refs[2], refs[2].head_length + 3)):
+        data = bytearray((catalog / ref.segment.path).read_bytes())
+        data[ref.offset + place] ^= 1
+        (catalog / ref.segment.path).write_bytes(data)
+    (catalog / refs[3].segment.path).unlink()
+    status, out, _ = tailrace_log("verify", catalog, "--json")
+    assert status == 1
+    faults = {(fault["path"], fault["offset"]) for fault in orjson.loads(out)["faults"]}
+    assert faults == {
+        (refs[0].segment.path, refs[0].offset),
+        (refs[2].segment.path, refs[2].offset + refs[2].head_length),
+        (refs[3].segment.path, refs[3].offset),
+    }
+    out = tailrace_log("verify", catalog)[1]
+    assert f"damaged {refs[0].segment.path} at byte {refs[0].offset}" in out
+    assert "3 faults" in out
+
+
+def test_verify_holds_records_against_their_lead(log_root: Path) -> None:
+    """All checksums are right; what the records say of each other is not."""
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1")], expected_count=3)
+        writer.append([upsert("2")], counts_differ=True)
+    assert verify(log_root / "shop").sound
+    with LogWriter.open(log_root, "wrong") as writer:
+        writer.append([upsert("1")])
+        buffer = writer._buffer  # a lead that a broken writer would make
+        buffer.columns[-1][0] = b'{"mutation_count":2,"counts":{"order":2}}'
+    faults = verify(log_root / "wrong").faults
+    assert [fault.reason for fault in faults] == [
+        "version 1 has the records {'order': 1}, but its lead says {'order': 2} and 2 in all"
+    ]
+
+
+@pytest.mark.parametrize("folder", ["log", "published", "checkpoints"])
+def test_verify_names_a_damaged_object(log_root: Path, folder: str) -> None:
+    write(log_root, "shop", 4)
+    tailrace_log("compact", log_root / "shop")
+    tailrace_log("trim", log_root / "shop", "--before", 2)
+    path = sorted((log_root / "shop" / folder).iterdir())[0]
+    path.write_bytes(path.read_bytes().replace(b'"format_version":1', b'"format_version":3', 1))
+    result = verify(log_root / "shop")
+    assert [(fault.path, fault.offset) for fault in result.faults] == [(f"{folder}/{path.name}", 0)]
+
+
+def test_verify_names_a_broken_chain(log_root: Path) -> None:
+    write(log_root, "shop", 4)
+    path = sorted((log_root / "shop" / "log").iterdir())[2]
+    text = path.read_bytes().splitlines()[0]
+    path.write_bytes(seal(text.replace(b'"writer":"log-writer"', b'"writer":"another"'))[0])
+    faults = verify(log_root / "shop").faults
+    assert [fault.path for fault in faults] == [f"log/{4:020d}.json"]
+    assert "previous_crc32c" in faults[0].reason
