@@ -36,6 +36,11 @@ _CATALOG_GAUGES: Final[tuple[tuple[str, str, str], ...]] = (
 _ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     ("subscriptions_opened", "subscriptions_opened", "Subscriptions opened."),
     ("subscriptions_failed", "subscriptions_failed", "Subscriptions ended by an error."),
+    (
+        "disconnected_for_memory",
+        "disconnected_for_memory",
+        "Stalled subscriptions ended because the process was above its memory budget.",
+    ),
     ("captures_delivered", "captures_delivered", "Captures handed to transports."),
     ("delivered_bytes", "bytes_delivered", "Bytes of captures handed to transports."),
     ("heartbeats_sent", "heartbeats_sent", "Heartbeats handed to transports."),
