@@ -170,7 +170,7 @@ def encode(
         versions, indexes = head.versions[rows], head.indexes[rows]
 
     def taken(array: pa.Array) -> pa.Array:
-        if array.null_count == len(array):  # whatever the rows, all of them are null
+        if array.null_count == len(array) >= len(versions):  # whatever the rows, all are null
             return array.slice(0, len(versions))
         return array if rows is None else array.take(pa.array(rows))
 
