@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tailrace.criteria import Operation
 from tailrace.errors import CatalogUnknown, InvalidRequest, LogUnreadable
 from tailrace.position import END, Position
+from tailrace_server.wal import checkpoint
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import seal
@@ -208,16 +209,19 @@ def test_find_is_the_first_batch_that_ends_at_or_after_a_position(
     assert [find_row(columns, len(lasts), row) for row in range(len(owners))] == owners
 
 
-def test_opening_reads_a_checkpoint_and_a_bounded_share_of_the_entries(log_root: Path) -> None:
+def test_contract_35_opening_reads_a_checkpoint_and_a_bounded_share_of_the_entries(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_ENTRIES_MIN", 8)
     with LogWriter.open(log_root, "shop") as writer:
-        for number in range(600):
+        for number in range(60):
             writer.append([upsert(str(number))])
             writer.commit()
             writer.publish()
     log = CommitLog.open(log_root / "shop")
     assert log.state.checkpoint >= 2
-    assert log.state.last_entry - log.state.checkpoint_entry <= 256
-    assert transactions_in(rows_of(log_root / "shop", log.view)) == [*map(str, range(600))]
+    assert log.state.last_entry - log.state.checkpoint_entry <= 120 // checkpoint.CHECKPOINT_SHARE
+    assert transactions_in(rows_of(log_root / "shop", log.view)) == [*map(str, range(60))]
     for file in (log_root / "shop" / "log").iterdir():
         if int(file.stem) <= log.state.checkpoint_entry:
             file.unlink()

@@ -70,6 +70,7 @@ def test_what_is_committed_and_not_published_is_left_alone(log_root: Path) -> No
     assert verify(log_root / "shop").sound
 
 
+@pytest.mark.slow
 def test_writing_goes_on_over_a_compaction_and_a_follower_keeps_up(log_root: Path) -> None:
     """A reader that is ahead of the checkpoint keeps what it has read past it."""
     writer = LogWriter.open(log_root, "shop")
@@ -135,6 +136,7 @@ def test_contract_37_a_compaction_without_room_changes_nothing(log_root: Path) -
         assert list((catalog / "segments" / "compact").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_contract_35_a_compaction_killed_before_its_checkpoint_leaves_orphans_that_go(
     log_root: Path,
 ) -> None:
@@ -154,6 +156,7 @@ def test_contract_35_a_compaction_killed_before_its_checkpoint_leaves_orphans_th
     assert rows_of(catalog) == before
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(script=st.lists(st.sampled_from("ccccpkt"), min_size=1, max_size=25))
 def test_any_order_of_commits_publications_compactions_and_trims(script: list[str]) -> None:

@@ -169,8 +169,8 @@ def check(catalog: Path) -> list[Document]:
     """Hold the page's reader against ours."""
     records = PageReader(catalog).records()
     expected = rows_of(catalog)
-    names = ["row", "version", "index", "area", "operation", "entity_type", "key_hash", "primary_key", "changed"]
-    names += ["change", "before", "after", "timestamp"]
+    names = ["row", "version", "index", "area", "operation", "entity_type", "key_hash"]
+    names += ["primary_key", "changed", "change", "before", "after", "timestamp"]
     oldest = tuple(PageReader(catalog).oldest)
     assert [tuple(record[name] for name in names) for record in records] == [
         row for row in expected if row[1:3] >= oldest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.position import Position
+from tailrace_server.wal import checkpoint
 from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import crc32c
@@ -116,11 +117,14 @@ def test_old_checkpoints_keep_their_name_and_lose_their_body(log_root: Path) -> 
     assert verify(catalog).sound
 
 
-def test_a_checkpoint_that_finds_no_room_does_not_fail_the_publication(log_root: Path) -> None:
+def test_a_checkpoint_that_finds_no_room_does_not_fail_the_publication(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_ENTRIES_MIN", 8)
     with LogWriter.open(log_root, "shop") as writer, armed("checkpoint.before_link=enospc"):
-        for number in range(258):
+        for number in range(10):
             writer.append([upsert(str(number))])
             writer.commit()
         writer.publish()
-    assert len(transactions_in(rows_of(log_root / "shop"))) == 258
+    assert len(transactions_in(rows_of(log_root / "shop"))) == 10
     assert list((log_root / "shop" / "checkpoints").iterdir()) == []
