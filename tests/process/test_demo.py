@@ -117,12 +117,13 @@ async def test_ctrl_c_at_any_moment_leaves_no_process_behind(started: Demo, mome
     assert "Traceback" not in text
 
 
-async def test_even_a_killed_demo_leaves_no_process_behind(started: Demo) -> None:
+async def test_even_a_killed_demo_leaves_no_process_behind(tmp_path: Path) -> None:
     """Nobody is left to clean up: the kernel ends the children, and the JVM ends with its driver."""
-    await started.line("slow │")
-    started.process.send_signal(KILL)
-    await started.process.wait()
-    await started.none_left()
+    async with Demo("--keep", tmp_path) as demo:
+        await demo.line("slow │")
+        demo.process.send_signal(KILL)
+        await demo.process.wait()
+        await demo.none_left()
 
 
 async def test_input_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
