@@ -122,16 +122,20 @@ def lead(version: int) -> capture_pb2.Capture:
 class ScriptedServer:
     """Runs one script a call, in turn; on port 0."""
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, read: Script | None = None) -> None:
         self._scripts = list(scripts)
+        self._read_script = read
         self.calls: list[Call] = []
         self.target = ""
 
     async def __aenter__(self) -> Self:
         self._server = grpc.aio.server()
-        handler = grpc.stream_stream_rpc_method_handler(self._subscribe)
+        handlers = {
+            "SubscribeWithDemand": grpc.stream_stream_rpc_method_handler(self._subscribe),
+            "ReadChanges": grpc.unary_stream_rpc_method_handler(self._read),
+        }
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, {"SubscribeWithDemand": handler}),)
+            (grpc.method_handlers_generic_handler(SERVICE, handlers),)
         )
         self.target = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         await self._server.start()
@@ -149,3 +153,7 @@ class ScriptedServer:
         call = Call(context)
         self.calls.append(call)
         await self._scripts[len(self.calls) - 1](call)
+
+    async def _read(self, _: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        assert self._read_script is not None
+        await self._read_script(Call(context))

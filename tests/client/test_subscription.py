@@ -10,7 +10,8 @@ import pytest
 
 import tailrace
 from tailrace import Cursor, Heartbeat, Position, Retry, Timeouts
-from tests.client.scripted import CATALOG_UUID, PATIENCE_S, Call, ScriptedServer
+from tailrace.v1.change_capture_pb2 import SubscribeResponse
+from tests.client.scripted import CATALOG_UUID, PATIENCE_S, Call, ScriptedServer, lead
 
 if TYPE_CHECKING:
     from tailrace.link import Disconnected, Reconnected
@@ -359,3 +360,53 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_sent() -> None:
             client.subscribe("shop", since=-1)
         with pytest.raises(tailrace.InvalidRequest, match="at most one of until"):
             client.read_changes("shop", until=3, to_time=4)
+
+
+async def test_what_is_not_taken_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the bound nothing is read, so the server waits; what was sent comes once it is taken."""
+    monkeypatch.setattr("tailrace.subscription.BUFFER_BYTES_MAX", 10_000)
+
+    async def script(call: Call) -> None:
+        await call.begin()
+        for version in range(1, 201):
+            capture = lead(version)
+            capture.after = b"x" * 5_000
+            await call.send(SubscribeResponse(captures=[capture]))
+        await call.silence()
+
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target) as client,
+        client.subscribe("shop") as captures,
+    ):
+        for version in range(1, 201):
+            assert await take(captures, 1) == [version]
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert captures.statistics().buffered_bytes < 16_000
+
+
+async def test_demand_by_hand_asks_for_nothing_by_itself() -> None:
+    async def script(call: Call) -> None:
+        await call.begin()
+        assert call.demand == 0
+        await call.demanded(3)
+        await call.captures(1, 2, 3)
+        await call.demanded(4)
+        await call.captures(4)
+        await call.silence()
+
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target) as client,
+        client.subscribe("shop", demand=0) as captures,
+    ):
+        captures.request(1)
+        captures.request(2)
+        assert await take(captures, 3) == [1, 2, 3]
+        captures.request(1)
+        assert await take(captures, 1) == [4]
+        with pytest.raises(tailrace.InvalidRequest, match=r"3\.9"):
+            captures.request(0)
+        with pytest.raises(tailrace.InvalidRequest, match=r"3\.9"):
+            await take(captures, 1)

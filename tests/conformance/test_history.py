@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace import Criteria, InvalidRequest
+from tailrace import END, Criteria, Cursor, InvalidRequest
 from tests.conformance.drivers import coordinates, published
 from tests.conformance.shop import COLUMNS, SHOP, upsert
 
@@ -45,6 +45,14 @@ async def test_contract_39_bounds_mean_the_same_in_both_directions(
         ({"from_time": at[2], "to_time": at[4]}, lambda c: 2 <= c.version < 4),
         ({"from_time": at[5] + 1}, lambda c: False),
         ({"since_version": 4, "until_version": 3}, lambda c: False),
+        ({"since_version": 6}, lambda c: False),
+        ({"since_version": 99}, lambda c: False),
+        ({"after": whole[-1].cursor}, lambda c: False),
+        ({"after": Cursor(cursor.catalog_uuid, 5, END)}, lambda c: False),
+        ({"after": Cursor(cursor.catalog_uuid, 99, 3)}, lambda c: False),
+        ({"before": whole[0].cursor}, lambda c: False),
+        ({"before": Cursor(cursor.catalog_uuid, 99, 3)}, lambda c: True),
+        ({"until_version": 0}, lambda c: False),
     )
     for bounds, wanted in ranges:
         expected = [each for each in whole if wanted(each)]

@@ -8,12 +8,12 @@ write began, which costs nothing a message.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Coroutine
 
 
 class SendDeadlineExceeded(Exception):
@@ -27,7 +27,7 @@ class ReaderGone(Exception):
 class GuardedSender:
     """Writes the messages of one stream, one after the other, from one task."""
 
-    __slots__ = ("_context", "_guard", "_task", "blocked_since", "expired")
+    __slots__ = ("_context", "_guard", "_task", "_time", "blocked_since", "expired")
 
     def __init__(self, guard: SendGuard, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """Bind to the current task, which is the one to be interrupted."""
@@ -35,6 +35,7 @@ class GuardedSender:
         assert task is not None
         self._guard = guard
         self._task = task
+        self._time = asyncio.get_running_loop().time
         self._context = context
         self.blocked_since: float | None = None
         """Loop time at which the write under way began; None between writes."""
@@ -55,17 +56,17 @@ class GuardedSender:
         """
         await self._call(self._context.send_initial_metadata(()))
 
-    async def send(self, data: bytes) -> None:
-        """Write a message.
+    def send(self, data: bytes) -> Coroutine[Any, Any, None]:
+        """Write a message; to be awaited at once.
 
         Raises:
             SendDeadlineExceeded: It was not taken in time.
             ReaderGone: Nobody is there any more.
         """
-        await self._call(self._context.write(data))
+        return self._call(self._context.write(data))
 
     async def _call(self, operation: Awaitable[None]) -> None:
-        self.blocked_since = asyncio.get_running_loop().time()
+        self.blocked_since = self._time()
         try:
             await operation
         except asyncio.CancelledError:
