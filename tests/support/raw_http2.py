@@ -32,11 +32,20 @@ _WINDOW_MAX: Final = 2**31 - 1
 class RawCall:
     """One call with one request; nothing is read unless a test reads it."""
 
-    def __init__(self, port: int, method: str, request: bytes, *, window: int) -> None:
+    def __init__(
+        self,
+        port: int,
+        method: str,
+        request: bytes,
+        *,
+        window: int,
+        connection_window: int = 0,
+    ) -> None:
         self._port = port
         self._method = method
         self._request = request
         self._window = window
+        self._connection_window = connection_window
         self._buffer = b""
         self.ended = False
         """Whether the server has ended the stream."""
@@ -65,6 +74,9 @@ class RawCall:
             + _frame(HEADERS, _END_HEADERS, 1, headers)
             + _frame(DATA, _END_STREAM, 1, message)
         )
+        if self._connection_window:
+            update = struct.pack(">I", self._connection_window)
+            self._writer.write(_frame(WINDOW_UPDATE, 0, 0, update))
         await self._writer.drain()
         return self
 

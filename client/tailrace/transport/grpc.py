@@ -35,6 +35,8 @@ _OPTIONS: Final = (
     # Finds a peer that vanished without a word; heartbeats end the stream, this the connection.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # A subscriber sends next to nothing; by default its third ping would wait for that.
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 

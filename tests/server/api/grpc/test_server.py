@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -22,7 +23,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeRequest,
     SubscribeResponse,
 )
-from tailrace_server.api.grpc import GrpcServer
+from tailrace_server.api.grpc import GrpcServer, GrpcSettings
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.model import ModelMutation
 from tests.support.raw_http2 import RawCall
@@ -57,6 +58,14 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+def established(port: int) -> int:
+    """Count the server's connections."""
+    return sum(
+        each.status == psutil.CONN_ESTABLISHED and each.laddr.port == port
+        for each in psutil.Process().net_connections("tcp")
+    )
 
 
 async def subscriptions(served: Served, count: int) -> None:
@@ -95,7 +104,14 @@ async def test_contract_13_a_reader_that_stops_costs_its_bound_and_nobody_notice
     served = await serve()
     expected = writer.log.expected(())
     request = FROM_OLDEST.SerializeToString()
-    async with RawCall(served.port, f"/{SERVICE}/Subscribe", request, window=window) as stalled:
+    stalled = RawCall(
+        served.port,
+        f"/{SERVICE}/Subscribe",
+        request,
+        window=window,
+        connection_window=window // 2,
+    )
+    async with stalled:
         async with (
             tailrace.connect(served.target) as client,
             client.subscribe("shop", since=0, content=Content.AFTER) as neighbour,
@@ -112,6 +128,23 @@ async def test_contract_13_a_reader_that_stops_costs_its_bound_and_nobody_notice
         assert figures.queued <= served.engine.settings.queue_captures
         stalled.open_window()
         assert await coordinates_of(stalled, len(expected)) == expected
+
+
+@pytest.mark.slow
+async def test_contract_13_a_connection_that_nobody_reads_is_cut(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """The subscription goes with the send deadline, the connection with an unanswered probe."""
+    write_much(writer, transactions=80)
+    settings = GrpcSettings(keepalive_s=0.5, keepalive_timeout_s=0.5)
+    served = await serve(settings, send_deadline_s=0.2)
+    request = FROM_OLDEST.SerializeToString()
+    async with RawCall(
+        served.port, f"/{SERVICE}/Subscribe", request, window=2**31 - 1, connection_window=2**30
+    ):
+        await until(lambda: served.server.streams_too_slow == 1)
+        await subscriptions(served, 0)
+        await until(lambda: not established(served.port))
 
 
 async def test_contract_13_the_send_deadline_ends_a_stalled_stream_with_its_resume_cursor(
