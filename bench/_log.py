@@ -37,6 +37,7 @@ def write_log(
     transactions_per_commit: int,
     first: int = 0,
     rare_every: int = 0,
+    publish_each: bool = False,
 ) -> None:
     """Append and publish; ``rare_every`` makes every n-th row a ``rare`` instead of a ``product``."""
     with LogWriter.open(root, CATALOG) as writer:
@@ -53,6 +54,8 @@ def write_log(
             if waiting == transactions_per_commit:
                 writer.commit()
                 waiting = 0
+                if publish_each:
+                    writer.publish()
         if waiting:
             writer.commit()
         writer.publish()

@@ -38,7 +38,7 @@ class Stream:
     async def run(self, capture_bytes: int) -> None:
         """Read until the last capture; heartbeats do not count."""
         wanted = self.wanted * capture_bytes
-        while (message := await self.call.read()) is not grpc.aio.EOF:
+        while isinstance(message := await self.call.read(), bytes):
             if message[0] != _CAPTURES:
                 continue
             if not self.messages:
