@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -61,8 +62,11 @@ def spark_session(
         RuntimeError: The JVM did not start; with what it said last.
     """
     ensure_java()
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
+    # What the gateway logs about a JVM that went away is told by the error that we raise.
+    logging.getLogger("py4j").addHandler(logging.NullHandler())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
@@ -84,7 +88,9 @@ def spark_session(
         try:
             yield session
         finally:
-            session.stop()
+            # A JVM that has died cannot be stopped; what ended it is being told already.
+            with suppress(Py4JError, OSError):
+                session.stop()
 
 
 @contextmanager

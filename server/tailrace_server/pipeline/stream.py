@@ -14,7 +14,10 @@ import time
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.errors import InvalidRequest, LogUnreadable, UnknownWriter
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, UnknownWriter
 from tailrace_server.pipeline.checkpoint import Checkpoint
 from tailrace_server.pipeline.distributed import commit_large_batch
 from tailrace_server.pipeline.driver import Driver
@@ -41,6 +44,22 @@ _WAIT_MAX_S: Final = 0.1
 """How long the main thread waits before it looks at the query and the clock again."""
 
 
+class SparkFailed(TailraceError):
+    """Spark gave up: its JVM died, or a task failed too often. Run again: nothing is lost or doubled."""
+
+    code = "SPARK_FAILED"
+    retriable = True
+
+    def __init__(self, reason: str) -> None:
+        """Keep what Spark said, in one line."""
+        super().__init__(f"Spark gave up: {reason}; run again, and it goes on where it stopped")
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return what Spark said."""
+        return {"reason": self.reason}
+
+
 class Outcome(NamedTuple):
     """How an ingest ended."""
 
@@ -65,6 +84,7 @@ def ingest_debezium(
         LineRefused: A line cannot be used, and the settings are strict.
         WriterFenced: A newer writer holds the catalog.
         JavaMissing: There is no Java to run Spark on.
+        SparkFailed: Spark gave up.
     """
     _check_input(settings)
     checkpoint = Checkpoint(settings.log / settings.catalog / CHECKPOINT)
@@ -99,11 +119,18 @@ class Ingest:
 
     def run(self, stopping: Stopping) -> None:
         """Run until the input ends, or ``stopping`` is set."""
-        query = self._start()
         try:
-            self._watch(query, stopping)
-        finally:
-            query.stop()
+            query = self._start()
+            try:
+                self._watch(query, stopping)
+            finally:
+                query.stop()
+        except (PySparkException, Py4JError, OSError) as error:
+            # Spark reports the body's own error as text; ours is the one that says what happened.
+            failure = self._failure
+            if isinstance(failure, TailraceError):
+                raise failure from None
+            raise SparkFailed(_reason(failure or error)) from error
         with self._driver.lock:
             if not self._settings.follow and not stopping.is_set():
                 self._driver.flush(ended=True)
@@ -164,7 +191,7 @@ class Ingest:
                 finally:
                     self._driver.lock.release()
             self._reporter.progress(self._driver.counters)
-        if self._failure is not None:
+        if isinstance(self._failure, TailraceError):
             raise self._failure
         error = query.exception()
         if error is not None and not stopping.is_set():
@@ -181,6 +208,17 @@ class Ingest:
         if due is None:
             return _WAIT_MAX_S
         return min(max(due - time.monotonic(), 0.005), _WAIT_MAX_S)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the line of a Spark error that says what went wrong, not where."""
+    java = getattr(error, "java_exception", None)
+    try:
+        text = str(error) if java is None else str(java.getMessage())
+    except (Py4JError, OSError):
+        text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(iter(lines), type(error).__name__)[:500]
 
 
 def _check_input(settings: IngestSettings) -> None:

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest, UnknownWriter
-from tailrace_server.feed.topics import make_feed, net_changes, write_feed
+from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.driver import LineRefused
 from tailrace_server.pipeline.grouping import Rules
 from tailrace_server.pipeline.stream import CHECKPOINT
 from tailrace_server.wal.commit_log import CommitLog
-from tests.process.ingest.reading import lead, leads, published, records, wait_until
+from tests.process.ingest.reading import leads, published, records, wait_until
+from tests.process.ingest.truth import check_against_truth
 from tests.server.pipeline.shapes import end, envelope, line, postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from tailrace_server.feed.topics import Feed
     from tests.process.ingest.conftest import Source
 
 pytestmark = pytest.mark.slow
@@ -34,33 +32,6 @@ def row(number: int, tx: int | None = None, table: str = "product", op: str = "c
 
 def finish(tx: int, count: int) -> bytes:
     return line(end(str(tx), count))
-
-
-Net = tuple[str | None, str | None, bytes | None, bytes | None]
-
-
-def check_against_truth(catalog: Path, feed: Feed) -> None:
-    """Compare a log with what the shop did, transaction by transaction, byte for byte."""
-    snapshot: list[Net] = []
-    versions: list[list[Net]] = []
-    for record in records(catalog):
-        if record.place == 0:
-            rows = snapshot if lead(record).get("snapshot") else []
-            if rows is not snapshot:
-                versions.append(rows)
-            continue
-        assert record.operation == (Operation.REMOVE if record.after is None else Operation.UPSERT)
-        rows.append((record.entity_type, record.primary_key, record.before, record.after))
-    wanted = [
-        [(c.entity_type, c.primary_key, _bytes(c.before), _bytes(c.after)) for c in net_changes(t)]
-        for t in feed.transactions
-    ]
-    assert sorted(snapshot, key=str) == sorted(wanted[0], key=str)
-    assert versions == wanted[1:]
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
 
 
 def test_the_shop_arrives_byte_for_byte_and_a_second_run_takes_nothing(source: Source) -> None:
