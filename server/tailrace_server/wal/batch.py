@@ -209,7 +209,9 @@ class BatchReader:
                 read = os.preadv(file.descriptor, [data[done:].data], offset + done)
                 if not read:
                     end = os.fstat(file.descriptor).st_size
-                    raise LogCorrupted(segment.path, end, "the file ends here, before its batches do")
+                    raise LogCorrupted(
+                        segment.path, end, "the file ends here, before its batches do"
+                    )
                 done += read
         except OSError as error:
             raise translated(error, f"cannot read {segment.path} at byte {offset}") from error

@@ -7,16 +7,17 @@ the table of commits anyway. A compaction is due when 512 neighbours are small; 
 taken along by the next one, so a row is rewritten a few times at most.
 
 The new files are named by checkpoint k + 1 only, and k + 1 is created exclusively: if another process takes the
-number, what was written is deleted and the work begins again from what that one says. The old files stay for
+number and has changed the tables, what was written is deleted and the work begins again. The old files stay for
 ``delete_grace``, for readers that still hold an older view.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ import pyarrow as pa
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.objects import sync_folder
 from tailrace_server.wal.record import BODY_COLUMNS
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.table import (
@@ -107,24 +109,19 @@ def compact(path: Path, now: int, *, pause_s: float = 0.0) -> Compaction | None:
         ]
         if not stretches:
             return None
-        log.read_newest_checkpoint()
+        segments = log.state.batches.segments
+        old = [segments[place] for stretch in stretches for place in stretch.segments]
         written: list[SegmentReceipt] = []
-        done = False
+        named = False
         try:
             for stretch in stretches:
                 written.append(_rewrite(log, stretch, pause_s))  # noqa: PERF401 - kept if one fails
-            state = _with_replaced(log.state, stretches, written, now)
-            done = write_checkpoint(log, state, now)
+            named = _name(log, stretches, written, now)
         finally:
-            if not done:
+            if not named:
                 for receipt in written:
                     (path / receipt.path).unlink(missing_ok=True)
-        if done:
-            old = [
-                log.state.batches.segments[place]
-                for stretch in stretches
-                for place in stretch.segments
-            ]
+        if named:
             return Compaction(
                 segments_before=len(old),
                 segments_after=len(written),
@@ -133,6 +130,39 @@ def compact(path: Path, now: int, *, pause_s: float = 0.0) -> Compaction | None:
                 bytes_after=sum(receipt.bytes for receipt in written),
             )
     return None
+
+
+def _name(
+    log: CommitLog, stretches: Sequence[_Stretch], written: list[SegmentReceipt], now: int
+) -> bool:
+    """Name what was written by the next checkpoint; False when another compaction or a trim came first.
+
+    A checkpoint that only sums up entries may take the number too. It changes no place in the tables, so
+    the files get the next number and are named by that one.
+    """
+    revision = log.state.revision
+    for _ in range(_ATTEMPTS):
+        log.read_newest_checkpoint()
+        if write_checkpoint(log, _with_replaced(log.state, stretches, written, now), now):
+            return True
+        log.advance()
+        if log.state.revision != revision:
+            return False
+        for place, receipt in enumerate(written):
+            path = f"{COMPACT_FOLDER}/{_file_name(log.state, receipt.path.split('-', 1)[1])}"
+            try:
+                os.link(log.path / receipt.path, log.path / path)
+            except FileNotFoundError:
+                return False  # taken for an orphan, since its number was gone
+            (log.path / receipt.path).unlink()
+            written[place] = replace(receipt, path=path)
+        sync_folder(log.path / COMPACT_FOLDER)
+    return False
+
+
+def _file_name(state: LogState, rest: str) -> str:
+    """Return the name of a file that the next checkpoint is to name."""
+    return f"{state.checkpoint + 1:020d}-{rest}"
 
 
 def _small_runs(state: LogState) -> list[range]:
@@ -183,7 +213,7 @@ def _rewrite(log: CommitLog, stretch: _Stretch, pause_s: float) -> SegmentReceip
     """Write the records of a stretch into one new segment."""
     table = log.state.batches
     base_version = int(table.columns[FIRST_VERSION, stretch.batches.start])
-    name = f"{log.state.checkpoint + 1:020d}-{base_version}-{secrets.token_hex(4)}.arrow"
+    name = _file_name(log.state, f"{base_version}-{secrets.token_hex(4)}.arrow")
     parts = []
     with BatchReader(log.path) as reader:
         for place in stretch.batches:

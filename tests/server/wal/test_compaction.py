@@ -16,7 +16,7 @@ from tailrace_server.wal import compaction
 from tailrace_server.wal.batch import BatchReader, SegmentMissing
 from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.retention import delete_unnamed
+from tailrace_server.wal.retention import delete_unnamed, orphans, trim
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import (
@@ -33,6 +33,7 @@ from tests.server.wal.logs import (
 )
 
 if TYPE_CHECKING:
+    from tailrace_server.wal.state import LogState
     from tailrace_server.wal.view import LogView
 
 
@@ -90,26 +91,38 @@ def test_writing_goes_on_over_a_compaction_and_a_follower_keeps_up(log_root: Pat
     assert verify(log_root / "shop").sound
 
 
+@pytest.mark.parametrize("rival", ["checkpoint", "compaction", "trim"])
 def test_who_loses_the_number_starts_again_and_leaves_nothing(
-    log_root: Path, monkeypatch: pytest.MonkeyPatch
+    log_root: Path, monkeypatch: pytest.MonkeyPatch, rival: str
 ) -> None:
     write(log_root, "shop", 4)
     catalog = log_root / "shop"
     before = rows_of(catalog)
-    lost: list[bool] = []
+    beaten = False
 
-    def beaten(log: CommitLog, state: object, now: int) -> bool:
-        if not lost:
-            other = CommitLog.open(catalog)
-            lost.append(write_checkpoint(other, other.state, now))
-        return write_checkpoint(log, state, now)  # type: ignore[arg-type]
+    def write_late(log: CommitLog, state: LogState, now: int) -> bool:
+        nonlocal beaten
+        if not beaten:
+            beaten = True
+            match rival:
+                case "checkpoint":
+                    other = CommitLog.open(catalog)
+                    assert write_checkpoint(other, other.state, now)
+                case "compaction":
+                    assert compaction.compact(catalog, now) is not None
+                case "trim":
+                    trim(catalog, 3, now)
+        return write_checkpoint(log, state, now)
 
-    monkeypatch.setattr(compaction, "write_checkpoint", beaten)
-    assert compaction.compact(catalog, 5) is not None
-    assert lost == [True]
+    monkeypatch.setattr(compaction, "write_checkpoint", write_late)
+    done = compaction.compact(catalog, 5)
+    state = CommitLog.open(catalog).state
+    assert (done is None, state.checkpoint) == ((True, 1) if rival == "compaction" else (False, 2))
     assert len(list((catalog / "segments" / "compact").iterdir())) == 1
-    assert rows_of(catalog) == before
-    assert CommitLog.open(catalog).state.checkpoint == 2
+    assert rows_of(catalog)[-8:] == before[-8:]
+    assert len(rows_of(catalog)) == (8 if rival == "trim" else 16)
+    assert orphans(CommitLog.open(catalog)) == []
+    assert verify(catalog).sound
 
 
 def test_a_damaged_segment_is_not_compacted_and_nothing_is_changed(log_root: Path) -> None:

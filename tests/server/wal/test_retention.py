@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tailrace.position import Position
 from tailrace_server.wal import checkpoint
 from tailrace_server.wal.checkpoint import write_checkpoint
