@@ -38,6 +38,7 @@ from tailrace_server.capture.statistics import SubscriptionStatistics
 from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from tailrace_server.capture.codecs import Codec
@@ -102,8 +103,8 @@ class Subscription:
         "_terminal",
         "_waiter",
         "_waits_for",
-        "_watcher",
         "acknowledgement",
+        "on_end",
     )
 
     def __init__(
@@ -132,7 +133,8 @@ class Subscription:
         self._delivered_bytes = 0
         self._held_bytes = 0
         self._handed_at = 0.0
-        self._watcher: asyncio.Future[None] | None = None
+        self.on_end: Callable[[TailraceError], None] | None = None
+        """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
         publisher.attach(self)
 
     async def receive(self) -> Frames | Heartbeat:
@@ -203,6 +205,11 @@ class Subscription:
             self._waiter.set_result(None)
 
     @property
+    def error(self) -> TailraceError | None:
+        """Why it has ended; None while it has not."""
+        return self._terminal
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of the last message, while the transport has not come back for the next."""
         return self._held_bytes
@@ -210,13 +217,6 @@ class Subscription:
     def stalled_for(self, now: float) -> float:
         """Return for how many seconds the transport has been busy with the last message."""
         return now - self._handed_at if self._held_bytes else 0.0
-
-    async def ended(self) -> None:
-        """Wait until the subscription has ended, for a transport whose write is blocked meanwhile."""
-        while self._terminal is None:
-            watcher = asyncio.get_running_loop().create_future()
-            self._watcher = watcher
-            await watcher
 
     def resume_cursor(self) -> Cursor:
         """Return the cursor behind everything that was handed over, as far as is safe."""
@@ -419,8 +419,9 @@ class Subscription:
         self._intake.queue.clear()
         self._observer.detach(self, self._publisher)
         self.wake()
-        if self._watcher is not None and not self._watcher.done():
-            self._watcher.set_result(None)
+        if self.on_end is not None:
+            self.on_end(terminal)
+            self.on_end = None
 
 
 def _again(error: TailraceError) -> TailraceError:

@@ -78,6 +78,11 @@ class GuardedSender:
         finally:
             self.blocked_since = None
 
+    def interrupt(self) -> None:
+        """Interrupt the write under way, if there is one, as if its deadline had passed."""
+        if self.blocked_since is not None:
+            self.expire()
+
     def expire(self) -> None:
         """Interrupt the write under way."""
         if not self.expired:

@@ -8,6 +8,7 @@ as bytes, those of the engine as they are (the identity serializer). Every error
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
@@ -123,7 +124,8 @@ class ChangeCaptureService:
                         reader.cancel()
             finally:
                 subscription.cancel()
-            raise error
+            if error is not None:
+                raise error
 
         await self._guarded(serve, context)
 
@@ -212,7 +214,7 @@ class ChangeCaptureService:
 
     async def _read_demand(self, subscription: Subscription, context: Context) -> None:
         """Add up requests until the client has no more; what it does wrong ends the subscription."""
-        while isinstance(data := await context.read(), bytes):
+        while (data := await _next_request(context)) is not None:
             try:
                 message = self._parse(DemandRequest, data)
                 if message.HasField("subscribe") or message.HasField("subscribe_system"):
@@ -229,15 +231,20 @@ class ChangeCaptureService:
             error = await self._pump(subscription, context)
         finally:
             subscription.cancel()
-        raise error
+        if error is not None:
+            raise error
 
-    async def _pump(self, subscription: Subscription, context: Context) -> TailraceError:
-        """Send everything; return why it ended."""
+    async def _pump(self, subscription: Subscription, context: Context) -> TailraceError | None:
+        """Send everything; return why it ended, None if nobody is there to be told.
+
+        Never raises an error, so that it can stand in a task group, which would wrap it.
+        """
         self._subscriptions.add(subscription)
         if self._stopping:
             subscription.stop()
         try:
             with GuardedSender(self._guard, context) as sender:
+                subscription.on_end = partial(_on_end, sender)
                 await sender.begin()
                 await sender.send(
                     responses.acknowledgement(
@@ -253,13 +260,17 @@ class ChangeCaptureService:
                     else:
                         await sender.send(message.data)
         except SendDeadlineExceeded:
+            if subscription.error is not None:
+                return subscription.error
             cursor = str(subscription.resume_cursor())
             return SubscriberTooSlow(
                 f"a message stayed unread for {self._guard.deadline_s:g} s; resume after {cursor}",
                 cursor,
             )
-        except TailraceError as error:
-            return error
+        except ReaderGone:
+            return None
+        except Exception as error:
+            return as_tailrace_error(error)
         finally:
             self._subscriptions.discard(subscription)
 
@@ -317,6 +328,21 @@ class ChangeCaptureService:
         except Exception as error:
             await _abort(as_tailrace_error(error), context)
             return b""
+
+
+def _on_end(sender: GuardedSender, error: TailraceError) -> None:
+    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
+    if isinstance(error, SubscriberTooSlow):
+        sender.interrupt()
+
+
+async def _next_request(context: Context) -> bytes | None:
+    """Return the next request; None when the client has no more, or is gone."""
+    try:
+        data = await context.read()
+    except grpc.aio.BaseError:
+        return None
+    return data if isinstance(data, bytes) else None
 
 
 def _refuse_foreign(request: ReadChangesRequest, view: LogView) -> None:
