@@ -339,7 +339,7 @@ def _on_end(sender: GuardedSender, error: TailraceError) -> None:
 async def _next_request(context: Context) -> bytes | None:
     """Return the next request; None when the client has no more, or is gone."""
     try:
-        data = await context.read()
+        data: object = await context.read()
     except grpc.aio.BaseError:
         return None
     return data if isinstance(data, bytes) else None

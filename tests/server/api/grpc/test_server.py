@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import psutil
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -18,6 +19,7 @@ from tailrace.status import error_of
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import (
+    DemandRequest,
     ReadChangesRequest,
     ReadChangesResponse,
     SubscribeRequest,
@@ -187,6 +189,46 @@ async def test_a_slow_reader_over_grpc_learns_where_to_resume(
         for wanted in expected[len(received) :]:
             capture = await anext(rest)
             assert (capture.version, capture.index, capture.ordinal) == wanted
+
+
+@pytest.mark.parametrize("method", ["Subscribe", "SubscribeWithDemand"])
+async def test_contract_22_23_clients_that_vanish_in_the_middle_are_no_errors(
+    serve: Serve, writer: ModelWriter, method: str
+) -> None:
+    write_much(writer, transactions=10)
+    served = await serve()
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(5):
+            async with grpc.aio.insecure_channel(served.target, options) as channel:
+                for number in range(8):
+                    request = SubscribeRequest.FromString(FROM_OLDEST.SerializeToString())
+                    if method == "Subscribe":
+                        call: Any = channel.unary_stream(f"/{SERVICE}/{method}", None, None)(
+                            request.SerializeToString()
+                        )
+                    else:
+                        call = channel.stream_stream(f"/{SERVICE}/{method}", None, None)()  # type: ignore[call-arg]
+                        first = DemandRequest(subscribe=request, request=10**9)
+                        await call.write(first.SerializeToString())
+                    for _ in range(number):
+                        await call.read()
+        await subscriptions(served, 0)
+    assert logs == []
+    assert served.engine.statistics().subscriptions_failed == 0
+
+
+async def test_contract_13_a_stalled_reader_with_demand_is_told_too(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    write_much(writer, transactions=60)
+    served = await serve(send_deadline_s=0.1)
+    call, (first,) = served.both(DemandRequest(subscribe=FROM_OLDEST, request=10**9))
+    await call.write(first)
+    await call.read()
+    await until(lambda: served.server.streams_too_slow == 1)
+    _, error = await error_of_reading(call)
+    assert isinstance(error, tailrace.SubscriberTooSlow)
 
 
 async def test_a_slow_reader_with_our_client_misses_nothing(
