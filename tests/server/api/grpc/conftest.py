@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 
+OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    # A small window, so that a reader that stops is noticed after some messages.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+)
+
+
 @dataclass
 class Served:
     """A running server, and raw calls to it."""
@@ -94,9 +102,7 @@ async def serve(log_root: Path, writer: ModelWriter) -> AsyncIterator[Any]:
             server = GrpcServer(engine, grpc_settings)
             port = await server.start("127.0.0.1:0")
             stack.push_async_callback(server.stop, 0.5)
-            channel = grpc.aio.insecure_channel(
-                f"127.0.0.1:{port}", (("grpc.use_local_subchannel_pool", 1),)
-            )
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", OPTIONS)
             await stack.enter_async_context(channel)
             return Served(engine, server, port, channel)
 
