@@ -76,8 +76,9 @@ def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | N
         LogUnreadable: No permission, or a folder of that name that is not a catalog.
     """
     check_name(name)
-    if (root / name / CATALOG_FILE).exists():
-        return None
+    with os_errors(f"cannot read {root}"):
+        if (root / name / CATALOG_FILE).exists():
+            return None
     uuid = uuid4()
     folder = root / f"{_NEW_PREFIX}{uuid.hex}"
     descriptor = CatalogDocument(FORMAT_VERSION, name, uuid, (clock or SystemClock()).now())
@@ -115,7 +116,7 @@ def read_catalog(path: Path) -> CatalogDocument:
     """
     found = documents.read(path, CATALOG_FILE, CatalogDocument)
     if found is None:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise LogUnreadable(
                 f"there is no folder {path}; check the log's root and the catalog's name"
             )

@@ -150,7 +150,7 @@ class CatalogWriter:
         clock = clock or SystemClock()
         if create:
             _create_catalog(root, catalog, clock)
-        elif not (root / catalog).is_dir():
+        elif not os.path.isdir(root / catalog):
             raise CatalogUnknown(catalog, list_catalogs(root))
         opened = cls(CommitLog.open(root / catalog), epoch=0, writer=writer, clock=clock)
         opened._open_epoch(run_id or uuid4().hex, take_over=take_over)

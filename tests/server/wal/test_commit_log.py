@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -31,15 +32,14 @@ from tests.server.wal.logs import (
     INDEX,
     VERSION,
     SteppingClock,
+    finish,
+    python,
     rows_of,
     transactions_in,
     update,
     upsert,
     write,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_transactions_become_dense_versions_with_a_lead_each(log_root: Path) -> None:
@@ -256,3 +256,61 @@ def test_a_newer_format_is_named_and_not_guessed_at(log_root: Path) -> None:
     entry.write_bytes(seal(b'{"kind":"merge","format_version":2,"number":2}')[0])
     with pytest.raises(LogUnreadable, match="upgrade"):
         CommitLog.open(log_root / "shop")
+
+
+FORBIDDEN = """
+import os, sys
+from pathlib import Path
+from tailrace.errors import LogUnreadable
+from tailrace_server.wal.catalog import list_catalogs
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.writer import LogWriter
+root = Path(sys.argv[1])
+if os.geteuid() == 0:
+    os.setuid(65534)
+def attempt(action):
+    try:
+        action()
+    except LogUnreadable as error:
+        print("refused", "give user" in str(error))
+    else:
+        print("done")
+for mode in sys.argv[2:]:
+    print(mode)
+    print("now", flush=True)
+    sys.stdin.readline()
+    attempt(lambda: list_catalogs(root))
+    attempt(lambda: CommitLog.open(root / "shop"))
+    attempt(lambda: LogWriter.open(root, "shop"))
+"""
+
+
+@pytest.mark.slow
+def test_a_folder_without_permission_is_named_with_advice() -> None:
+    """As another user than root, whom nothing is forbidden to."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        root = Path(folder) / "log"
+        write(root, "shop", 1)
+        Path(folder).chmod(0o755)
+        process = python(FORBIDDEN, root, "read-only", "nothing")
+        assert process.stdout is not None
+        assert process.stdin is not None
+        answers = {}
+        for mode in (0o555, 0o000):
+            name = process.stdout.readline().strip()
+            process.stdout.readline()
+            for each in (root, *(root / "shop").rglob("*"), root / "shop"):
+                if each.is_dir():
+                    each.chmod(mode | 0o555 if each != root else mode)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            answers[name] = [process.stdout.readline().strip() for _ in range(3)]
+        status, _, err = finish(process)
+        assert status == 0, err
+        for each in (root, *root.rglob("*")):
+            if each.is_dir():
+                each.chmod(0o755)
+    assert answers == {
+        "read-only": ["done", "done", "refused True"],
+        "nothing": ["refused True", "refused True", "refused True"],
+    }

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tailrace.position import Position
 from tailrace_server.wal import checkpoint
 from tailrace_server.wal.checkpoint import write_checkpoint
@@ -18,6 +16,8 @@ from tests.server.wal.logs import armed, rows_of, transactions_in, upsert, write
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 GRACE_S = 600.0
 GRACE = int(GRACE_S * 1e6)
