@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
 
 from tailrace import wire
+from tailrace.arguments import Place, Time, Wanted, micros, milliseconds, several, start_of
 from tailrace.catalog import Catalog
-from tailrace.criteria import After, Content, Criteria, FromTime, Since
-from tailrace.cursor import Cursor
+from tailrace.criteria import Content
 from tailrace.errors import InvalidRequest, SubscriptionClosed
 from tailrace.history import History
 from tailrace.link import Link, LinkOptions
@@ -33,13 +32,13 @@ from tailrace.v1.change_capture_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import TracebackType
 
     import grpc
 
     from tailrace.checkpoint import CheckpointStore
-    from tailrace.criteria import Start
+    from tailrace.cursor import Cursor
     from tailrace.link import Disconnected, Reconnected
     from tailrace.reactive import StreamSubscription
     from tailrace.schema import Schema
@@ -47,10 +46,6 @@ if TYPE_CHECKING:
 
 DEMAND: Final = 4096
 """Captures that an iterated subscription keeps requested: two to thirteen full messages."""
-
-_Wanted = Criteria | tuple[Criteria, ...] | list[Criteria]
-_Place = Position | int
-_Time = datetime | int
 
 
 class Client:
@@ -102,11 +97,11 @@ class Client:
     def subscribe(
         self,
         catalog: str,
-        criteria: _Wanted = (),
+        criteria: Wanted = (),
         *,
-        since: _Place | None = None,
+        since: Place | None = None,
         after: Cursor | str | None = None,
-        from_time: _Time | None = None,
+        from_time: Time | None = None,
         content: Content = Content.HEADER,
         demand: int = DEMAND,
         heartbeat_interval_s: float | None = None,
@@ -140,10 +135,10 @@ class Client:
         """
         request = SubscribeRequest(
             catalog=catalog,
-            criteria=wire.criteria_messages(_several(criteria)),
+            criteria=wire.criteria_messages(several(criteria)),
             body=wire.body_numbers(content),
             max_message_bytes=max_message_bytes,
-            heartbeat_interval_ms=_milliseconds(heartbeat_interval_s),
+            heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
         )
         wire.set_start(request, start_of(since, after, from_time))
         options = LinkOptions(
@@ -162,9 +157,9 @@ class Client:
     def subscribe_system(
         self,
         *,
-        since: _Place | None = None,
+        since: Place | None = None,
         after: Cursor | str | None = None,
-        from_time: _Time | None = None,
+        from_time: Time | None = None,
         content: Content = Content.BODY,
         demand: int = DEMAND,
         heartbeat_interval_s: float | None = None,
@@ -175,7 +170,7 @@ class Client:
         """Return a subscription to what happens to catalogs; otherwise as ``subscribe``."""
         request = SubscribeSystemRequest(
             body=wire.body_numbers(content),
-            heartbeat_interval_ms=_milliseconds(heartbeat_interval_s),
+            heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
         )
         wire.set_start(request, start_of(since, after, from_time))
         options = LinkOptions(
@@ -194,11 +189,11 @@ class Client:
     def publisher(
         self,
         catalog: str,
-        criteria: _Wanted = (),
+        criteria: Wanted = (),
         *,
-        since: _Place | None = None,
+        since: Place | None = None,
         after: Cursor | str | None = None,
-        from_time: _Time | None = None,
+        from_time: Time | None = None,
         content: Content = Content.HEADER,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -210,10 +205,10 @@ class Client:
         """
         request = SubscribeRequest(
             catalog=catalog,
-            criteria=wire.criteria_messages(_several(criteria)),
+            criteria=wire.criteria_messages(several(criteria)),
             body=wire.body_numbers(content),
             max_message_bytes=max_message_bytes,
-            heartbeat_interval_ms=_milliseconds(heartbeat_interval_s),
+            heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
         )
         wire.set_start(request, start_of(since, after, from_time))
         options = LinkOptions(retry=self._retry, timeouts=self._timeouts)
@@ -224,14 +219,14 @@ class Client:
     def read_changes(
         self,
         catalog: str,
-        criteria: _Wanted = (),
+        criteria: Wanted = (),
         *,
-        since: _Place | None = None,
+        since: Place | None = None,
         after: Cursor | str | None = None,
-        from_time: _Time | None = None,
-        until: _Place | None = None,
+        from_time: Time | None = None,
+        until: Place | None = None,
         before: Cursor | str | None = None,
-        to_time: _Time | None = None,
+        to_time: Time | None = None,
         reverse: bool = False,
         limit: int | None = None,
         anchor: int | None = None,
@@ -261,7 +256,7 @@ class Client:
         """
         request = ReadChangesRequest(
             catalog=catalog,
-            criteria=wire.criteria_messages(_several(criteria)),
+            criteria=wire.criteria_messages(several(criteria)),
             reverse=reverse,
             limit=limit,
             anchor=anchor,
@@ -278,7 +273,7 @@ class Client:
         if before is not None:
             request.before = str(before)
         if to_time is not None:
-            request.to_time = _micros(to_time)
+            request.to_time = micros(to_time)
 
         def open_stream() -> Stream:
             return self._require().read("ReadChanges", request.SerializeToString())
@@ -365,47 +360,6 @@ def connect(
     return Client(
         partial(GrpcTransport, target, credentials=credentials), timeouts=timeouts, retry=retry
     )
-
-
-def start_of(
-    since: _Place | None, after: Cursor | str | None, from_time: _Time | None
-) -> Start | None:
-    """Return the start that three arguments name together.
-
-    Raises:
-        InvalidRequest: More than one is given, or one has no meaning.
-    """
-    if sum(start is not None for start in (since, after, from_time)) > 1:
-        raise InvalidRequest("give at most one of since, after and from_time")
-    if since is not None:
-        position = since if isinstance(since, Position) else Position(since)
-        if position.version < 0 or position.index < 0:
-            raise InvalidRequest(
-                f"since {position}: versions count from 1; 0 is the oldest retained"
-            )
-        return Since(position)
-    if after is not None:
-        return After(after if isinstance(after, Cursor) else Cursor.parse(after))
-    if from_time is not None:
-        return FromTime(_micros(from_time))
-    return None
-
-
-def _micros(time: _Time) -> TimestampMicros:
-    if not isinstance(time, datetime):
-        return TimestampMicros(time)
-    if time.tzinfo is None:
-        raise InvalidRequest(f"time {time}: it has no time zone; use an aware datetime")
-    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
-    return TimestampMicros((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
-
-
-def _several(criteria: _Wanted) -> Sequence[Criteria]:
-    return (criteria,) if isinstance(criteria, Criteria) else criteria
-
-
-def _milliseconds(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1000)
 
 
 def _closed() -> Transport:

@@ -31,6 +31,7 @@ from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureStub
 from tailrace_server.api.grpc import GrpcServer, requests
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
+from tests.conformance.reading import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureAsyncStub
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.subscription import Subscription as EngineSubscription
-
-PATIENCE_S: Final = 20.0
-"""How long a test waits for what must happen; a passing one waits for none of it."""
 
 
 class Acknowledged(Protocol):
@@ -449,55 +447,3 @@ async def serving(root: Path, way_in: str, settings: EngineSettings) -> AsyncIte
     """Serve a log root and reach it in one of the ways."""
     async with Engine(root, settings) as engine, DRIVERS[way_in](engine) as driver:
         yield driver
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the server's figures say so; nothing signals a change of them."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
-async def published(driver: Driver, version: int) -> None:
-    """Wait until the server has seen a publication."""
-    await until(lambda: driver.engine.observer("shop").view.published >= version)
-
-
-async def collect(subscription: DrivenSubscription, count: int) -> list[Capture]:
-    """Return the next ``count`` captures exactly; heartbeats are passed over."""
-    captures: list[Capture] = []
-    async with asyncio.timeout(PATIENCE_S):
-        while len(captures) < count:
-            message = await subscription.receive()
-            if not isinstance(message, Heartbeat):
-                captures.extend(message)
-    assert len(captures) == count
-    return captures
-
-
-async def error_ending(subscription: DrivenSubscription) -> tuple[list[Capture], TailraceError]:
-    """Return what still came, and the error that ended it."""
-    captures: list[Capture] = []
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                message = await subscription.receive()
-            except TailraceError as error:
-                return captures, error
-            if not isinstance(message, Heartbeat):
-                captures.extend(message)
-
-
-async def heartbeat_past(subscription: DrivenSubscription, version: int) -> Heartbeat:
-    """Return the first heartbeat whose cursor has passed a whole version; captures must not come."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            message = await subscription.receive()
-            assert isinstance(message, Heartbeat), message
-            if message.cursor.version >= version:
-                return message
-
-
-def coordinates(captures: Sequence[Capture]) -> list[tuple[int, int, int]]:
-    """Return version, index and ordinal of captures."""
-    return [(each.version, each.index, each.ordinal) for each in captures]

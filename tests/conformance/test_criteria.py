@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tailrace import Area, Content, Criteria, Operation, Position, Since
-from tests.conformance.drivers import collect, coordinates
+from tests.conformance.reading import collect, coordinates
 from tests.conformance.shop import OLDEST, SHOP, remove, upsert
 
 if TYPE_CHECKING:

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace import Content, Criteria, Heartbeat, InvalidRequest
-from tests.conformance.drivers import (
-    PATIENCE_S,
-    collect,
-    coordinates,
-    error_ending,
-    heartbeat_past,
-)
+from tests.conformance.reading import PATIENCE_S, collect, coordinates, error_ending, heartbeat_past
 from tests.conformance.shop import OLDEST, upsert
 
 if TYPE_CHECKING:

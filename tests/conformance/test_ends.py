@@ -24,7 +24,7 @@ from tailrace import (
 )
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.retention import trim
-from tests.conformance.drivers import collect, coordinates, error_ending, published, until
+from tests.conformance.reading import collect, coordinates, error_ending, published, until
 from tests.conformance.shop import OLDEST, SHOP, upsert
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog

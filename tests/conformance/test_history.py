@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace import END, Criteria, Cursor, InvalidRequest
-from tests.conformance.drivers import coordinates, published
+from tests.conformance.reading import coordinates, published
 from tests.conformance.shop import COLUMNS, SHOP, upsert
 
 if TYPE_CHECKING:

@@ -21,12 +21,7 @@ from tailrace import (
     Since,
     TimestampMicros,
 )
-from tests.conformance.drivers import (
-    PATIENCE_S,
-    collect,
-    coordinates,
-    heartbeat_past,
-)
+from tests.conformance.reading import PATIENCE_S, collect, coordinates, heartbeat_past
 from tests.conformance.shop import COLUMNS, OLDEST, SHOP, upsert
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import pytest
 
 import tailrace
 from tailrace_server.capture.settings import EngineSettings
-from tests.conformance.drivers import PATIENCE_S, OurClient, serving, until
+from tests.conformance.drivers import OurClient, serving
+from tests.conformance.reading import PATIENCE_S, until
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, ModelMutation
 

@@ -1,0 +1,73 @@
+"""What callers may write: a version for a position, a datetime for µs, one criteria for several."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tailrace.criteria import After, Criteria, FromTime, Since
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest
+from tailrace.position import Position, TimestampMicros
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.criteria import Start
+
+Wanted = Criteria | tuple[Criteria, ...] | list[Criteria]
+"""One criteria or several, OR."""
+
+Place = Position | int
+"""A position; a number is a version, and stands for its lead."""
+
+Time = datetime | int
+"""An aware datetime, or µs since the epoch."""
+
+
+def start_of(
+    since: Place | None, after: Cursor | str | None, from_time: Time | None
+) -> Start | None:
+    """Return the start that three arguments name together.
+
+    Raises:
+        InvalidRequest: More than one is given, or one has no meaning.
+    """
+    if sum(start is not None for start in (since, after, from_time)) > 1:
+        raise InvalidRequest("give at most one of since, after and from_time")
+    if since is not None:
+        position = since if isinstance(since, Position) else Position(since)
+        if position.version < 0 or position.index < 0:
+            raise InvalidRequest(
+                f"since {position}: versions count from 1; 0 is the oldest retained"
+            )
+        return Since(position)
+    if after is not None:
+        return After(after if isinstance(after, Cursor) else Cursor.parse(after))
+    if from_time is not None:
+        return FromTime(micros(from_time))
+    return None
+
+
+def micros(time: Time) -> TimestampMicros:
+    """Return µs since the epoch.
+
+    Raises:
+        InvalidRequest: A datetime without a time zone.
+    """
+    if not isinstance(time, datetime):
+        return TimestampMicros(time)
+    if time.tzinfo is None:
+        raise InvalidRequest(f"time {time}: it has no time zone; use an aware datetime")
+    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return TimestampMicros((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
+
+
+def several(criteria: Wanted) -> Sequence[Criteria]:
+    """Return one criteria as a list of one."""
+    return (criteria,) if isinstance(criteria, Criteria) else criteria
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    """Return a duration as the wire has it; None stays."""
+    return None if seconds is None else round(seconds * 1000)

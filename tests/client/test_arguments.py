@@ -1,0 +1,42 @@
+"""What callers may write in place of values."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from tailrace import After, Criteria, Cursor, FromTime, InvalidRequest, Position, Since
+from tailrace.arguments import micros, milliseconds, several, start_of
+from tests.client.scripted import CATALOG_UUID
+
+CURSOR = Cursor(CATALOG_UUID, 41, 2, 0)
+
+
+def test_starts() -> None:
+    assert start_of(None, None, None) is None
+    assert start_of(0, None, None) == Since(Position(0))
+    assert start_of(Position(41, 2), None, None) == Since(Position(41, 2))
+    assert start_of(None, CURSOR, None) == start_of(None, str(CURSOR), None) == After(CURSOR)
+    assert start_of(None, None, 0) == FromTime(micros(0))
+
+
+def test_times_are_exact_to_the_microsecond_in_any_zone() -> None:
+    moment = datetime(2026, 11, 21, 13, 45, 6, 123_457, UTC)
+    assert micros(moment) == 1_795_268_706_123_457
+    assert micros(moment.astimezone(timezone(timedelta(hours=5, minutes=45)))) == micros(moment)
+    assert micros(datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)) == -1
+    with pytest.raises(InvalidRequest, match="no time zone"):
+        micros(datetime(2026, 1, 1))
+
+
+def test_one_criteria_is_a_list_of_one() -> None:
+    one = Criteria(entity_type=("a",))
+    assert several(one) == (one,)
+    assert several([one, one]) == [one, one]
+    assert several(()) == ()
+
+
+def test_durations() -> None:
+    assert milliseconds(None) is None
+    assert milliseconds(0.25) == 250
