@@ -38,9 +38,10 @@ def write_log(
     first: int = 0,
     rare_every: int = 0,
     publish_each: bool = False,
+    catalog: str = CATALOG,
 ) -> None:
     """Append and publish; ``rare_every`` makes every n-th row a ``rare`` instead of a ``product``."""
-    with LogWriter.open(root, CATALOG) as writer:
+    with LogWriter.open(root, catalog) as writer:
         waiting = 0
         for start in range(first, first + rows, rows_per_transaction):
             stop = min(first + rows, start + rows_per_transaction)

@@ -6,8 +6,8 @@
     one commit of 200,000   ──▶ tailrace ──▶ 1, 10, 100 raw subscribers      (live: attached before)
     constant bytes          ──▶ grpc.aio ──▶ 1, 10, 100 raw subscribers      (baseline, same message size)
 
-Captures of about 200 bytes, about 320 a message. The server has the first core, subscribers the second. It does
-not show decoding in clients, nor a network.
+Captures of about 200 bytes, about 320 a message. The server has the first core, subscribers the second. Servers are
+warmed up on another catalog. It does not show decoding in clients, nor a network.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from bench._harness import (
 from bench._log import CATALOG, measure_capture_bytes, write_log
 
 CAPTURES = 200_000
-SUBSCRIBERS = (1, 10, 100)
+SUBSCRIBERS = (1, 10, 50, 100)
 RUNS = 3
+WARM_UP = 40_000
+WARM_UP_CATALOG = "warmup"
 
 
 def catch_up(root: Path, streams: int, size: int) -> tuple[float, float]:
     """Return captures a second and server CPU µs a delivery, from the oldest position."""
     with server(tailrace_server(root)) as subject:
+        warm_up(subject.address, size)
         before = subject.cpu_s()
         with subscribers(subject.address, streams, CAPTURES, capture_bytes=size) as process:
             report = result(process)
@@ -46,7 +49,9 @@ def live(streams: int, size: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
+        write_warm_up(root)
         with server(tailrace_server(root)) as subject:
+            warm_up(subject.address, size)
             options = {"capture_bytes": size, "start": "new", "catalog": CATALOG}
             with subscribers(subject.address, streams, CAPTURES, **options) as process:
                 before = subject.cpu_s()
@@ -59,6 +64,24 @@ def live(streams: int, size: int) -> tuple[float, float]:
                 )
                 report = result(process)
             return rates(report, subject.cpu_s() - before)
+
+
+def write_warm_up(root: Path) -> None:
+    """Write a second catalog, to be read before anything is measured."""
+    write_log(
+        root,
+        rows=WARM_UP,
+        rows_per_transaction=100,
+        transactions_per_commit=200,
+        catalog=WARM_UP_CATALOG,
+    )
+
+
+def warm_up(address: str, size: int) -> None:
+    """Let a server load what it loads once, on another catalog."""
+    options = {"capture_bytes": size, "catalog": WARM_UP_CATALOG}
+    with subscribers(address, 2, WARM_UP, **options) as process:
+        result(process)
 
 
 def bare(streams: int, size: int) -> tuple[float, float]:
@@ -84,6 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_log(root, rows=CAPTURES, rows_per_transaction=100, transactions_per_commit=2000)
+        write_warm_up(root)
         size = measure_capture_bytes(root)
         rows = []
         for streams in SUBSCRIBERS:
