@@ -17,6 +17,7 @@ from tailrace import (
     Criteria,
     Cursor,
     LogCorrupted,
+    LogError,
     Position,
     PositionCompacted,
     ServerStopping,
@@ -211,6 +212,20 @@ async def test_an_unknown_catalog_is_refused_with_the_known_ones(
         other.writer.close()
     assert raised.value.name == "ship"
     assert raised.value.known == ("crm", "shop")
+
+
+@pytest.mark.parametrize("text", [b"", b"{}\n", b"garbage\n"], ids=["empty", "no sum", "garbage"])
+async def test_a_catalog_that_cannot_be_read_is_an_error_by_name_and_nobody_elses(
+    serve: Serve, writer: ModelWriter, log_root: Path, text: bytes
+) -> None:
+    (log_root / "bad" / "log").mkdir(parents=True)
+    (log_root / "bad" / "catalog.json").write_bytes(text)
+    writer.write(*SHOP)
+    driver = await serve()
+    with pytest.raises(LogError, match=r"catalog\.json"):
+        await driver.subscribe(catalog="bad")
+    subscription = await driver.subscribe(start=OLDEST)
+    await collect(subscription, len(writer.log.expected(())))
 
 
 async def test_a_catalog_that_was_made_a_moment_ago_is_there(
