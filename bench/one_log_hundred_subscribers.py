@@ -6,8 +6,8 @@
     one commit of 200,000   ──▶ tailrace ──▶ 1, 10, 100 raw subscribers      (live: attached before)
     constant bytes          ──▶ grpc.aio ──▶ 1, 10, 100 raw subscribers      (baseline, same message size)
 
-Captures of about 200 bytes, about 320 a message. The server has the first core, subscribers the second. Servers are
-warmed up on another catalog. It does not show decoding in clients, nor a network.
+Captures of about 200 bytes, about 320 a message. The server has the first core, subscribers the second.
+Servers are warmed up on another catalog. It does not show decoding in clients, nor a network.
 """
 
 from __future__ import annotations
