@@ -304,9 +304,9 @@ class Engine:
     async def _discover(self) -> None:
         """Open catalogs that have appeared; those that have gone end by themselves."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, list_catalogs, self._root)
-        for name in (*found, SYSTEM_CATALOG):
-            if name not in self._catalogs and (self._root / name / "catalog.json").exists():
+        found = await loop.run_in_executor(self._threads, _catalog_names, self._root)
+        for name in found:
+            if name not in self._catalogs:
                 catalog = ObservedCatalog(
                     self._root / name,
                     self._threads,
@@ -333,3 +333,9 @@ class Engine:
         finally:
             catalog.opened.set()
             self._catalogs.pop(name, None)
+
+
+def _catalog_names(root: Path) -> tuple[str, ...]:
+    """Return the catalogs under a root, the system log among them if it exists."""
+    system = (root / SYSTEM_CATALOG / "catalog.json").exists()
+    return (*list_catalogs(root), *((SYSTEM_CATALOG,) if system else ()))

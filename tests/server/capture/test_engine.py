@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -26,13 +28,16 @@ from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog import drop_catalog
-from tests.support.inprocess import ModelWriter, coordinates, heartbeat_at, receive
+from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, heartbeat_at, receive
 from tests.support.model import ModelLog, ModelMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
+
+    from tailrace_server.wal.table import BatchRef
 
 OLDEST = Since(Position(0))
 
@@ -177,6 +182,63 @@ async def test_contract_16_a_commit_of_100_000_rows_sends_nobody_who_keeps_up_to
 
         assert await asyncio.gather(*map(read, subscriptions)) == [100_002] * 3
         assert [each.statistics().resyncs for each in subscriptions] == [0] * 3
+
+
+async def test_contract_18_the_event_loop_opens_no_file_of_the_log(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    opened: list[str] = []
+    loop_thread = threading.get_ident()
+    listening = True
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if listening and event in ("open", "os.listdir", "os.scandir"):
+            on_loop = threading.get_ident() == loop_thread
+            if on_loop and str(arguments[0]).startswith(os.fspath(log_root)):
+                opened.append(f"{event} {arguments[0]}")
+
+    for number in range(30):
+        writer.write([upsert(number)])
+    sys.addaudithook(hook)  # cannot be taken back, only told to listen no more
+    async with Engine(log_root, quick(ring_captures=4)) as engine:
+        subscription = await engine.subscribe(
+            "shop", start=OLDEST, content=Content.AFTER, codec=JSON
+        )
+        assert len(await receive(subscription, 60)) == 60
+        listening = False
+        writer.write([upsert(30)])
+        listening = True
+        assert len(await receive(subscription, 2)) == 2
+    listening = False
+    assert opened == []
+
+
+async def test_contract_18_a_read_that_hangs_keeps_nobody_else_waiting(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        writer.write([upsert(number)])
+    released = threading.Event()
+    hanging = threading.Event()
+    body = BatchReader.body
+
+    def slow_body(self: BatchReader, ref: BatchRef, columns: Collection[str]) -> object:
+        if ref.first == Position(1, 0):
+            hanging.set()
+            released.wait(PATIENCE_S)
+        return body(self, ref, columns)
+
+    monkeypatch.setattr(BatchReader, "body", slow_body)
+    async with Engine(log_root, quick()) as engine:
+        stuck = await engine.subscribe("shop", start=OLDEST, content=Content.AFTER, codec=JSON)
+        waiting = asyncio.ensure_future(receive(stuck, 8))
+        neighbour = await engine.subscribe("shop", content=Content.AFTER, codec=JSON)
+        assert await asyncio.get_running_loop().run_in_executor(None, hanging.wait, PATIENCE_S)
+        writer.write([upsert(3)])
+        assert len(await receive(neighbour, 2)) == 2
+        assert not waiting.done()
+        released.set()
+        assert len(await waiting) == 8
 
 
 async def test_contract_19_ten_laggards_near_each_other_cost_about_one_scan(
