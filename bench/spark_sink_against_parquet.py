@@ -1,0 +1,118 @@
+"""How fast does Spark write our log, against the fastest thing that it writes itself?
+
+::
+
+    5 M change rows ──range partition, sort──┬─▶ format("tailrace")   segments, CRC-32C, fsync, one entry
+                                             └─▶ parquet, uncompressed
+
+Both start from the same parquet files and do the same shuffle and sort; about 1.2 GB of images. They take
+turns.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench._harness import machine, median, table
+from tailrace_server.pipeline.datasource import TailraceDataSource
+from tailrace_server.pipeline.session import spark_session
+from tailrace_server.wal.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 5_000_000
+ROWS_PER_TRANSACTION = 10
+PARTITIONS = 8
+RUNS = 3
+
+_IMAGE = (
+    'concat(\'{{"id":\', id, \',"name":"product \', id, \'","price":"\', id % {price}, \'.10","stock":\', '
+    "id % {stock}, ',\"text\":\"', repeat('t', 60), '\"}}') AS {name}"
+)
+_COLUMNS = (
+    "id AS seq",
+    f"lpad(cast(id div {ROWS_PER_TRANSACTION} AS string), 12, '0') AS transaction_id",
+    "'upsert' AS operation",
+    "'product' AS entity_type",
+    "cast(id AS string) AS primary_key",
+    "array('price', 'stock') AS changed",
+    _IMAGE.format(price=997, stock=13, name="before"),
+    _IMAGE.format(price=991, stock=17, name="after"),
+)
+
+
+def changes(spark: SparkSession, source: Path) -> DataFrame:
+    """Return the rows in commit order: the work that both writers share."""
+    rows = spark.read.parquet(str(source)).repartitionByRange(PARTITIONS, "transaction_id")
+    return rows.sortWithinPartitions("seq").drop("seq")
+
+
+def seconds_of_tailrace(spark: SparkSession, source: Path, target: Path) -> float:
+    """Return how long our sink takes, and check that everything is there."""
+    started = time.perf_counter()
+    (
+        changes(spark, source)
+        .write.format("tailrace")
+        .option("log", str(target))
+        .option("catalog", "bench")
+        .mode("append")
+        .save()
+    )
+    seconds = time.perf_counter() - started
+    view = CommitLog.open(target / "bench").view
+    assert view.published == ROWS // ROWS_PER_TRANSACTION
+    assert view.end_row == ROWS + view.published
+    return seconds
+
+
+def seconds_of_parquet(spark: SparkSession, source: Path, target: Path) -> float:
+    """Return how long Spark's own parquet writer takes."""
+    started = time.perf_counter()
+    changes(spark, source).write.option("compression", "none").parquet(str(target))
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Measure and print."""
+    print(machine())
+    conf = {"spark.driver.memory": "6g"}
+    with (
+        tempfile.TemporaryDirectory(dir=Path.cwd()) as folder,
+        spark_session("bench", quick=False, conf=conf) as spark,
+    ):
+        spark.dataSource.register(TailraceDataSource)
+        source = Path(folder) / "source"
+        rows = spark.range(ROWS).selectExpr(*_COLUMNS)
+        rows.repartition(PARTITIONS).write.parquet(str(source))
+        pairs = []
+        for run in range(RUNS + 1):
+            ours, theirs = Path(folder) / f"log{run}", Path(folder) / f"parquet{run}"
+            pair = (
+                seconds_of_tailrace(spark, source, ours),
+                seconds_of_parquet(spark, source, theirs),
+            )
+            shutil.rmtree(ours)
+            shutil.rmtree(theirs)
+            if run:  # the first one warms both up
+                pairs.append(pair)
+    table(
+        f"{ROWS:,} change rows with two images, median of {RUNS}",
+        ["tailrace", "parquet, uncompressed", "ratio of speeds", "to reach"],
+        [
+            [
+                f"{ROWS / median([one for one, _ in pairs]) / 1e3:.0f} k rows/s",
+                f"{ROWS / median([other for _, other in pairs]) / 1e3:.0f} k rows/s",
+                f"{median([other / one for one, other in pairs]):.2f}",
+                "0.85",
+            ]
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
