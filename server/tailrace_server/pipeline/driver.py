@@ -398,6 +398,8 @@ def _positions(splits: Iterable[Change]) -> dict[str, int | str]:
     """Return the source positions that a batch advances: lines consumed of each file."""
     lines: dict[str, int | str] = {}
     for split in splits:
+        if not split.file:
+            continue
         name = f"file:{split.file}"
         lines[name] = int(lines.get(name, 0)) + (split.line or 0)
     return lines

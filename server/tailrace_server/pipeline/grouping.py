@@ -152,30 +152,33 @@ class Cut(NamedTuple):
 
 def tally(changes: Iterable[Change], seen: float) -> dict[str, Tally]:
     """Return the tallies of the transactions that changes belong to; those of snapshots by split."""
-    tallies: dict[str, Tally] = {}
+    by_key: dict[str, list[Change]] = {}
     for change in changes:
-        key = change.transaction
-        if key is None:
-            continue
-        arrived = arrival(change.place)
-        part = Tally(key=key, transaction_id=change.transaction_id, seen=seen)
-        if change.kind == CHANGE:
-            part = replace(
-                part,
-                rows=1,
-                place=change.place,
-                first_arrival=arrived,
-                last_arrival=arrived,
-                timestamp=change.timestamp,
-                source=change.source,
-            )
-        elif change.kind == QUARANTINED:
-            part = replace(part, quarantined=1)
-        elif change.kind in (BEGIN, END):
-            part = replace(part, mark=arrived, expected=change.number)
-        known = tallies.get(key)
-        tallies[key] = part if known is None else known.plus(part)
-    return tallies
+        if change.transaction is not None:
+            by_key.setdefault(change.transaction, []).append(change)
+    return {key: _tally_of(key, group, seen) for key, group in by_key.items()}
+
+
+def _tally_of(key: str, changes: Sequence[Change], seen: float) -> Tally:
+    rows = [change for change in changes if change.kind == CHANGE]
+    arrivals = [arrival(change.place) for change in rows]
+    marks = [change for change in changes if change.kind in (BEGIN, END)]
+    ids = {change.transaction_id for change in changes} - {None}
+    sources = {change.source for change in rows} - {None}
+    return Tally(
+        key=key,
+        transaction_id=min(ids, default=None),  # type: ignore[type-var]
+        place=min((change.place for change in rows), default=None),
+        first_arrival=min(arrivals, default=None),
+        last_arrival=max(arrivals, default=None),
+        mark=min((arrival(change.place) for change in marks), default=None),
+        rows=len(rows),
+        quarantined=sum(change.kind == QUARANTINED for change in changes),
+        expected=max((c.number for c in marks if c.number is not None), default=None),
+        timestamp=max((c.timestamp for c in rows if c.timestamp is not None), default=None),
+        source=min(sources, default=None),  # type: ignore[type-var]
+        seen=seen,
+    )
 
 
 def cut_snapshots(

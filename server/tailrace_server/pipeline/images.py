@@ -14,27 +14,31 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-UNAVAILABLE: Final = b'"__debezium_unavailable_value"'
+UNAVAILABLE: Final = msgspec.Raw(b'"__debezium_unavailable_value"')
 """What Debezium writes for a large value that an update did not touch; it is not a change."""
 
+_NULL: Final = msgspec.Raw(b"null")
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def members(image: bytes) -> dict[str, bytes]:
+def members(image: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
     """Return the members of an image: name → text of the value, in the image's order.
+
+    The texts are views of the image, and compare by their bytes.
 
     Raises:
         msgspec.DecodeError: Not a JSON object; the message names the byte.
     """
-    return {name: bytes(value) for name, value in _members.decode(image).items()}
+    return _members.decode(image)
 
 
-def key_text(values: Sequence[bytes]) -> str | None:
+def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:
     """Return the canonical text of a key from the JSON texts of its columns; None if one is null.
 
     A single column is its plain text: a string without quotes, anything else as written. Several
     are a compact JSON array, strings in the shortest escape, anything else as written.
     """
+    values = [bytes(text) for text in texts]
     if not values or b"null" in values:
         return None
     if len(values) == 1:
@@ -44,7 +48,7 @@ def key_text(values: Sequence[bytes]) -> str | None:
     return (b"[%b]" % b",".join(parts)).decode()
 
 
-def difference(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[str]:
+def difference(before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Raw]) -> list[str]:
     """Return the names of the columns that differ: in the order of ``after``, then those only in ``before``."""
     changed = [
         name for name, value in after.items() if before.get(name) != value and value != UNAVAILABLE
@@ -53,8 +57,8 @@ def difference(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[
     return changed
 
 
-def projection(image: Mapping[str, bytes], names: Sequence[str]) -> bytes:
+def projection(image: Mapping[str, msgspec.Raw], names: Sequence[str]) -> bytes:
     """Return an image of some columns of another, in the order of ``names``; absent ones are null."""
     return b"{%b}" % b",".join(
-        orjson.dumps(name) + b":" + image.get(name, b"null") for name in names
+        orjson.dumps(name) + b":" + bytes(image.get(name, _NULL)) for name in names
     )

@@ -90,8 +90,8 @@ def decode_lines(
 
 
 def relative_file(uri: str, folder: str) -> str:
-    """Return a file's name below the input folder."""
-    return os.path.relpath(local_path(uri), folder)
+    """Return a file's name below the input folder; that of lines from no file is empty."""
+    return os.path.relpath(local_path(uri), folder) if uri else ""
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:

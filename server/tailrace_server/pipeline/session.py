@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Two seconds less to start a JVM; a long run wants neither (docs/ingest.md)."""
+"""Two seconds less to start a JVM; a long run wants neither."""
 
 CONF: Final = {
     "spark.ui.enabled": "false",

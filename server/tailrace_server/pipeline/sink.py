@@ -406,7 +406,7 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
         raise InvalidRequest(f"column {name} is {column.type}; it must be {kind}") from error
 
 
-def _members(image: bytes) -> dict[str, bytes]:
+def _members(image: bytes) -> dict[str, msgspec.Raw]:
     try:
         return members(image)
     except msgspec.DecodeError as error:

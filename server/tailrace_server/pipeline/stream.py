@@ -8,10 +8,11 @@ the checkpoint is lost the name is another one, and the log refuses it.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -19,14 +20,14 @@ from pyspark.errors import PySparkException
 
 from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, UnknownWriter
 from tailrace_server.pipeline.checkpoint import Checkpoint
-from tailrace_server.pipeline.distributed import commit_large_batch
 from tailrace_server.pipeline.driver import Driver
-from tailrace_server.pipeline.lines import decode_lines
+from tailrace_server.pipeline.frames import commit_frame, tick
 from tailrace_server.pipeline.session import spark_session
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import FrameType
 
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,8 @@ CHECKPOINT: Final = "ingest/debezium"
 
 _BYTES_PER_ROW: Final = 400
 """What a line is taken to have at least, to tell small batches from their files' sizes."""
+_LARGE_BYTES: Final = 1 << 30
+"""An input above this is worth a JVM that takes its time to start."""
 _WAIT_MAX_S: Final = 0.1
 """How long the main thread waits before it looks at the query and the clock again."""
 
@@ -92,7 +95,12 @@ def ingest_debezium(
         driver = Driver(writer, settings)
         reporter.wait("starting Spark …")
         name = f"tailrace ingest {settings.catalog}"
-        session = nullcontext(spark) if spark else spark_session(name, master=settings.master)
+        quick = not _is_large(settings.input)
+        session = (
+            nullcontext(spark)
+            if spark
+            else spark_session(name, master=settings.master, quick=quick)
+        )
         with stop_signals() as stopping, session as running:
             Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
     return Outcome(driver.counters, stopping.signal)
@@ -164,21 +172,11 @@ class Ingest:
         try:
             with self._driver.lock:
                 if batch_id > self._driver.last_batch:
-                    self._commit(lines, batch_id)
+                    small = self._is_small(batch_id)
+                    commit_frame(self._driver, self._settings, lines, batch_id, small=small)
         except BaseException as error:
             self._failure = error
             raise
-
-    def _commit(self, lines: DataFrame, batch_id: int) -> None:
-        settings = self._settings
-        size = self._checkpoint.batch_bytes(batch_id)
-        if size is None or size > settings.small_batch_rows * _BYTES_PER_ROW:
-            commit_large_batch(self._driver, settings, lines, batch_id)
-            return
-        decoded = decode_lines(
-            lines.toArrow(), str(settings.input), settings.source, self._driver.consumed
-        )
-        self._driver.batch(batch_id, decoded.changes, decoded.skipped)
 
     def _watch(self, query: StreamingQuery, stopping: Stopping) -> None:
         while not stopping.is_set():
@@ -187,7 +185,7 @@ class Ingest:
             stopping.wait(self._wait_s())
             if self._settings.follow and self._driver.lock.acquire(blocking=False):
                 try:
-                    self._tick()
+                    tick(self._driver)
                 finally:
                     self._driver.lock.release()
             self._reporter.progress(self._driver.counters)
@@ -197,11 +195,9 @@ class Ingest:
         if error is not None and not stopping.is_set():
             raise error
 
-    def _tick(self) -> None:
-        due = self._driver.next_flush()
-        if due is not None and time.monotonic() >= due:
-            self._driver.flush()
-        self._driver.publish()
+    def _is_small(self, batch_id: int) -> bool:
+        size = self._checkpoint.batch_bytes(batch_id)
+        return size is not None and size <= self._settings.small_batch_rows * _BYTES_PER_ROW
 
     def _wait_s(self) -> float:
         due = self._driver.next_flush()
@@ -228,6 +224,18 @@ def _check_input(settings: IngestSettings) -> None:
         next(iter(settings.input.iterdir()), None)
     except OSError as error:
         raise InvalidRequest(f"--input {settings.input}: {error.strerror}") from error
+
+
+def _is_large(folder: Path) -> bool:
+    """Whether the files of a folder are large together; looks no further than it takes to say so."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(place, name)).st_size
+            if total > _LARGE_BYTES:
+                return True
+    return False
 
 
 def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWriter:

@@ -11,6 +11,7 @@ import pytest
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.driver import LineRefused
+from tailrace_server.pipeline.frames import DebeziumSink
 from tailrace_server.pipeline.grouping import Rules
 from tailrace_server.pipeline.stream import CHECKPOINT
 from tailrace_server.wal.commit_log import CommitLog
@@ -254,3 +255,20 @@ def test_the_key_options_reach_the_lines(source: Source) -> None:
     source.ingest(source=options)
     record = records(source.catalog)[1]
     assert (record.entity_type, record.primary_key) == ("public.product", '["x-1",1]')
+
+
+@pytest.mark.parametrize("rows", [0, 1_000])
+def test_any_frame_of_strings_will_do(source: Source, rows: int) -> None:
+    """As from Kafka: no files, batches numbered by their stream."""
+    settings = replace(source.settings, small_batch_rows=rows, rules=Rules(idle_s=3600.0))
+    frames = [
+        [(text.decode(),) for text in lines]
+        for lines in ([row(1, 7), b"{", row(2, 8)], [finish(7, 1), row(3, 8), finish(8, 2)])
+    ]
+    with DebeziumSink(settings, writer="frames") as sink:
+        for number, frame in enumerate(frames):
+            for _ in range(2):
+                sink.batch(source.spark.createDataFrame(frame, "value string"), number)
+        sink.tick()
+    assert [body["source_count"] for body in leads(source.catalog)] == [1, 2]
+    assert CommitLog.open(source.catalog).state.source_positions == {}

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import psutil
 import pytest
@@ -40,7 +41,7 @@ class Ingest:
     def __init__(self, folder: Path, log_root: Path, *options: str) -> None:
         self.input = folder / "input"
         self.catalog = log_root / "shop"
-        self._said = folder / "said"
+        self._said = folder / f"said-{uuid4().hex[:8]}"
         self._command = [
             *(sys.executable, "-m", "tailrace_server", "ingest", "debezium"),
             *("--input", str(self.input), "--log", str(log_root), "--catalog", "shop"),
@@ -211,3 +212,27 @@ def wait_for_batches(ingest: Ingest, process: subprocess.Popen[bytes], count: in
         assert time.monotonic() < deadline, ingest.said()
         time.sleep(0.005)
     return True
+
+
+def test_contract_36_an_ingest_that_wakes_up_behind_another_is_fenced(
+    tmp_path: Path, log_root: Path
+) -> None:
+    """One is held just before its entry; a second, with the same checkpoint, does all the work."""
+    ingest = Ingest(tmp_path, log_root)
+    feed = prepare(ingest, 9, 40, parts=2)
+    gate = tmp_path / "gate"
+    held = ingest.start(f"pipeline.before_commit=pause:{gate}")
+    try:
+        deadline = time.monotonic() + 120
+        while not gate.with_name("gate.paused").exists():
+            assert held.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        other = Ingest(tmp_path, log_root)
+        assert other.run() == 0, other.said()
+        gate.touch()
+        assert held.wait(timeout=60) == 1
+    finally:
+        end(held)
+    assert "error: fenced: this writer's epoch is" in ingest.said()
+    check_against_truth(ingest.catalog, feed)

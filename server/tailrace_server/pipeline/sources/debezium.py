@@ -301,15 +301,15 @@ class DebeziumDecoder:
         return (moved_to, old_key) if moved_to != old_key else (primary_key, None)
 
     def _key_columns(
-        self, entity_type: str, key: bytes | None, row: Mapping[str, bytes]
-    ) -> tuple[tuple[str, ...], list[bytes]]:
+        self, entity_type: str, key: bytes | None, row: Mapping[str, msgspec.Raw]
+    ) -> tuple[tuple[str, ...], list[bytes | msgspec.Raw]]:
         """Return names (empty where the key is no object) and texts of the key's columns."""
         if key is not None:
             if key[:1] != b"{":
                 return (), [key]
             columns = members(key)
             if "payload" in columns and columns.keys() <= {"schema", "payload"}:
-                return self._key_columns(entity_type, columns["payload"], row)
+                return self._key_columns(entity_type, bytes(columns["payload"]), row)
             if columns:
                 return tuple(columns), list(columns.values())
         given = self._options.keys
