@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tailrace_server.pipeline.driver import Decision, Driver
+    from tailrace_server.pipeline.driver import Decision, Distribute, Driver
     from tailrace_server.pipeline.settings import IngestSettings
     from tailrace_server.pipeline.sources.debezium import DebeziumOptions
 
@@ -157,7 +157,6 @@ def commit_large_batch(
     driver: Driver, settings: IngestSettings, lines: DataFrame, batch_id: int
 ) -> None:
     """Commit a batch without taking its rows to the driver. Called under the driver's lock."""
-    spark = lines.sparkSession
     skip = _lines_to_skip(driver, settings, lines)
     decoded = lines.mapInArrow(
         _decoder(settings.source, str(settings.input), skip), _spark_schema(CHANGE_SCHEMA)
@@ -165,24 +164,44 @@ def commit_large_batch(
     try:
         given = _take_stock(decoded, sum(skip.values()))
         decision = driver.decide(batch_id, given)
-        cores = spark.sparkContext.defaultParallelism
-        layout = _Layout.of([released.tally.rows for released in decision.plan.released], cores)
-        rows = _planned_rows(driver, decoded, decision, layout, cores)
-        write = _Writing(
-            layout=layout,
-            columns=known_columns(driver.schema),
-            segment=driver.writer.segment_path(batch_id, "0-task"),
-            pending=driver.writer.segment_path(batch_id, "pending-0-task"),
-        )
-        tasks = (
-            rows.repartitionById(layout.tasks + cores, "task")
-            .sortWithinPartitions("task", "version", "kind", "total_order", "place")
-            .mapInArrow(write.partition, _spark_schema(_RESULT))
-            .toArrow()
-        )
-        driver.commit(batch_id, 0, given, decision, _written(tasks, layout))
+        written = _write_in_tasks(driver, batch_id, 0, decision, decoded)
+        driver.commit(batch_id, 0, given, decision, written)
     finally:
         decoded.unpersist()
+
+
+def distribution(spark: SparkSession) -> Distribute:
+    """Return what lets a driver write in tasks what many earlier batches left pending."""
+
+    def distribute(
+        driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
+    ) -> Written:
+        table = pa.Table.from_batches([to_batch(changes)])
+        return _write_in_tasks(driver, batch_id, k, decision, spark.createDataFrame(table))
+
+    return distribute
+
+
+def _write_in_tasks(
+    driver: Driver, batch_id: int, k: int, decision: Decision, changes: DataFrame
+) -> Written:
+    """Write what is released and what stays open, of a frame of changes and of what is pending."""
+    cores = changes.sparkSession.sparkContext.defaultParallelism
+    layout = _Layout.of([released.tally.rows for released in decision.plan.released], cores)
+    rows = _planned_rows(driver, changes, decision, layout, cores)
+    write = _Writing(
+        layout=layout,
+        columns=known_columns(driver.schema),
+        segment=driver.writer.segment_path(batch_id, f"{k}-task"),
+        pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),
+    )
+    tasks = (
+        rows.repartitionById(layout.tasks + cores, "task")
+        .sortWithinPartitions("task", "version", "kind", "total_order", "place")
+        .mapInArrow(write.partition, _spark_schema(_RESULT))
+        .toArrow()
+    )
+    return _written(tasks, layout)
 
 
 @dataclass(frozen=True)

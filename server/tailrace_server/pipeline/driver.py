@@ -22,7 +22,7 @@ import itertools
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.errors import TailraceError
 from tailrace_server.failpoints import reach
@@ -112,6 +112,15 @@ class Decision(NamedTuple):
     """Keys of the transactions that rows of the batch belong to."""
 
 
+class Distribute(Protocol):
+    """Writes the records of a decision in tasks; see `distributed`."""
+
+    def __call__(
+        self, driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
+    ) -> Written:
+        """Write what is pending or given of what the decision releases, and of what stays open."""
+
+
 class Driver:
     """Commits batches and flushes to one catalog; keeps what is open between them."""
 
@@ -134,6 +143,8 @@ class Driver:
         self._tallies_file: PendingSegment | None = None
         self._adopt_pending(state.pending)
         self._publish_due: float | None = None
+        self.distribute: Distribute | None = None
+        """Writes in tasks what is too much for this process; None where there is no Spark."""
         self._note_versions()
 
     # What the stream asks and tells.
@@ -177,8 +188,8 @@ class Driver:
             skipped=skipped,
         )
         decision = self.decide(batch_id, given)
-        rows = recut((change for change in changes if change.kind == CHANGE), decision.cuts)
-        self.commit(batch_id, 0, given, decision, self._write(batch_id, 0, decision.plan, rows))
+        rows = [change for change in changes if change.kind == CHANGE]
+        self.commit(batch_id, 0, given, decision, self._write(batch_id, 0, decision, rows))
 
     def decide(self, batch_id: int, given: Input) -> Decision:
         """Decide what becomes of a batch.
@@ -202,8 +213,9 @@ class Driver:
             return False
         last = self.writer.state.writers[self.writer.writer]
         batch_id, k = last.batch_id, last.k + 1
-        written = self._write(batch_id, k, plan, ())
-        self.commit(batch_id, k, Input({}, [], []), Decision(plan, [], frozenset()), written)
+        decision = Decision(plan, [], frozenset())
+        written = self._write(batch_id, k, decision, ())
+        self.commit(batch_id, k, Input({}, [], []), decision, written)
         return True
 
     def next_flush(self) -> float | None:
@@ -270,8 +282,20 @@ class Driver:
             ended=ended,
         )
 
-    def _write(self, batch_id: int, k: int, plan: Plan, rows: Iterable[Change]) -> Written:
-        """Write the records of what is released and the rows of what stays open, all in this process."""
+    def _write(
+        self, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
+    ) -> Written:
+        """Write the records of what is released and the rows of what stays open.
+
+        Here, unless so many rows were pending that it is better done in tasks.
+        """
+        plan = decision.plan
+        waiting = sum(
+            self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
+        )
+        if self.distribute is not None and waiting > self._settings.small_batch_rows:
+            return self.distribute(self, batch_id, k, decision, changes)
+        rows = recut(changes, decision.cuts)
         parts: dict[str, list[Change]] = {released.tally.key: [] for released in plan.released}
         left: list[Change] = []
         for change in itertools.chain(self._pending_rows(parts), rows):

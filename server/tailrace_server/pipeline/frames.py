@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tailrace_server.pipeline.distributed import commit_large_batch
+from tailrace_server.pipeline.distributed import commit_large_batch, distribution
 from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.lines import decode_lines
 from tailrace_server.wal.writer import CatalogWriter
@@ -77,6 +77,7 @@ def commit_frame(
 ) -> None:
     """Commit a batch in the driver, or on all cores. Called under the driver's lock."""
     lines = _lines(frame, batch_id)
+    driver.distribute = distribution(frame.sparkSession)
     if not small:
         commit_large_batch(driver, settings, lines, batch_id)
         return

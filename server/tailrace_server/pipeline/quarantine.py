@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from tailrace_server.wal.objects import os_errors, sync_folder
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
@@ -33,29 +35,34 @@ def write_quarantine(
         name: Of the file, without its ending.
         lines: QUARANTINED changes.
         blocks: (file, block) → lines of the file before the block.
+
+    Raises:
+        LogFull: No room.
     """
-    folder.mkdir(exist_ok=True)
     final = folder / f"{name}.jsonl"
     aside = folder / f".{name}.tmp"
     ordered = sorted(lines, key=lambda change: change.place)
-    with aside.open("wb") as file:
-        for change in ordered:
-            assert change.file is not None
-            assert change.block is not None
-            assert change.line is not None
-            before = blocks.get((change.file, change.block), 0)
-            file.write(_line(change, before + change.line))
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(final)
+    with os_errors(f"cannot write {final}"):
+        folder.mkdir(exist_ok=True)
+        with aside.open("wb") as file:
+            for change in ordered:
+                file.write(_line(change, blocks))
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(final)
+        sync_folder(folder)
     return final
 
 
-def _line(change: Change, number: int) -> bytes:
+def _line(change: Change, blocks: Mapping[tuple[str, int], int]) -> bytes:
+    assert change.file is not None
+    assert change.block is not None
+    assert change.line is not None
     raw = change.raw or b""
     try:
         text = {"raw": raw.decode()}
     except UnicodeDecodeError:
         text = {"raw_base64": base64.b64encode(raw).decode()}
+    number = blocks.get((change.file, change.block), 0) + change.line
     body = {"file": change.file, "line": number, "reason": change.reason, **text}
     return orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 
 from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, UnknownWriter
 from tailrace_server.pipeline.checkpoint import Checkpoint
+from tailrace_server.pipeline.distributed import distribution
 from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.frames import commit_frame, tick
 from tailrace_server.pipeline.session import spark_session
@@ -124,6 +125,7 @@ class Ingest:
         self._settings = settings
         self._reporter = reporter
         self._failure: BaseException | None = None
+        driver.distribute = distribution(spark)
 
     def run(self, stopping: Stopping) -> None:
         """Run until the input ends, or ``stopping`` is set."""

@@ -91,6 +91,21 @@ def test_large_batches_give_the_same_log_as_small_ones(
     assert lines == [q.read_text() for q in sorted((small.catalog / "quarantine").iterdir())]
 
 
+def test_what_many_batches_left_pending_is_written_in_tasks(
+    make_source: Callable[[str], Source],
+) -> None:
+    """Without END everything waits for the end of the input, which may be more than the driver holds."""
+    logs = []
+    for rows in (0, 1_000_000):
+        source = make_source(f"of-{rows}")
+        for file in range(3):
+            source.add(*(row(100 * file + n, n % 17, op="c" if n % 5 else "r") for n in range(60)))
+        source.ingest(small_batch_rows=rows, batch_bytes=1, snapshot_rows=10)
+        logs.append(records(source.catalog))
+    assert logs[0] == logs[1]
+    assert sum(record.place > 0 for record in logs[0]) == 180
+
+
 def test_a_transaction_may_span_large_batches(make_source: Callable[[str], Source]) -> None:
     logs = []
     for rows in (0, 1_000_000):
