@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tailrace.criteria import Start
 
@@ -61,6 +62,23 @@ def micros(time: Time) -> TimestampMicros:
         raise InvalidRequest(f"time {time}: it has no time zone; use an aware datetime")
     delta = time - datetime(1970, 1, 1, tzinfo=UTC)
     return TimestampMicros((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
+
+
+@contextmanager
+def sendable(what: str) -> Iterator[None]:
+    """Make a value that no request can hold an error of the caller's.
+
+    Args:
+        what: The call whose request is built inside.
+
+    Raises:
+        InvalidRequest: A number out of its range, a value of another type, or text that UTF-8
+            cannot hold.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{what}: {error}") from error
 
 
 def several(criteria: Wanted) -> Sequence[Criteria]:

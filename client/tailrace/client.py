@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Final, Self
 from uuid import UUID
 
 from tailrace import wire
-from tailrace.arguments import Place, Time, Wanted, micros, milliseconds, several, start_of
+from tailrace.arguments import (
+    Place,
+    Time,
+    Wanted,
+    micros,
+    milliseconds,
+    sendable,
+    several,
+    start_of,
+)
 from tailrace.catalog import Catalog
 from tailrace.criteria import Content
 from tailrace.errors import InvalidRequest, SubscriptionClosed
@@ -133,14 +142,15 @@ class Client:
         Raises:
             InvalidRequest: More than one start, or one that has no meaning.
         """
-        request = SubscribeRequest(
-            catalog=catalog,
-            criteria=wire.criteria_messages(several(criteria)),
-            body=wire.body_numbers(content),
-            max_message_bytes=max_message_bytes,
-            heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
-        )
-        wire.set_start(request, start_of(since, after, from_time))
+        with sendable("subscribe"):
+            request = SubscribeRequest(
+                catalog=catalog,
+                criteria=wire.criteria_messages(several(criteria)),
+                body=wire.body_numbers(content),
+                max_message_bytes=max_message_bytes,
+                heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
+            )
+            wire.set_start(request, start_of(since, after, from_time))
         options = LinkOptions(
             retry=self._retry,
             timeouts=self._timeouts,
@@ -168,11 +178,12 @@ class Client:
         on_reconnect: Callable[[Reconnected], None] | None = None,
     ) -> Subscription:
         """Return a subscription to what happens to catalogs; otherwise as ``subscribe``."""
-        request = SubscribeSystemRequest(
-            body=wire.body_numbers(content),
-            heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
-        )
-        wire.set_start(request, start_of(since, after, from_time))
+        with sendable("subscribe_system"):
+            request = SubscribeSystemRequest(
+                body=wire.body_numbers(content),
+                heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
+            )
+            wire.set_start(request, start_of(since, after, from_time))
         options = LinkOptions(
             retry=self._retry,
             timeouts=self._timeouts,
@@ -203,14 +214,15 @@ class Client:
         Raises:
             InvalidRequest: More than one start, or one that has no meaning.
         """
-        request = SubscribeRequest(
-            catalog=catalog,
-            criteria=wire.criteria_messages(several(criteria)),
-            body=wire.body_numbers(content),
-            max_message_bytes=max_message_bytes,
-            heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
-        )
-        wire.set_start(request, start_of(since, after, from_time))
+        with sendable("publisher"):
+            request = SubscribeRequest(
+                catalog=catalog,
+                criteria=wire.criteria_messages(several(criteria)),
+                body=wire.body_numbers(content),
+                max_message_bytes=max_message_bytes,
+                heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
+            )
+            wire.set_start(request, start_of(since, after, from_time))
         options = LinkOptions(retry=self._retry, timeouts=self._timeouts)
         return Publisher(
             partial(self._resuming_link, request, options, None), self._start_publishing
@@ -254,26 +266,27 @@ class Client:
         Raises:
             InvalidRequest: More than one lower or upper bound, or one that has no meaning.
         """
-        request = ReadChangesRequest(
-            catalog=catalog,
-            criteria=wire.criteria_messages(several(criteria)),
-            reverse=reverse,
-            limit=limit,
-            anchor=anchor,
-            body=wire.body_numbers(content),
-            max_message_bytes=max_message_bytes,
-        )
-        wire.set_start(request, start_of(since, after, from_time))
-        if sum(bound is not None for bound in (until, before, to_time)) > 1:
-            raise InvalidRequest("give at most one of until, before and to_time")
-        if isinstance(until, Position):
-            request.until_version, request.until_index = until
-        elif until is not None:
-            request.until_version = until
-        if before is not None:
-            request.before = str(before)
-        if to_time is not None:
-            request.to_time = micros(to_time)
+        with sendable("read_changes"):
+            request = ReadChangesRequest(
+                catalog=catalog,
+                criteria=wire.criteria_messages(several(criteria)),
+                reverse=reverse,
+                limit=limit,
+                anchor=anchor,
+                body=wire.body_numbers(content),
+                max_message_bytes=max_message_bytes,
+            )
+            wire.set_start(request, start_of(since, after, from_time))
+            if sum(bound is not None for bound in (until, before, to_time)) > 1:
+                raise InvalidRequest("give at most one of until, before and to_time")
+            if isinstance(until, Position):
+                request.until_version, request.until_index = until
+            elif until is not None:
+                request.until_version = until
+            if before is not None:
+                request.before = str(before)
+            if to_time is not None:
+                request.to_time = micros(to_time)
 
         def open_stream() -> Stream:
             return self._require().read("ReadChanges", request.SerializeToString())
@@ -306,7 +319,8 @@ class Client:
             CatalogUnknown: No such catalog.
             TransportError: The server cannot be reached.
         """
-        request = GetSchemaRequest(catalog=catalog, version=version)
+        with sendable("get_schema"):
+            request = GetSchemaRequest(catalog=catalog, version=version)
         data = await self._call("GetSchema", request.SerializeToString())
         return wire.schema(GetSchemaResponse.FromString(data))
 

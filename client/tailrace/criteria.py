@@ -95,6 +95,8 @@ class Criteria:
 
     def __post_init__(self) -> None:
         """Bring the values into canonical order and refuse contradictions."""
+        for name in ("entity_type", "primary_key", "container_name"):
+            _check_texts(name, getattr(self, name))
         for name in ("entity_type", "primary_key", "operation", "container_type", "container_name"):
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
         for name in ("entity_type", "container_name"):
@@ -158,6 +160,23 @@ class Criteria:
     def column_types(self) -> frozenset[ContainerType]:
         """The column roles that it names; empty with ``container_name`` means any role."""
         return COLUMN_TYPES.intersection(self.container_type)
+
+
+def _check_texts(name: str, values: Iterable[str]) -> None:
+    """Refuse what would match something else than was meant, or could not be sent.
+
+    Raises:
+        InvalidRequest: One text where several are taken (each letter would count as a name), a
+            value that is no text, or a text that UTF-8 cannot hold.
+    """
+    if isinstance(values, str):
+        raise InvalidRequest(f"criteria.{name}: {values!r} is one text; write ({values!r},)")
+    try:
+        "".join(values).encode()
+    except TypeError as error:
+        raise InvalidRequest(f"criteria.{name}: a tuple of texts is wanted: {error}") from error
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"criteria.{name}: not UTF-8: {error}") from error
 
 
 def canonical(criteria: Iterable[Criteria]) -> tuple[Criteria, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,19 @@ def test_one_criteria_is_a_list_of_one() -> None:
     assert several(one) == (one,)
     assert several([one, one]) == [one, one]
     assert several(()) == ()
+
+
+@pytest.mark.parametrize("field", ["entity_type", "primary_key", "container_name"])
+def test_names_that_would_not_match_as_written_are_refused(field: str) -> None:
+    """A bare text is a sequence of its letters: it would be a filter that silently passes nothing."""
+    wrong: list[tuple[Any, str]] = [
+        ("order", "is one text"),
+        ((7,), "a tuple of texts"),
+        (("\udcff",), "not UTF-8"),
+    ]
+    for values, reason in wrong:
+        with pytest.raises(InvalidRequest, match=f"criteria.{field}: .*{reason}"):
+            Criteria(**{field: values})
 
 
 def test_durations() -> None:

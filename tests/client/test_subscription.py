@@ -360,6 +360,12 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_sent() -> None:
             client.subscribe("shop", since=-1)
         with pytest.raises(tailrace.InvalidRequest, match="at most one of until"):
             client.read_changes("shop", until=3, to_time=4)
+        with pytest.raises(tailrace.InvalidRequest, match=r"subscribe: .*out of range"):
+            client.subscribe("shop", since=2**63)
+        with pytest.raises(tailrace.InvalidRequest, match=r"read_changes: .*out of range"):
+            client.read_changes("shop", until=2**63)
+        with pytest.raises(tailrace.InvalidRequest, match=r"subscribe: .*surrogates"):
+            client.subscribe("sh\udcffop")
 
 
 async def test_what_is_not_taken_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
