@@ -167,7 +167,11 @@ class Sink:
     def open(cls, options: Options) -> Sink:
         """Take a new epoch of the catalog."""
         with CatalogWriter.open(
-            options.root, options.catalog, writer=options.writer, take_over=options.take_over
+            options.root,
+            options.catalog,
+            writer=options.writer,
+            take_over=options.take_over,
+            publish_left=options.publish,
         ) as writer:
             known = known_columns(writer.log.view.schema_of(writer.state.last_version))
             return cls(
@@ -181,7 +185,7 @@ class Sink:
         """Write one task's rows to a segment of its own. Runs in a task."""
         path = self._attached_path(name)
         with SegmentWriter(path) as segment:
-            sink = RecordSink(segment, self.columns)
+            sink = RecordSink(segment, self.columns, self.options.columns)
             for batch in batches:
                 sink.write(batch)
             return Written(sink.finish())

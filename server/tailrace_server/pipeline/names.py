@@ -78,7 +78,8 @@ def rows_with_unknown_names(
     """Return the rows to be parsed: those that may hold a name that is not known in their group.
 
     Args:
-        images: Binary or string array of JSON objects; null rows hold no names.
+        images: Binary or string array of JSON objects. A null row may be returned if there are
+            bytes behind it.
         groups: Group of each row.
         known: What is known.
     """
@@ -103,7 +104,7 @@ def rows_with_unknown_names(
         known_ends[part] = known.contains(hashes) & readable
     unknown = np.concatenate([ends[~known_ends], apart])
     if not len(unknown):
-        return unknown
+        return np.empty(0, np.int64)
     return np.unique(np.searchsorted(offsets, unknown - _PAD, "right") - 1)
 
 

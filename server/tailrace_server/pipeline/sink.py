@@ -40,7 +40,7 @@ from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
 from tailrace_server.pipeline.records import ROW_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -82,9 +82,21 @@ class SinkResult(NamedTuple):
 class RecordSink:
     """Writes the rows of one partition to a segment. Holds the rows of the last transaction seen."""
 
-    def __init__(self, segment: SegmentWriter, known: Mapping[str, Iterable[str]]) -> None:
-        """Take where to write, and the columns that need no report, by entity type."""
+    def __init__(
+        self,
+        segment: SegmentWriter,
+        known: Mapping[str, Iterable[str]],
+        declared: Collection[str] = (),
+    ) -> None:
+        """Take where to write, and what is known of columns.
+
+        Args:
+            segment: Where the records go.
+            known: Columns that need no report, by entity type.
+            declared: Entity types whose images are not to be looked at.
+        """
         self._segment = segment
+        self._declared = frozenset(declared)
         self._known = {entity_type: set(names) for entity_type, names in known.items()}
         self._names = KnownNames()
         self._groups: dict[str, int] = {}
@@ -213,43 +225,47 @@ class RecordSink:
     ) -> None:
         """Note the columns that are new in rows of whole transactions."""
         types = pc.dictionary_encode(column["entity_type"])
-        known_types = types.dictionary.to_pylist()
-        new_types = [name for name in known_types if name is not None and name not in self._groups]
-        for entity_type in new_types:
-            group = self._groups[entity_type] = len(self._groups)
-            for name in self._known.get(entity_type, ()):
-                self._names.add(group, _as_written(name))
-        groups = np.array([self._groups.get(name, 0) for name in known_types], np.int64)
-        codes = types.indices.fill_null(0).to_numpy() if len(groups) else np.zeros(0, np.int64)
-        group_of = groups[codes] if len(groups) else np.zeros(len(operations), np.int64)
-        images = pc.coalesce(column["after"], column["before"])
-        skipped = operations == Operation.TRANSACTION
-        images = pc.if_else(pa.array(~skipped), images, pa.scalar(None, pa.binary()))
-        suspects = set(rows_with_unknown_names(images, group_of, self._names).tolist())
-        # A type is news with its first row, also where no image shows a column.
-        for entity_type in new_types:
-            if entity_type not in self._known:
-                place = known_types.index(entity_type)
-                suspects.add(int(np.flatnonzero(codes == place)[0]))
-        for row in sorted(suspects):
-            self._look_at(
-                int(transaction[row]) + self._version,
-                column["entity_type"][row].as_py(),
-                images[row].as_py(),
-            )
-
-    def _look_at(self, version: int, entity_type: str | None, image: bytes | None) -> None:
-        if entity_type is None:
+        names = types.dictionary.to_pylist()
+        open_types = [name is not None and name not in self._declared for name in names]
+        if not any(open_types):
             return
+        codes = types.indices.fill_null(len(names)).to_numpy()
+        looked_at = np.array([*open_types, False])[codes] & (operations != Operation.TRANSACTION)
+        images = pc.coalesce(column["after"], column["before"])
+        images = pc.if_else(pa.array(looked_at), images, pa.scalar(None, pa.binary()))
+        sightings: list[Sighting] = []
+
+        def look_at(row: int) -> None:
+            version = int(transaction[row]) + self._version
+            sightings.extend(self._look_at(version, names[codes[row]], images[row].as_py()))
+
+        # The first row of a type is news anyway, and most others are like it.
+        for place, name in enumerate(names):
+            if open_types[place] and name not in self._groups:
+                group = self._groups[name] = len(self._groups)
+                for column_name in self._known.get(name, ()):
+                    self._names.add(group, _as_written(column_name))
+                rows = np.flatnonzero(looked_at & (codes == place))
+                if len(rows):
+                    look_at(int(rows[0]))
+        groups = np.array([self._groups.get(name, 0) for name in (*names, "")], np.int64)
+        suspects = rows_with_unknown_names(images, groups[codes], self._names)
+        # Arrow may keep bytes behind a null; what they say is not asked for.
+        for row in suspects[looked_at[suspects]].tolist():
+            look_at(row)
+        self._sightings += sorted(sightings, key=lambda sighting: sighting.version)
+
+    def _look_at(self, version: int, entity_type: str, image: bytes | None) -> Iterator[Sighting]:
+        """Yield what one image shows for the first time."""
         known = self._known.get(entity_type)
         if known is None:
             known = self._known[entity_type] = set()
-            self._sightings.append(Sighting(version, entity_type, None))
+            yield Sighting(version, entity_type, None)
         for name in _members(image) if image is not None else ():
             if name not in known:
                 known.add(name)
                 self._names.add(self._groups[entity_type], _as_written(name))
-                self._sightings.append(Sighting(version, entity_type, name))
+                yield Sighting(version, entity_type, name)
 
 
 class _Interleaved:
