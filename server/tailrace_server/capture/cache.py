@@ -167,8 +167,6 @@ class BatchCache:
     def _loaded(self, kind: Kind, key: Hashable, job: Future[Sized]) -> None:
         waiters = self._loading.pop((kind, key))
         error = job.exception() if not job.cancelled() else asyncio.CancelledError()
-        if error is None:
-            self.put(kind, key, job.result())
         for waiter in waiters:
             if waiter.done():
                 continue
@@ -176,6 +174,8 @@ class BatchCache:
                 waiter.set_result(job.result())
             else:
                 waiter.set_exception(error)
+        if error is None:
+            self.put(kind, key, job.result())
 
     def _shed(self) -> None:
         while self._frames_bytes > self._frames_bytes_max or self._bytes > self._memory_bytes // 2:
@@ -187,8 +187,14 @@ class BatchCache:
             self.relieve()
 
     def relieve(self) -> int:
-        """Measure the process, shed a quarter if it is above the budget, and return what it holds then."""
-        self._process_bytes = self._measure()
+        """Measure the process, shed a quarter if it is above the budget, and return what it holds then.
+
+        Where it cannot be measured, as without a free file descriptor, the last measure stands.
+        """
+        try:
+            self._process_bytes = self._measure()
+        except OSError:
+            return self._process_bytes
         if self._process_bytes > self._memory_bytes:
             keep = self._bytes * 3 // 4
             while self._bytes > keep and self._evict_one():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from copy import copy
 from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.errors import LogError
+from tailrace.errors import CatalogReplaced, TailraceError
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading import CatalogReading
+from tailrace_server.capture.subscription import as_tailrace_error
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.documents import CATALOG_FILE
 from tailrace_server.wal.tailer import Tailer
 
 if TYPE_CHECKING:
@@ -47,7 +50,7 @@ class ObservedCatalog:
         self._rings = rings
         self._settings = settings
         self._counters = counters
-        self._error: LogError | None = None
+        self._error: TailraceError | None = None
         self.opened = asyncio.Event()
         """Set once the first try to open it has ended, well or badly."""
         self.observer: Observer | None = None
@@ -57,7 +60,7 @@ class ObservedCatalog:
         """Return the observer.
 
         Raises:
-            LogError: Why the catalog's log cannot be read now.
+            TailraceError: Why the catalog's log cannot be read now.
         """
         if self.observer is None:
             assert self._error is not None
@@ -67,19 +70,35 @@ class ObservedCatalog:
     async def run(self) -> None:
         """Observe until cancelled; a log that cannot be read is tried again at intervals.
 
+        Returns once a log that cannot be read is no catalog any more.
+
         Raises:
             CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with the same.
         """
         while True:
             try:
                 await self._observe()
-            except LogError as error:
-                _log.error("log unreadable", catalog=self._path.name, error=str(error))
-                self._error = error
+            except CatalogReplaced:
+                raise
+            except Exception as error:  # this catalog's trouble, nobody else's
+                self._error = as_tailrace_error(error)
+                foreseen = isinstance(error, TailraceError)
+                _log.error(
+                    "log unreadable",
+                    catalog=self._path.name,
+                    error=str(self._error),
+                    exc_info=None if foreseen else error,
+                )
             finally:
                 self.observer = None
                 self.opened.set()
             await asyncio.sleep(self._settings.reopen_interval_s)
+            if not await self._exists():
+                return
+
+    async def _exists(self) -> bool:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, os.path.lexists, self._path / CATALOG_FILE)
 
     async def _observe(self) -> None:
         loop = asyncio.get_running_loop()

@@ -148,9 +148,12 @@ class Engine:
         """
         observer = await self._observer(catalog)
         self._refuse_when_stopping()
-        return await observer.subscribe(
+        subscription = await observer.subscribe(
             criteria, start, self._delivery(content, codec, demand, limits)
         )
+        if self._stopping:  # since the start was looked up
+            subscription.stop()
+        return subscription
 
     async def subscribe_system(
         self,
@@ -183,8 +186,11 @@ class Engine:
         content: Content = Content.HEADER,
         codec: Codec,
         limit: int | None = None,
+        max_message_bytes: int | None = None,
     ) -> History:
         """Read a closed range of a catalog's log; ``limit`` counts records.
+
+        A message of several captures is at most ``max_message_bytes``; None takes the engine's bound.
 
         Raises:
             CatalogUnknown, CatalogReplaced, PositionCompacted: As ``subscribe``.
@@ -199,7 +205,7 @@ class Engine:
             content=content,
             codec=codec,
             limit=limit,
-            message_bytes=self.settings.message_bytes,
+            message_bytes=min(self.settings.message_bytes, max_message_bytes or _DEMAND_MAX),
         )
 
     async def schema(self, catalog: str, version: int | None = None) -> Schema:
@@ -264,13 +270,14 @@ class Engine:
         settings, limits = self.settings, limits or SubscriptionLimits()
         if demand is not None and demand < 0:
             raise InvalidRequest(f"demand {demand}: it cannot be negative")
+        max_message_bytes = limits.max_message_bytes or settings.max_message_bytes
         return Delivery(
             content=content,
             codec=codec,
             demand=None if demand is None else min(demand, _DEMAND_MAX),
             queue_captures=limits.queue_captures or settings.queue_captures,
-            message_bytes=settings.message_bytes,
-            max_message_bytes=limits.max_message_bytes or settings.max_message_bytes,
+            message_bytes=min(settings.message_bytes, max_message_bytes),
+            max_message_bytes=max_message_bytes,
             heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
         )
 
@@ -295,11 +302,13 @@ class Engine:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_DISCOVER_EVERY_S)
-            self._governor.relieve(self._subscriptions(), loop.time())
             try:
+                self._governor.relieve(self._subscriptions(), loop.time())
                 await self._discover()
             except TailraceError as error:
                 _log.warning("log root unreadable", error=str(error))
+            except Exception:  # the server stays, and looks again
+                _log.exception("log root not followed")
 
     async def _discover(self) -> None:
         """Open catalogs that have appeared; those that have gone end by themselves."""
@@ -330,6 +339,8 @@ class Engine:
             await catalog.run()
         except CatalogReplaced as error:
             _log.info("catalog gone", catalog=name, found=str(error.found))
+        else:
+            _log.info("catalog gone", catalog=name)
         finally:
             catalog.opened.set()
             self._catalogs.pop(name, None)

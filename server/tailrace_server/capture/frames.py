@@ -95,6 +95,11 @@ class FrameBlock:
         base = self.offsets[first]
         return data[self.offsets[start] - base : self.offsets[stop] - base], stop
 
+    def fitting(self, start: int, stop: int, bytes_max: int) -> int:
+        """Return the end of the frames from ``start`` that come to at most ``bytes_max``; at least one."""
+        limit = self.offsets[start] + bytes_max
+        return max(start + 1, min(stop, int(np.searchsorted(self.offsets, limit, "right")) - 1))
+
     def size(self, place: int) -> int:
         """Return the bytes of one frame."""
         return int(self.offsets[place + 1] - self.offsets[place])

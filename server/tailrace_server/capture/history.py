@@ -17,16 +17,19 @@ from tailrace.errors import InvalidRequest
 from tailrace.position import Position
 from tailrace_server.capture.frames import Frames
 from tailrace_server.capture.run import Mark
+from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tailrace.criteria import Content, Start
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.frames import FrameBlock
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.predicate import Predicate
+    from tailrace_server.capture.reading import Scan
     from tailrace_server.capture.run import Run
+    from tailrace_server.wal.view import LogView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ class History:
         last_row = rows.high.row - (0 if rows.high.ordinal else 1)
         row = last_row if self._reverse else rows.low.row
         while rows.low.row <= row <= last_row:
-            scan = await self._observer.reading.scan(self._view, row, self._predicate)
+            scan = await self._scan(row)
             for run in reversed(scan.runs) if self._reverse else scan.runs:
                 start, stop = self._within(run, rows, row)
                 if start >= stop:
@@ -103,13 +106,34 @@ class History:
                 if left == 0:
                     self.has_next = True
                     return
+                row = min(row, run.last_row) if self._reverse else max(row, run.first_row)
+                block = await self._block(run, row)
+                if block is None:
+                    break  # what was not yielded is looked for again, from this row on
                 start, stop, left = self._limited(run, start, stop, left)
-                async for frames in self._messages(run, start, stop):
+                for frames in self._messages(block, start, stop):
                     yield frames
                 if self.has_next:
                     return
-            row = scan.first_row - 1 if self._reverse else scan.end_row
+            else:
+                row = scan.first_row - 1 if self._reverse else scan.end_row
             await asyncio.sleep(0)
+
+    async def _scan(self, row: int) -> Scan:
+        while True:
+            try:
+                return await self._observer.reading.scan(self._view, row, self._predicate)
+            except SegmentMissing as missing:
+                await self._see_newer(missing, row)
+
+    async def _see_newer(self, missing: SegmentMissing, row: int) -> None:
+        """Go on in the newest view, in which rows have the same numbers; the anchor still bounds the read.
+
+        Raises:
+            LogCorrupted, PositionCompacted: As ``Observer.recover``.
+        """
+        await self._observer.recover(missing, row)
+        self._view = self._observer.view
 
     def _within(self, run: Run, rows: _Range, row: int) -> tuple[int, int]:
         """Return the places of a run that lie in the range and in this step's part of the window."""
@@ -135,14 +159,25 @@ class History:
             return start + int(firsts[len(records) - left]), stop, 0
         return start, start + int(firsts[left]), 0
 
-    async def _messages(self, run: Run, start: int, stop: int) -> AsyncIterator[Frames]:
-        block = await self._observer.reading.frames(run, self._view, self._codec, self._content)
+    async def _block(self, run: Run, row: int) -> FrameBlock | None:
+        """Return a run's frames; None when its file has gone since the scan."""
+        reading = self._observer.reading
+        try:
+            return await reading.frames(run, self._view, self._codec, self._content)
+        except SegmentMissing as missing:
+            await self._see_newer(missing, row)
+            return None
+
+    def _messages(self, block: FrameBlock, start: int, stop: int) -> Iterator[Frames]:
         while start < stop:
             if self._reverse:
                 frames, stop = self._backwards(block, start, stop)
                 yield frames
             else:
                 data, end = block.take(start, stop - start)
+                if len(data) > self._message_bytes:
+                    end = block.fitting(start, end, self._message_bytes)
+                    data, _ = block.take(start, end - start)
                 yield Frames(data, end - start, block.coordinates(end - 1))
                 start = end
 
@@ -157,8 +192,15 @@ class History:
 
     async def _rows(self) -> _Range:
         """Return the first mark of the range and the first behind it."""
-        bounds, view, reading = self._bounds, self._view, self._observer.reading
-        low = await self._low()
+        while True:
+            try:
+                return await self._rows_in(self._view)
+            except SegmentMissing as missing:
+                await self._see_newer(missing, self._view.first_row)
+
+    async def _rows_in(self, view: LogView) -> _Range:
+        bounds, reading = self._bounds, self._observer.reading
+        low = await self._low(view)
         high_position = Position(self.anchor + 1, 0)
         if bounds.until is not None:
             high_position = min(high_position, bounds.until)
@@ -172,8 +214,8 @@ class History:
             high = min(high, Mark(row, ordinal if exact else 0))
         return _Range(low, max(low, high))
 
-    async def _low(self) -> Mark:
-        view, start = self._view, self._bounds.lower
+    async def _low(self, view: LogView) -> Mark:
+        start = self._bounds.lower
         if start is None:
             start = Since(Position(0, 0))
         if isinstance(start, Since) and start.position.version == 0:

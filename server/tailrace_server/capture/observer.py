@@ -13,9 +13,17 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+import structlog
+
 from tailrace.criteria import After, FromTime, Since, canonical
 from tailrace.cursor import Cursor
-from tailrace.errors import CatalogReplaced, LogCorrupted, PositionCompacted, TailraceError
+from tailrace.errors import (
+    CatalogReplaced,
+    LogCorrupted,
+    LogError,
+    PositionCompacted,
+    TailraceError,
+)
 from tailrace.position import END, FIRST, Position
 from tailrace_server.capture.intake import Beginning, SafePoint
 from tailrace_server.capture.predicate import Predicate
@@ -42,6 +50,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.subscription import Delivery
     from tailrace_server.wal.view import LogView
+
+_log = structlog.get_logger("tailrace.engine")
 
 _CROWD: Final = 3
 """Publishers that must match something of a batch before its frames are made as a whole,"""
@@ -95,11 +105,17 @@ class Observer:
         try:
             await self._route_published()
             async for view in views:
-                self.view = view
+                self.see(view)
                 await self._route_published()
-        except TailraceError as error:
-            self.end(error)
+        except Exception as error:
+            self.end(as_tailrace_error(error))
             raise
+
+    def see(self, view: LogView) -> None:
+        """Take a view, unless a newer one has come by the other way: from the tailer, or by ``recover``."""
+        held = self.view
+        if (view.published, view.revision) >= (held.published, held.revision):
+            self.view = view
 
     async def subscribe(
         self, criteria: Sequence[Criteria], start: Start | None, delivery: Delivery
@@ -151,11 +167,11 @@ class Observer:
         """
         view = await self._refresh()
         if view is not None:
-            self.view = view
+            self.see(view)
         view = self.view
         if row < view.first_row:
             raise PositionCompacted(Position(0, 0), view.oldest, self.newest)
-        if row < view.end_row and view.batch(view.find_row(row)).segment.path == missing.path:
+        if any(segment.path == missing.path for segment in view.segments()):
             raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
 
     def statistics(self) -> ObserverStatistics:
@@ -187,7 +203,10 @@ class Observer:
                 await self._route_batch()
             except SegmentMissing as missing:
                 await self._route_elsewhere(missing)
-            except LogCorrupted:
+            except LogError:
+                self._leave_out()
+            except Exception:  # our bug; those whom it concerns meet it when they read
+                _log.exception("batch not routed", catalog=self.view.name, row=self.routed)
                 self._leave_out()
             await asyncio.sleep(0)
 
@@ -226,8 +245,11 @@ class Observer:
         self.batches_unreadable += 1
         view = self.view
         row = max(self.routed, view.first_row)
-        ref = view.batch(view.find_row(row))
-        self._pass(ref.first_row + ref.rows, ref.last)
+        if row < view.end_row:
+            ref = view.batch(view.find_row(row))
+            self._pass(ref.first_row + ref.rows, ref.last)
+        else:
+            self._pass(view.end_row, self.newest)
         for publisher in self.publishers():
             publisher.skip_to(self.routed)
 
@@ -254,7 +276,14 @@ class Observer:
 
     async def begin_at(self, wanted: Position, ordinal: int) -> Beginning:
         """Find the first capture at or after a retained position and an ordinal of its record."""
-        view = self.view
+        while True:
+            view = self.view
+            try:
+                return await self._begin_in(view, wanted, ordinal)
+            except SegmentMissing as missing:
+                await self.recover(missing, view.batch(view.find(wanted)).first_row)
+
+    async def _begin_in(self, view: LogView, wanted: Position, ordinal: int) -> Beginning:
         row = await self.reading.row_of(view, wanted)
         before = SafePoint(row, *wanted.preceding())
         if ordinal:

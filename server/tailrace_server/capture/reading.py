@@ -140,7 +140,8 @@ class CatalogReading:
             return await self._scan(view, (view.batch(view.find_row(row)),), predicate)
 
     async def _scan(self, view: LogView, refs: tuple[BatchRef, ...], predicate: Predicate) -> Scan:
-        key = (self._uuid, predicate.identity, refs[0].key, refs[-1].key)
+        # A compaction between two borders leaves them as they are, and what is between them refers elsewhere.
+        key = (self._uuid, view.revision, predicate.identity, refs[0].key, refs[-1].key)
         return await self._cache.get(
             Kind.SCAN, key, partial(self._load_scan, view, refs, predicate)
         )

@@ -76,6 +76,17 @@ class Ring:
         while len(self):
             self.floor = self._pop().last_row + 1
 
+    def forget_segment(self, path: str) -> None:
+        """Drop the runs up to the last that refers to a file that is gone: the log has them elsewhere now."""
+        runs = self._runs[self._base :]
+        stale = [
+            place
+            for place, run in enumerate(runs, 1)
+            if run is not None and run.batch.segment.path == path
+        ]
+        for _ in range(stale[-1] if stale else 0):
+            self.evict()
+
     def skip_to(self, row: int) -> None:
         """Cover nothing below ``row``: that stretch of the log could not be routed."""
         while len(self):

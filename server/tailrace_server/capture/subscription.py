@@ -259,6 +259,7 @@ class Subscription:
     async def _read_again(self, missing: SegmentMissing) -> None:
         """Go on by position: what the queue refers to was compacted, or is gone for good."""
         self._intake.put_back()
+        self._publisher.ring.forget_segment(missing.path)
         try:
             await self._observer.recover(missing, self._intake.next.row)
         except TailraceError as error:
@@ -314,6 +315,9 @@ class Subscription:
             return None
         delivery = self._delivery
         data, stop = block.take(first.start, self._room(first, 0))
+        if len(data) > delivery.max_message_bytes:
+            stop = block.fitting(first.start, stop, delivery.max_message_bytes)
+            data, _ = block.take(first.start, stop - first.start)
         if len(data) > delivery.max_message_bytes:
             data = await self._header_only(first, len(data))
             if self._has_ended():

@@ -277,6 +277,7 @@ class ChangeCaptureService:
     async def _read_changes(self, request: ReadChangesRequest, sender: GuardedSender) -> None:
         catalog = requests.catalog(request.catalog)
         bounds = requests.history_bounds(request)
+        bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
         history = await self._engine.history(
             catalog,
             requests.criteria(request.criteria),
@@ -285,10 +286,10 @@ class ChangeCaptureService:
             content=requests.content(request.body),
             codec=PROTOBUF,
             limit=requests.limit(request),
+            max_message_bytes=bytes_max,
         )
         view = self._engine.observer(catalog).view
         _refuse_foreign(request, view)
-        bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
         await sender.send(
             responses.history_header(
                 history,

@@ -1,0 +1,267 @@
+"""What the engine makes of logs that change under it, and of faults that nobody foresaw."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.criteria import Content, Operation, Since
+from tailrace.errors import CatalogUnknown, InternalError, LogError, ServerStopping
+from tailrace.position import Position
+from tailrace_server.capture.cache import BatchCache, Kind
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.observer import Observer
+from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.wal import batch
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.retention import delete_unnamed
+from tailrace_server.wal.tailer import Tailer
+from tests.support.inprocess import (
+    PATIENCE_S,
+    ModelWriter,
+    coordinates,
+    heartbeat_at,
+    objects,
+    receive,
+)
+from tests.support.model import ModelLog, ModelMutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace_server.wal.batch import Head
+    from tailrace_server.wal.table import BatchRef
+
+OLDEST = Since(Position(0))
+
+
+def upsert(number: int) -> ModelMutation:
+    return ModelMutation("product", str(number), Operation.UPSERT, None, {"id": number})
+
+
+@pytest.fixture
+def writer(log_root: Path) -> Iterator[ModelWriter]:
+    writer = ModelWriter(log_root, "shop", ModelLog())
+    yield writer
+    writer.writer.close()
+
+
+def quick() -> EngineSettings:
+    return EngineSettings(heartbeat_interval_s=0.01)
+
+
+async def subscribe_and_receive(engine: Engine) -> None:
+    await receive(await engine.subscribe("shop", codec=JSON), 1)
+
+
+def compact(root: Path, writer: ModelWriter) -> None:
+    """Compact, and delete at once what was replaced."""
+    assert writer.writer.compact() is not None
+    assert delete_unnamed(root / "shop", 2**62)
+
+
+async def test_contract_38_what_a_ring_refers_to_may_be_compacted_away(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_OPEN_FILES_MAX", 1)  # what is open can be read although deleted
+    writer.write([upsert(0)])
+    async with Engine(log_root, quick()) as engine:
+        stalled = await engine.subscribe("shop", content=Content.AFTER, codec=JSON, demand=0)
+        for number in range(1, 20):
+            writer.write([upsert(number)])
+        while engine.observer("shop").routed < 40:
+            await stalled.receive()
+        compact(log_root, writer)
+        stalled.request(100)
+        received = await receive(stalled, 38)
+        assert [coordinates(each)[0] for each in received[::2]] == list(range(2, 21))
+        writer.write([upsert(20)])
+        assert len(await receive(stalled, 2)) == 2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_contract_38_39_a_read_of_history_survives_a_compaction(
+    log_root: Path, writer: ModelWriter, reverse: bool
+) -> None:
+    for number in range(40):
+        writer.write([upsert(number)])
+    settings = EngineSettings(scan_batches=2)
+    async with Engine(log_root, settings) as engine:
+        history = await engine.history("shop", content=Content.AFTER, codec=JSON, reverse=reverse)
+        received: list[tuple[int, int]] = []
+        async with asyncio.timeout(PATIENCE_S):
+            async for frames in history:
+                if not received:
+                    compact(log_root, writer)
+                received.extend((each["version"], each["index"]) for each in objects(frames))
+        expected = [(version, index) for version in range(1, 41) for index in (0, 1)]
+        assert received == (expected[::-1] if reverse else expected)
+
+
+async def test_a_start_in_a_segment_that_was_just_compacted_is_found(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    for number in range(4):
+        writer.write([upsert(number)])
+    async with Engine(log_root, quick()) as engine:
+        observer = engine.observer("shop")
+        older = observer.view
+        compact(log_root, writer)
+        observer.view = older  # as long as the tailer has not told
+        subscription = await engine.subscribe("shop", start=Since(Position(2, 1)), codec=JSON)
+        assert coordinates((await receive(subscription, 5))[0]) == (2, 1, 0)
+
+
+async def test_contract_05_a_message_limit_below_the_size_of_a_message_loses_nothing(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(number) for number in range(500)])
+    limits = SubscriptionLimits(max_message_bytes=1024)
+    async with Engine(log_root, quick()) as engine:
+        subscription = await engine.subscribe(
+            "shop", start=OLDEST, content=Content.AFTER, codec=JSON, limits=limits
+        )
+        received: list[dict[str, Any]] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(received) < 501:
+                message = await subscription.receive()
+                if isinstance(message, Frames):
+                    assert len(message.data) <= 1024
+                    received += objects(message)
+        assert [each["index"] for each in received] == list(range(501))
+        assert all("omittedBytes" not in each for each in received)
+
+
+async def test_contract_22_a_batch_that_cannot_be_routed_is_left_to_those_who_need_it(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write([upsert(0)])
+    head = BatchReader.head
+
+    def failing(self: BatchReader, ref: BatchRef) -> Head:
+        if ref.first.version == 2:
+            raise RuntimeError("not foreseen")
+        return head(self, ref)
+
+    monkeypatch.setattr(BatchReader, "head", failing)
+    async with Engine(log_root, quick()) as engine:
+        needs_it = await engine.subscribe("shop", codec=JSON)
+        late = await engine.subscribe("shop", start=Since(Position(3)), codec=JSON)
+        writer.write([upsert(1)])
+        with pytest.raises(InternalError, match="not foreseen"):
+            await receive(needs_it, 1)
+        writer.write([upsert(2)])
+        assert len(await receive(late, 2)) == 2
+
+
+async def test_contract_22_a_failed_tailer_ends_its_catalog_and_no_other(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write([upsert(0)])
+    other = ModelWriter(log_root, "depot", ModelLog())
+    other.write([upsert(0)])
+    follow = Tailer._follow
+    broken = True
+
+    def failing(self: Tailer) -> None:
+        if self._log.path.name == "shop" and broken:
+            raise RuntimeError("not foreseen")
+        follow(self)
+
+    monkeypatch.setattr(Tailer, "_follow", failing)
+    settings = EngineSettings(heartbeat_interval_s=0.01, reopen_interval_s=0.01)
+    async with Engine(log_root, settings) as engine:
+        neighbour = await engine.subscribe("depot", codec=JSON)
+        with pytest.raises(InternalError):
+            await subscribe_and_receive(engine)
+        other.write([upsert(1)])
+        assert len(await receive(neighbour, 2)) == 2
+        broken = False
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    subscription = await engine.subscribe("shop", codec=JSON)
+                    await heartbeat_at(subscription, 1)
+                    break
+                except InternalError:
+                    await asyncio.sleep(0)
+        writer.write([upsert(1)])
+        assert len(await receive(subscription, 2)) == 2
+    other.writer.close()
+
+
+async def test_a_cache_that_cannot_measure_still_answers(tmp_path: Path) -> None:
+    def unmeasurable() -> int:
+        raise OSError(24, "too many open files")
+
+    class Value:
+        nbytes = 1
+
+    with ThreadPoolExecutor(1) as threads:
+        cache = BatchCache(1 << 20, 1 << 20, threads, measure=unmeasurable)
+        async with asyncio.timeout(PATIENCE_S):
+            assert isinstance(await cache.get(Kind.HEAD, "key", Value), Value)
+
+
+async def test_contract_12_an_older_view_never_replaces_a_newer_one(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(0)])
+    async with Engine(log_root, quick()) as engine:
+        observer = engine.observer("shop")
+        older = observer.view
+        subscription = await engine.subscribe("shop", codec=JSON)
+        writer.write([upsert(1)])
+        assert len(await receive(subscription, 2)) == 2
+        observer.see(older)
+        assert observer.view.published == 2
+
+
+async def test_a_catalog_whose_folder_is_gone_is_unknown_whatever_it_was_before(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(0)])
+    broken = log_root / "depot"
+    broken.mkdir()
+    (broken / "catalog.json").write_text("damaged")
+    settings = EngineSettings(heartbeat_interval_s=0.01, reopen_interval_s=0.01)
+    async with Engine(log_root, settings) as engine:
+        shutil.rmtree(broken)
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await engine.subscribe("depot", codec=JSON)
+                except CatalogUnknown:
+                    break
+                except LogError:
+                    await asyncio.sleep(0)
+
+
+async def test_contract_26_a_subscribe_that_races_with_the_stop_is_told_so(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write([upsert(0)], [upsert(1)])
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    begin_at = Observer.begin_at
+
+    async def slow(self: Observer, wanted: Position, ordinal: int) -> object:
+        reached.set()
+        await go_on.wait()
+        return await begin_at(self, wanted, ordinal)
+
+    monkeypatch.setattr(Observer, "begin_at", slow)
+    async with Engine(log_root, quick()) as engine:
+        opening = asyncio.ensure_future(engine.subscribe("shop", start=OLDEST, codec=JSON))
+        await reached.wait()
+        engine.stop_subscriptions()
+        go_on.set()
+        subscription = await opening
+        with pytest.raises(ServerStopping):
+            await receive(subscription, 1)
