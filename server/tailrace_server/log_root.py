@@ -33,8 +33,10 @@ def check_log_root(root: Path) -> None:
         raise CannotStart(
             f"--log {root}: one catalog, not a log root; serve the folder above it: {root.absolute().parent}"
         )
-    strangers = [each for each in entries if not (root / each).is_dir()]
-    catalogs = [each for each in entries if (root / each / "catalog.json").exists()]
+    # os.path, unlike pathlib, takes a folder that may not be entered for one without a catalog: the
+    # other catalogs are served all the same.
+    strangers = [each for each in entries if not os.path.isdir(root / each)]
+    catalogs = [each for each in entries if os.path.exists(root / each / "catalog.json")]
     if strangers and not catalogs:
         raise CannotStart(
             f"--log {root}: not a log root: no catalog in it, but {strangers[0]!r}"

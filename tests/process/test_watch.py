@@ -219,6 +219,18 @@ async def test_catalogs_are_listed_from_the_folder_and_from_the_server(
         assert json.loads(text)["publishedVersion"] == 3
 
 
+async def test_a_catalog_that_cannot_be_read_is_named_beside_those_that_can(
+    server: ServerProcess,
+) -> None:
+    bad = server.root / "bad"
+    bad.mkdir()
+    (bad / "catalog.json").write_text("{")
+    status, text, error = await outcome("catalog", "list", "--log", server.root)
+    assert (status, error.count("\n")) == (1, 0), error
+    assert "catalog 'bad': log corrupted: catalog.json" in error
+    assert text.splitlines()[1].split()[0] == "shop"
+
+
 async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess) -> None:
     stranger = str(Cursor.past(UUID(int=1), Position(1)))
     for arguments, status, reason in (
@@ -229,6 +241,8 @@ async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess)
         (("shop", "--entity-type", ""), 2, "an empty name matches nothing"),
         (("shop", "--area", "schema", "--key", "1"), 2, "area SCHEMA has no primary keys"),
         (("shop", "--since", "1", "--from-time", "1h"), 2, "both say where to begin"),
+        (("sh\udcffop",), 2, "surrogates not allowed"),
+        (("shop", "--key", "\udcff"), 2, "criteria.primary_key: not UTF-8"),
         (("shop", "--system"), 2, "name a catalog, or give --system"),
     ):
         found, _, error = await outcome("watch", *arguments, "--server", server.grpc)

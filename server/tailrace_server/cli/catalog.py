@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.catalog import Catalog
-from tailrace.errors import CatalogUnknown, InvalidRequest
+from tailrace.errors import CatalogUnknown, InvalidRequest, LogError
 from tailrace.position import TimestampMicros
 from tailrace_server.cli import options
+from tailrace_server.cli.errors import DONE, complain, describe, status_of
 from tailrace_server.cli.output import date_text, note
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ def list_(
 ) -> int:
     """List the catalogs, with what each has committed and published."""
     if log is not None:
-        _show(_catalogs_in(log), as_json=as_json)
-        return 0
+        catalogs, unreadable = _catalogs_in(log)
+        _show(catalogs, as_json=as_json)
+        for name, error in unreadable.items():
+            complain(f"catalog {name!r}: {describe(error)}")
+        return max(map(status_of, unreadable.values()), default=DONE)
     from tailrace_server.cli.running import run
 
     return run(_list(options.server_of(server), as_json=as_json))
@@ -73,25 +77,32 @@ async def _list(server: str, *, as_json: bool) -> int:
     return 0
 
 
-def _catalogs_in(root: Path) -> list[Catalog]:
-    """Return the catalogs below a log root, as its files say."""
+def _catalogs_in(root: Path) -> tuple[list[Catalog], dict[str, LogError]]:
+    """Return the catalogs below a log root, as its files say, and why others cannot be read."""
     from tailrace_server.log_root import check_log_root
     from tailrace_server.wal.catalog import list_catalogs
     from tailrace_server.wal.commit_log import CommitLog
 
     check_log_root(root)
-    views = [CommitLog.open(root / name).view for name in list_catalogs(root)]
-    return [
-        Catalog(
-            name=view.name,
-            uuid=view.uuid,
-            oldest=view.oldest,
-            published=view.published,
-            committed=view.committed,
-            newest_timestamp=TimestampMicros(view.newest_timestamp),
+    catalogs: list[Catalog] = []
+    unreadable: dict[str, LogError] = {}
+    for name in list_catalogs(root):
+        try:
+            view = CommitLog.open(root / name).view
+        except LogError as error:
+            unreadable[name] = error
+            continue
+        catalogs.append(
+            Catalog(
+                name=view.name,
+                uuid=view.uuid,
+                oldest=view.oldest,
+                published=view.published,
+                committed=view.committed,
+                newest_timestamp=TimestampMicros(view.newest_timestamp),
+            )
         )
-        for view in views
-    ]
+    return catalogs, unreadable
 
 
 def _show(catalogs: Sequence[Catalog], *, as_json: bool) -> None:

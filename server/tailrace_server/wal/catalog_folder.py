@@ -138,14 +138,27 @@ def list_catalogs(root: Path) -> tuple[str, ...]:
     return tuple(name for name in _folders(root) if name != SYSTEM_CATALOG)
 
 
+def is_catalog(path: Path) -> bool:
+    """Whether a folder is a catalog's; one that may not be entered counts as such.
+
+    Whoever opens that one is told of the permission, not that there is no catalog of its name.
+    """
+    try:
+        os.stat(path / CATALOG_FILE)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def _folders(root: Path) -> list[str]:
     try:
         with os.scandir(root) as entries:
             return sorted(
                 entry.name
                 for entry in entries
-                if _NAME.fullmatch(entry.name)
-                and os.path.exists(os.path.join(entry.path, CATALOG_FILE))
+                if _NAME.fullmatch(entry.name) and is_catalog(root / entry.name)
             )
     except FileNotFoundError:
         return []
@@ -185,6 +198,7 @@ __all__ = [
     "check_name",
     "create_folder",
     "delete_dropped",
+    "is_catalog",
     "list_catalogs",
     "read_catalog",
     "rename_dropped",

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tailrace.criteria import Area, Operation
-from tailrace.errors import LogUnreadable, WriterFenced
+from tailrace.errors import LogCorrupted, LogUnreadable, WriterFenced
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog_folder import (
     SYSTEM_CATALOG,
     create_folder,
+    is_catalog,
     list_catalogs,
     read_catalog,
 )
@@ -58,26 +59,31 @@ def record_changes(root: Path, *, clock: Clock | None = None) -> None:
     """
     create_folder(root, SYSTEM_CATALOG, clock)
     while True:
-        missing = _missing(_recorded(root), _standing(root))
-        if not missing:
+        recorded = _recorded(root)
+        if not _missing(recorded, _standing(root, recorded)):
             return
         try:
             with LogWriter.open(root, SYSTEM_CATALOG, writer=_WRITER, clock=clock) as writer:
                 # What the opening published may be part of it: look again before writing.
-                for mutation in _missing(_recorded(root), _standing(root)):
+                recorded = _recorded(root)
+                for mutation in _missing(recorded, _standing(root, recorded)):
                     writer.append([mutation])
         except WriterFenced:
             _log.debug("the system log of %s was taken over by another process", root)
 
 
-def _standing(root: Path) -> dict[str, Descriptor]:
-    """Return the catalogs that are there, by name."""
+def _standing(root: Path, recorded: Mapping[str, Descriptor]) -> dict[str, Descriptor]:
+    """Return the catalogs that are there, by name; one that cannot be read is as it was recorded."""
     found = {}
     for name in list_catalogs(root):
         try:
             document = read_catalog(root / name)
-        except LogUnreadable:
-            continue  # dropped since it was listed, or not ours to read
+        except (LogUnreadable, LogCorrupted):
+            # Not ours to read, of a newer format, damaged: none of that is a drop, and no reason to
+            # keep the others from being recorded. Or it was dropped since it was listed.
+            if name in recorded and is_catalog(root / name):
+                found[name] = recorded[name]
+            continue
         found[name] = {"name": name, "uuid": str(document.uuid), "created": document.created}
     return found
 

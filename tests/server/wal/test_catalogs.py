@@ -75,6 +75,22 @@ def test_a_folder_changed_by_hand_is_recorded_by_the_next_writer_command(log_roo
     ]
 
 
+@pytest.mark.parametrize("text", [b"{", b'{"format_version": 99}'])
+def test_a_catalog_that_cannot_be_read_is_not_recorded_as_dropped(
+    log_root: Path, text: bytes
+) -> None:
+    """Nor does it keep others from being made and dropped."""
+    create_catalog(log_root, "bad")
+    (log_root / "bad" / "catalog.json").write_bytes(text)
+    create_catalog(log_root, "shop")
+    drop_catalog(log_root, "shop")
+    assert [event[:2] for event in events(log_root)] == [
+        ("created", "bad"),
+        ("created", "shop"),
+        ("dropped", "shop"),
+    ]
+
+
 @pytest.mark.slow
 def test_a_drop_that_was_killed_is_recorded_and_finished_by_the_next_command(
     log_root: Path,
