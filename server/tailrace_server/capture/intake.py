@@ -65,6 +65,8 @@ class Beginning:
     """First capture wanted of it."""
     published: bool = True
     """False: ``wanted`` lies above what is published; the mark is to be resolved when it no longer does."""
+    timestamp: int | None = None
+    """Commit timestamp, µs, of a start by time: what is published meanwhile may still lie before it."""
 
 
 @dataclass(slots=True)

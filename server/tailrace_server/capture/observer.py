@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -272,7 +273,20 @@ class Observer:
                 wanted = cursor.position if ordinal else past(cursor.position)
         if wanted < view.oldest:
             raise PositionCompacted(wanted, view.oldest, self.newest)
-        return await self.begin_at(wanted, ordinal)
+        beginning = await self.begin_at(wanted, ordinal)
+        if isinstance(start, FromTime) and not beginning.published:
+            beginning = replace(beginning, timestamp=start.timestamp)
+        return beginning
+
+    def renewed(self, waiting: Beginning) -> Beginning:
+        """Return a start that waits as it stands now: one by time moves on past what is too early."""
+        if waiting.timestamp is None:
+            return waiting
+        version = self.view.version_at(waiting.timestamp)
+        passed = waiting.before
+        if version > self.view.published:
+            passed = SafePoint(self.view.end_row, *self.newest)
+        return replace(waiting, wanted=Position(version), before=passed)
 
     async def begin_at(self, wanted: Position, ordinal: int) -> Beginning:
         """Find the first capture at or after a retained position and an ordinal of its record."""

@@ -294,6 +294,8 @@ class Subscription:
 
     async def _resolve_start(self, start: Beginning) -> None:
         """Turn a start that lay above the newest version into a mark, once it is published."""
+        self._waits_for = start = self._observer.renewed(start)
+        self._start_row = start.before.rows
         if self._observer.view.published < start.wanted.version:
             self._publisher.caught_up(self)
             await self._wait()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.criteria import Content, Operation, Since
+from tailrace.criteria import Content, FromTime, Operation, Since
 from tailrace.errors import CatalogUnknown, InternalError, LogError, ServerStopping
-from tailrace.position import Position
+from tailrace.position import Position, TimestampMicros
 from tailrace_server.capture.cache import BatchCache, Kind
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
@@ -20,6 +20,7 @@ from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal import batch
 from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.retention import delete_unnamed
 from tailrace_server.wal.tailer import Tailer
 from tests.support.inprocess import (
@@ -208,6 +209,22 @@ async def test_a_cache_that_cannot_measure_still_answers(tmp_path: Path) -> None
         cache = BatchCache(1 << 20, 1 << 20, threads, measure=unmeasurable)
         async with asyncio.timeout(PATIENCE_S):
             assert isinstance(await cache.get(Kind.HEAD, "key", Value), Value)
+
+
+async def test_contract_03_a_start_by_time_passes_over_what_is_published_later_and_is_older(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(0)])
+    writer.commit([upsert(1)])
+    committed = CommitLog.open(log_root / "shop").state.last_timestamp
+    async with Engine(log_root, quick()) as engine:
+        start = FromTime(TimestampMicros(committed + 1))
+        subscription = await engine.subscribe("shop", start=start, codec=JSON)
+        writer.publish()
+        assert (await heartbeat_at(subscription, 2)).records_scanned == 0
+        writer.write([upsert(2)])
+        received = await receive(subscription, 2)
+        assert [coordinates(each) for each in received] == [(3, 0, 0), (3, 1, 0)]
 
 
 async def test_contract_12_an_older_view_never_replaces_a_newer_one(
