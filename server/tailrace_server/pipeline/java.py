@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from tailrace.errors import TailraceError
+from tailrace_server.errors import CannotStart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, MutableMapping
@@ -65,7 +65,7 @@ exec {java} "$@"
 """
 
 
-class JavaMissing(TailraceError):
+class JavaMissing(CannotStart):
     """No usable Java runtime was found. The machine's doing; a retry does not help.
 
     Attributes:
@@ -162,18 +162,8 @@ def _packaged_java() -> Path | None:
 
 def _probe(java: Path) -> JavaRuntime | None:
     """Ask a runtime for its version, home and modules; None if it does not start."""
-    try:
-        answer = subprocess.run(
-            [java, "-XshowSettings:properties", "--list-modules"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PROBE_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    text = answer.stdout + answer.stderr
+    # Java 8 knows no modules, and says nothing of itself when it is asked for them.
+    text = _ask(java, "--list-modules") or _ask(java, "-version")
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", text, re.MULTILINE)
     if home is None or version is None:
@@ -184,6 +174,22 @@ def _probe(java: Path) -> JavaRuntime | None:
         version=int(version[1]),
         has_vector_module=re.search(modules, text, re.MULTILINE) is not None,
     )
+
+
+def _ask(java: Path, question: str) -> str:
+    """Return what a runtime prints with its properties; nothing if it fails."""
+    try:
+        answer = subprocess.run(
+            [java, "-XshowSettings:properties", question],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if answer.returncode else answer.stdout + answer.stderr
 
 
 def _shim(runtime: JavaRuntime, environment: Mapping[str, str]) -> Path:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tailrace_server.errors import CannotStart
 from tailrace_server.pipeline.java import ensure_java
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ CONF: Final = {
 }
 
 
+class SparkNotStarted(CannotStart):
+    """The JVM that Spark runs in did not start; says what it said. The machine's doing."""
+
+    code = "SPARK_NOT_STARTED"
+
+
 @contextmanager
 def spark_session(
     name: str,
@@ -59,7 +66,7 @@ def spark_session(
 
     Raises:
         JavaMissing: There is no Java to run Spark on.
-        RuntimeError: The JVM did not start; with what it said last.
+        SparkNotStarted: The JVM did not start; with what it said last.
     """
     ensure_java()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -84,7 +91,7 @@ def spark_session(
         except Exception as error:
             said.seek(0)
             last = said.read().decode(errors="replace").strip()[-2_000:]
-            raise RuntimeError(f"Spark did not start: {error}; {last}") from error
+            raise SparkNotStarted(f"Spark did not start: {error}; {last}") from error
         try:
             yield session
         finally:

@@ -23,6 +23,7 @@ from tailrace_server.pipeline.checkpoint import Checkpoint
 from tailrace_server.pipeline.distributed import distribution
 from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.frames import commit_frame, tick
+from tailrace_server.pipeline.java import ensure_java
 from tailrace_server.pipeline.session import spark_session
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 
@@ -87,10 +88,14 @@ def ingest_debezium(
         UnknownWriter: The log belongs to another writer, or the checkpoint is lost.
         LineRefused: A line cannot be used, and the settings are strict.
         WriterFenced: A newer writer holds the catalog.
-        JavaMissing: There is no Java to run Spark on.
+        JavaMissing: There is no Java to run Spark on; the log is as it was.
+        SparkNotStarted: The JVM did not start.
         SparkFailed: Spark gave up.
     """
     _check_input(settings)
+    if spark is None:
+        # Before the catalog is opened: that makes it, and fences whoever writes to it.
+        ensure_java()
     checkpoint = Checkpoint(settings.log / settings.catalog / CHECKPOINT)
     with open_writer(settings, checkpoint) as writer:
         driver = Driver(writer, settings)
@@ -220,9 +225,11 @@ def _reason(error: BaseException) -> str:
 
 
 def _check_input(settings: IngestSettings) -> None:
-    if not settings.input.is_dir():
-        raise InvalidRequest(f"--input {settings.input}: there is no such folder")
     try:
+        if settings.input.is_file():
+            raise InvalidRequest(f"--input {settings.input}: a file; name the folder that it is in")
+        if not settings.input.is_dir():
+            raise InvalidRequest(f"--input {settings.input}: there is no such folder")
         next(iter(settings.input.iterdir()), None)
     except OSError as error:
         raise InvalidRequest(f"--input {settings.input}: {error.strerror}") from error

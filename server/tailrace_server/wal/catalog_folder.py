@@ -73,9 +73,12 @@ def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | N
     Raises:
         InvalidRequest: The name is not of the form.
         LogFull: No room.
-        LogUnreadable: No permission, or a folder of that name that is not a catalog.
+        LogUnreadable: No permission, a root that is no folder, or a folder of that name that is not
+            a catalog.
     """
     check_name(name)
+    if os.path.exists(root) and not os.path.isdir(root):
+        raise LogUnreadable(f"{root} is not a folder; --log names a folder of catalogs")
     with os_errors(f"cannot read {root}"):
         if (root / name / CATALOG_FILE).exists():
             return None

