@@ -151,7 +151,8 @@ async def test_contract_14_16_a_paused_subscriber_is_overrun_resyncs_and_returns
     async with Engine(log_root, quick(ring_captures=4)) as engine:
         subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON)
         await receive(subscription, 2)
-        await heartbeat_at(subscription, 1)
+        while subscription.statistics().mode != "live":
+            await heartbeat_at(subscription, 1)
         other = await engine.subscribe("shop", codec=JSON)
         for number in range(10):
             writer.write([upsert(number)])
