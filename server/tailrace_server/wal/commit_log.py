@@ -193,6 +193,15 @@ class CommitLog:
         state = self.state
         while (found := self.read_entry(state.last_entry + 1)) is not None:
             state.apply(f"{ENTRIES}/{object_name(state.last_entry + 1)}", *found)
+        released = state.publication
+        if released is not None and released.entry > state.last_entry:
+            # Entries are there before what publishes them, are read after it, and are never deleted.
+            self._check_folder()
+            raise LogCorrupted(
+                f"{ENTRIES}/{object_name(state.last_entry + 1)}",
+                0,
+                f"the entry is missing, and publication {released.number} goes up to {released.entry}",
+            )
         for version, id in state.schemas[len(self._schema_values) :]:
             self._schema_values.append(self._schema(id))
             self._schema_versions.append(version)

@@ -152,6 +152,22 @@ def test_contract_33_torn_and_unreferenced_files_are_invisible(catalog: Path) ->
     assert verify(catalog).sound
 
 
+@pytest.mark.parametrize("number", [1, 3, None])
+def test_contract_33_a_published_entry_that_vanished_is_named(
+    catalog: Path, number: int | None
+) -> None:
+    """Else a log that lost its end, or all of its entries, would pass for a shorter one."""
+    entries = sorted((catalog / "log").iterdir())
+    for each in entries if number is None else (entries[number - 1],):
+        each.unlink()
+    missing = f"log/{entries[(number or 1) - 1].name}"
+    with pytest.raises(LogCorrupted, match="the entry is missing, and publication 1 goes up to"):
+        CommitLog.open(catalog)
+    assert any(missing in str(fault) for fault in verify(catalog).faults)
+    with pytest.raises(LogCorrupted):
+        LogWriter.open(catalog.parent, "shop")
+
+
 def test_contract_33_an_entry_that_does_not_continue_the_chain_is_not_applied(
     log_root: Path, catalog: Path
 ) -> None:
