@@ -46,12 +46,18 @@ class Checkpoint:
             raise LogUnreadable(f"{file} is damaged: {error}; see --take-over") from error
         query_id = str(uuid4())
         self.folder.mkdir(parents=True, exist_ok=True)
-        aside = self.folder / ".metadata.tmp"
+        aside = self.folder / f".metadata.{query_id}.tmp"
         with aside.open("w") as out:
             out.write(json.dumps({"id": query_id}))
             out.flush()
             os.fsync(out.fileno())
-        aside.rename(file)
+        try:
+            # A link, unlike a rename, replaces nothing: of two ingests that start at once one makes it.
+            os.link(aside, file)
+        except FileExistsError:
+            return self.query_id()
+        finally:
+            aside.unlink()
         return query_id
 
     def last_batch(self) -> int:
