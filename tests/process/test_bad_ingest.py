@@ -1,4 +1,4 @@
-"""Ingests that cannot begin: one clear line, status 2, and a log that is as it was."""
+"""Ingests that cannot begin, or find nothing to take: one clear line, and nothing lost."""
 
 from __future__ import annotations
 
@@ -95,3 +95,17 @@ def test_a_spark_that_does_not_start_is_one_clear_line(
     assert status == 2, error
     assert "error: Spark did not start: " in error
     assert "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_a_feed_without_a_good_line_is_an_error_that_says_where_the_lines_are(
+    source: Path, log_root: Path
+) -> None:
+    (source / "more.json").write_bytes(b'garbage\n{"a":\n\xff\xfe\n')
+    (source / "empty.json").touch()
+    status, error = ingest(source, log_root, *COMMAND)
+    last = error.splitlines()[-1]
+    assert (status, last.startswith("error: none of 3 lines in ")) == (1, True), error
+    kept = log_root / "shop" / "quarantine"
+    assert str(kept) in last
+    assert sum(len(each.read_bytes().splitlines()) for each in kept.glob("*.jsonl")) == 3
