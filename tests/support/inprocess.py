@@ -6,9 +6,8 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from tailrace_server.wal.writer import LogWriter, Mutation
-
 from tailrace.capture import Heartbeat
+from tailrace_server.wal.writer import LogWriter, Mutation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
