@@ -48,7 +48,7 @@ class Cursor:
         if match is None:
             raise CursorInvalid(text)
         version, index, ordinal = (int(number) for number in match.groups()[1:])
-        if version >= MAX_VERSION or index > END or ordinal > END:
+        if version > MAX_VERSION or index > END or ordinal > END:
             raise CursorInvalid(text)
         return cls(UUID(hex=match[1]), version, index, ordinal)
 

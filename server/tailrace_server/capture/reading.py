@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from tailrace.errors import LogCorrupted
-from tailrace.position import END, Position
+from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.capture.cache import Kind
 from tailrace_server.capture.classes import GroupedHead, group
 from tailrace_server.capture.frames import FrameBlock, body_columns, encode
@@ -257,5 +257,5 @@ def first_position(grouped: GroupedHead, offset: int) -> Position:
 def past(position: Position) -> Position:
     """Return the first position that can follow a record."""
     if position.index >= END:
-        return Position(position.version + 1, 0)
+        return Position(min(position.version + 1, MAX_VERSION), 0)
     return Position(position.version, position.index + 1)

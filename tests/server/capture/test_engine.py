@@ -296,6 +296,9 @@ async def test_contract_21_25_starts_that_cannot_be_served_are_refused_by_name(
         foreign = Cursor(type(info.uuid)(int=7), 3, 1)
         with pytest.raises(CatalogReplaced):
             await engine.subscribe("shop", start=After(foreign), codec=JSON)
+        highest = Cursor(info.uuid, 2**63 - 1, 2**31 - 1)
+        waits = await engine.subscribe("shop", start=After(highest), codec=JSON)
+        assert waits.acknowledgement.start.version == 2**63 - 1
         with pytest.raises(CatalogUnknown, match="shop"):
             await engine.subscribe("shoe", codec=JSON)
         oldest = await engine.subscribe("shop", start=OLDEST, codec=JSON)
