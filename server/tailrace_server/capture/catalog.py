@@ -81,24 +81,27 @@ class ObservedCatalog:
             except CatalogReplaced:
                 raise
             except Exception as error:  # this catalog's trouble, nobody else's
-                self._error = as_tailrace_error(error)
-                foreseen = isinstance(error, TailraceError)
-                _log.error(
-                    "log unreadable",
-                    catalog=self._path.name,
-                    error=str(self._error),
-                    exc_info=None if foreseen else error,
-                )
+                self._report(error)
             finally:
                 self.observer = None
                 self.opened.set()
             await asyncio.sleep(self._settings.reopen_interval_s)
-            if not await self._exists():
+            loop = asyncio.get_running_loop()
+            if await loop.run_in_executor(self._threads, _is_gone, self._path / CATALOG_FILE):
                 return
 
-    async def _exists(self) -> bool:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, os.path.lexists, self._path / CATALOG_FILE)
+    def _report(self, error: Exception) -> None:
+        """Keep why the log cannot be read, and log it once, not at every try."""
+        known = str(self._error)
+        self._error = as_tailrace_error(error)
+        if str(self._error) != known:
+            foreseen = isinstance(error, TailraceError)
+            _log.error(
+                "log unreadable",
+                catalog=self._path.name,
+                error=str(self._error),
+                exc_info=None if foreseen else error,
+            )
 
     async def _observe(self) -> None:
         loop = asyncio.get_running_loop()
@@ -115,3 +118,14 @@ class ObservedCatalog:
             self.opened.set()
             async with Tailer(log) as tailer:
                 await observer.run(tailer)
+
+
+def _is_gone(path: Path) -> bool:
+    """Return whether a file is not there; one that may not be looked at is."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
