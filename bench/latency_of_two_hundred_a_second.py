@@ -5,19 +5,19 @@
     LogWriter: append, commit, publish (fsync on), 200 transactions/s ──▶ tailrace ──▶ 10 raw subscribers
 
 Latency counts from the *intended* send time, so a writer that falls behind makes it worse, not better.
-The writer and the subscribers share one process's clock; the server has the other core. As a distribution
-over all (transaction, subscriber) pairs.
+The writer and the subscribers share one core and the system's clock; the server has the other core. As a
+distribution over all (transaction, subscriber) pairs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import tempfile
-import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import uvloop
@@ -27,6 +27,9 @@ from bench._log import CATALOG, mutation, write_log
 from tailrace.v1 import capture_pb2, change_capture_pb2
 from tailrace_server.wal.writer import LogWriter
 
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
 RATE = 200
 SECONDS = 20
 WARM_UP = 200
@@ -34,12 +37,13 @@ STREAMS = 10
 TRANSACTIONS = RATE * SECONDS
 
 
-def write(root: Path, start_at: float, due: list[float]) -> None:
+def write(root: Path, begin: Connection) -> None:
     """Write one transaction every 5 ms, each at its due time or as soon after it as possible."""
     with LogWriter.open(root, CATALOG) as writer:
+        start_at = time.perf_counter() + 0.2
+        begin.send(start_at)
         for number in range(WARM_UP + TRANSACTIONS):
-            due.append(start_at + number / RATE)
-            wait = due[-1] - time.perf_counter()
+            wait = start_at + number / RATE - time.perf_counter()
             if wait > 0:
                 time.sleep(wait)
             writer.append([mutation(number)])
@@ -64,18 +68,20 @@ async def measure(root: Path, address: str) -> list[float]:
         criteria=[capture_pb2.Criteria(entity_type=["product"])],
         body=[capture_pb2.BODY_AFTER],
     )
-    due: list[float] = []
     received: list[list[float]] = [[] for _ in range(STREAMS)]
     async with grpc.aio.insecure_channel(address) as channel:
         subscribe = channel.unary_stream("/tailrace.v1.ChangeCapture/Subscribe", None, None)
         calls = [subscribe(request.SerializeToString()) for _ in range(STREAMS)]
         for call in calls:
             await call.read()
-        arguments = (root, time.perf_counter() + 0.5, due)
-        writer = threading.Thread(target=write, args=arguments)
+        spawn = multiprocessing.get_context("spawn")
+        told, begin = spawn.Pipe(duplex=False)
+        writer = spawn.Process(target=write, args=(root, begin))
         writer.start()
+        start_at = await asyncio.to_thread(told.recv)
         await asyncio.gather(*map(follow, calls, received))
         writer.join()
+    due = [start_at + number / RATE for number in range(WARM_UP + TRANSACTIONS)]
     return sorted(
         (arrived - expected) * 1e3
         for arrivals in received
@@ -86,7 +92,7 @@ async def measure(root: Path, address: str) -> list[float]:
 def main() -> None:
     """Measure and print."""
     print(machine())
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
         with server(tailrace_server(root)) as subject:
