@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace.errors import TailraceError
+from tailrace.errors import InternalError, TailraceError
 
 
 class CannotStart(TailraceError):
@@ -15,3 +15,12 @@ class ConfigError(CannotStart):
     """A setting that does not exist or has no such value; says which and where it stands."""
 
     code = "CONFIG"
+
+
+def as_tailrace_error(error: Exception) -> TailraceError:
+    """Return an error as one of the tree: anything foreign is our bug."""
+    if isinstance(error, TailraceError):
+        return error
+    internal = InternalError(f"{type(error).__name__}: {error}")
+    internal.__cause__ = error
+    return internal

@@ -15,11 +15,12 @@ from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from tailrace import errors
-from tailrace.errors import InternalError, TailraceError
 from tailrace.status import DETAILS_KEY, DOMAIN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tailrace.errors import TailraceError
 
 GRPC_STATUS: Final[Mapping[type[TailraceError], grpc.StatusCode]] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -47,15 +48,6 @@ GRPC_STATUS: Final[Mapping[type[TailraceError], grpc.StatusCode]] = {
 
 _TEXT_MAX: Final = 600
 """Characters of a text in a trailer. Clients refuse metadata above 8 KiB, and other than ASCII is tripled."""
-
-
-def as_tailrace_error(error: Exception) -> TailraceError:
-    """Return an error as one of the tree: anything foreign is our bug."""
-    if isinstance(error, TailraceError):
-        return error
-    internal = InternalError(f"{type(error).__name__}: {error}")
-    internal.__cause__ = error
-    return internal
 
 
 def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]]:

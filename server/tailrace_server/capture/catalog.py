@@ -12,7 +12,7 @@ import structlog
 from tailrace.errors import CatalogReplaced, TailraceError
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading import CatalogReading
-from tailrace_server.capture.subscription import as_tailrace_error
+from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import CATALOG_FILE

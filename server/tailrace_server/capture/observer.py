@@ -33,7 +33,8 @@ from tailrace_server.capture.reading import first_position, past
 from tailrace_server.capture.router import Router
 from tailrace_server.capture.run import Mark, Run
 from tailrace_server.capture.statistics import ObserverStatistics
-from tailrace_server.capture.subscription import Acknowledgement, Subscription, as_tailrace_error
+from tailrace_server.capture.subscription import Acknowledgement, Subscription
+from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from tailrace.capture import Heartbeat
 from tailrace.criteria import Content
 from tailrace.cursor import Cursor
 from tailrace.errors import (
-    InternalError,
     InvalidRequest,
     PositionCompacted,
     ServerStopping,
@@ -35,6 +34,7 @@ from tailrace.position import Position
 from tailrace_server.capture.frames import Frames
 from tailrace_server.capture.intake import Intake, Outcome
 from tailrace_server.capture.statistics import SubscriptionStatistics
+from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:
@@ -435,12 +435,3 @@ def _again(error: TailraceError) -> TailraceError:
     again = copy(error)
     again.__cause__ = error.__cause__
     return again
-
-
-def as_tailrace_error(error: Exception) -> TailraceError:
-    """Return an error as one of ours: what we did not foresee is our bug."""
-    if isinstance(error, TailraceError):
-        return error
-    internal = InternalError(f"{type(error).__name__}: {error}")
-    internal.__cause__ = error
-    return internal

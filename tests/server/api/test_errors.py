@@ -13,7 +13,8 @@ from tailrace import errors
 from tailrace.errors import TailraceError
 from tailrace.position import END, Position
 from tailrace.status import error_of
-from tailrace_server.api.errors import GRPC_STATUS, as_tailrace_error, grpc_status
+from tailrace_server.api.errors import GRPC_STATUS, grpc_status
+from tailrace_server.errors import as_tailrace_error
 
 ONE = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
 OTHER = UUID("00000000-0000-4000-8000-000000000001")

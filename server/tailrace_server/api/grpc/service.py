@@ -28,10 +28,11 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeRequest,
     SubscribeSystemRequest,
 )
-from tailrace_server.api.errors import as_tailrace_error, grpc_status
+from tailrace_server.api.errors import grpc_status
 from tailrace_server.api.grpc import requests, responses
 from tailrace_server.api.grpc.send_guard import GuardedSender, ReaderGone, SendDeadlineExceeded
 from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
