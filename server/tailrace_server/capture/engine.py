@@ -196,9 +196,8 @@ class Engine:
             CatalogUnknown, CatalogReplaced, PositionCompacted: As ``subscribe``.
             InvalidRequest: An anchor above what is published, or a limit below one.
         """
-        observer = await self._observer(catalog)
-        return History(
-            observer,
+        history = History(
+            await self._observer(catalog),
             Predicate(canonical(criteria)),
             bounds or HistoryBounds(),
             reverse=reverse,
@@ -207,6 +206,8 @@ class Engine:
             limit=limit,
             message_bytes=min(self.settings.message_bytes, max_message_bytes or _DEMAND_MAX),
         )
+        await history.begin()
+        return history
 
     async def schema(self, catalog: str, version: int | None = None) -> Schema:
         """Return the entity types and columns of a catalog at a version; None = the published one."""

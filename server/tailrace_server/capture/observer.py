@@ -269,7 +269,7 @@ class Observer:
             case FromTime(timestamp):
                 wanted = self._at_time(view, timestamp)
             case After(cursor):
-                self._refuse_foreign(cursor)
+                self.refuse_foreign(cursor)
                 ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
                 wanted = cursor.position if ordinal else past(cursor.position)
         if wanted < view.oldest:
@@ -309,13 +309,16 @@ class Observer:
 
     def _at_time(self, view: LogView, timestamp: int) -> Position:
         """Return the first position at or after a time; trimmed time is refused, not skipped."""
-        wanted = Position(view.version_at(timestamp), 0)
-        trimmed = view.oldest > FIRST
-        if trimmed and len(view) and timestamp < view.timestamp_of(view.oldest.version):
-            raise PositionCompacted(wanted.preceding(), view.oldest, self.newest)
-        return wanted
+        if is_trimmed(view, timestamp):
+            raise PositionCompacted(view.oldest.preceding(), view.oldest, self.newest)
+        return Position(view.version_at(timestamp), 0)
 
-    def _refuse_foreign(self, cursor: Cursor) -> None:
+    def refuse_foreign(self, cursor: Cursor) -> None:
+        """Refuse a cursor of another log.
+
+        Raises:
+            CatalogReplaced: It is one.
+        """
         if cursor.catalog_uuid != self.view.uuid:
             raise CatalogReplaced(self.view.name, cursor.catalog_uuid, self.view.uuid)
 
@@ -345,6 +348,11 @@ class Observer:
             message_bytes=delivery.message_bytes,
             max_message_bytes=delivery.max_message_bytes,
         )
+
+
+def is_trimmed(view: LogView, timestamp: int) -> bool:
+    """Return whether something committed at or after a time, µs, is no longer retained."""
+    return view.oldest > FIRST and timestamp <= view.timestamp_of(view.oldest.version - 1)
 
 
 def _is_crowded(found: Sequence[tuple[int, Selection | Exception]], rows: int) -> bool:
