@@ -43,7 +43,7 @@ class ObservedCatalog:
         settings: EngineSettings,
         counters: Counters,
     ) -> None:
-        """Bind to a folder; nothing is read before ``run``."""
+        """Bind to a folder; nothing is read before ``run``, and all of it in ``threads``."""
         self._path = path
         self._threads = threads
         self._cache = cache

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tailrace.criteria import Content, FromTime, Operation, Since
-from tailrace.errors import CatalogUnknown, InternalError, LogError, ServerStopping
+from tailrace.errors import CatalogUnknown, InternalError, LogError, ServerStopping, TransportError
 from tailrace.position import Position, TimestampMicros
+from tailrace_server.capture import engine as engine_module
 from tailrace_server.capture.cache import BatchCache, Kind
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.memory import MemoryGovernor
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal import batch
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tailrace_server.capture.subscription import Subscription
     from tailrace_server.wal.batch import Head
     from tailrace_server.wal.table import BatchRef
 
@@ -282,3 +286,77 @@ async def test_contract_26_a_subscribe_that_races_with_the_stop_is_told_so(
         subscription = await opening
         with pytest.raises(ServerStopping):
             await receive(subscription, 1)
+
+
+def hang_for(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, catalog: str
+) -> threading.Event:
+    """Let a function of one path hang for a catalog until the event that is returned is set."""
+    released, real = threading.Event(), getattr(owner, name)
+
+    def hanging(path: Path) -> object:
+        if path.name == catalog:
+            released.wait(PATIENCE_S)
+        return real(path)
+
+    monkeypatch.setattr(owner, name, hanging)
+    return released
+
+
+async def subscribe_at_last(
+    engine: Engine, catalog: str, start: Since | None = None
+) -> Subscription:
+    """Subscribe to a catalog whose opening may still be under way."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await engine.subscribe(catalog, start=start, codec=JSON)
+            except TransportError:
+                continue
+
+
+async def test_a_storage_that_hangs_keeps_the_other_catalogs_waiting_neither_at_start_nor_later(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write([upsert(0)])
+    stuck = [ModelWriter(log_root, f"stuck{number}", ModelLog()) for number in range(4)]
+    for each in stuck:
+        each.write([upsert(0)])
+        each.writer.close()
+    released = [hang_for(monkeypatch, CommitLog, "open", f"stuck{n}") for n in range(4)]
+    settings = EngineSettings(heartbeat_interval_s=0.01, opening_patience_s=0.05)
+    try:
+        async with asyncio.timeout(PATIENCE_S / 2), Engine(log_root, settings) as engine:
+            live = await subscribe_at_last(engine, "shop")
+            assert [each.name for each in engine.catalogs()] == ["shop"]
+            writer.write([upsert(1)])
+            assert len(await receive(live, 2)) == 2
+            with pytest.raises(TransportError, match=r"stuck0.*storage") as refused:
+                await engine.subscribe("stuck0", codec=JSON)
+            assert refused.value.retriable
+            for event in released:
+                event.set()
+            late = await subscribe_at_last(engine, "stuck0", OLDEST)
+            assert len(await receive(late, 2)) == 2
+    finally:
+        for event in released:
+            event.set()
+
+
+async def test_a_root_that_hangs_keeps_neither_subscribers_nor_the_memory_governor_waiting(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write([upsert(0)])
+    governed = asyncio.Event()
+    settings = EngineSettings(heartbeat_interval_s=0.01, opening_patience_s=0.05)
+    monkeypatch.setattr(MemoryGovernor, "relieve", lambda *_: governed.set())
+    async with asyncio.timeout(PATIENCE_S / 2), Engine(log_root, settings) as engine:
+        released = hang_for(monkeypatch, engine_module, "_catalog_names", log_root.name)
+        try:
+            with pytest.raises(TransportError):
+                await engine.subscribe("new", codec=JSON)
+            governed.clear()
+            await governed.wait()
+            await subscribe_at_last(engine, "shop")
+        finally:
+            released.set()
