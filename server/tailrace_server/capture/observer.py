@@ -105,10 +105,14 @@ class Observer:
     async def run(self, views: AsyncIterator[LogView]) -> None:
         """Follow the log until its tailer ends, and end all subscriptions with its error then."""
         try:
+            oldest = self.view.oldest
             await self._route_published()
             async for view in views:
                 self.see(view)
                 await self._route_published()
+                if self.view.oldest > oldest:
+                    oldest = self.view.oldest
+                    await self._end_compacted()
         except Exception as error:
             self.end(as_tailrace_error(error))
             raise
@@ -196,6 +200,13 @@ class Observer:
         """Return the publishers of this moment."""
         return tuple(self._publishers.values())
 
+    async def _end_compacted(self) -> None:
+        """Tell those who wait for demand that what they need next is gone; else they would learn when they ask."""
+        for publisher in self.publishers():
+            for subscription in tuple(publisher.subscriptions):
+                subscription.end_if_compacted()
+            await asyncio.sleep(0)
+
     async def _route_published(self) -> None:
         while self.routed < self.view.end_row:
             if not self._publishers:
@@ -278,6 +289,15 @@ class Observer:
         if isinstance(start, FromTime) and not beginning.published:
             beginning = replace(beginning, timestamp=start.timestamp)
         return beginning
+
+    def compacted(self, waiting: Beginning) -> PositionCompacted | None:
+        """Return the error of a start that waited and was trimmed meanwhile; None for any other."""
+        view = self.view
+        if waiting.timestamp is None:
+            gone = waiting.wanted < view.oldest
+        else:
+            gone = is_trimmed(view, waiting.timestamp)
+        return PositionCompacted(waiting.wanted, view.oldest, self.newest) if gone else None
 
     def renewed(self, waiting: Beginning) -> Beginning:
         """Return a start that waits as it stands now: one by time moves on past what is too early."""

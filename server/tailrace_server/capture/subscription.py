@@ -93,6 +93,7 @@ class Subscription:
         "_delivered_bytes",
         "_delivery",
         "_demand",
+        "_ended_at",
         "_handed_at",
         "_heartbeat_at",
         "_held_bytes",
@@ -127,6 +128,8 @@ class Subscription:
         self._begin(beginning)
         self._demand = delivery.demand
         self._terminal: TailraceError | None = None
+        self._ended_at: SafePoint | None = None
+        """How far it had come when it ended; None while it has not."""
         self._waiter: asyncio.Future[None] | None = None
         self._heartbeat_at = asyncio.get_running_loop().time() + delivery.heartbeat_interval_s
         self._delivered = 0
@@ -199,6 +202,16 @@ class Subscription:
         cursor = str(self.resume_cursor())
         self.end(ServerStopping(f"the server is stopping; resume after {cursor}", cursor))
 
+    def end_if_compacted(self) -> None:
+        """End one that waits for demand, and whose next record retention has taken meanwhile.
+
+        One that has demand learns of it where it reads.
+        """
+        if self._demand != 0 or self._terminal is not None:
+            return
+        if (compacted := self._compacted()) is not None:
+            self.end(compacted)
+
     def wake(self) -> None:
         """Let a waiting ``receive`` look again."""
         if self._waiter is not None and not self._waiter.done():
@@ -219,7 +232,7 @@ class Subscription:
         return now - self._handed_at if self._held_bytes else 0.0
 
     def resume_cursor(self) -> Cursor:
-        """Return the cursor behind everything that was handed over, as far as is safe."""
+        """Return the cursor behind everything that was handed over, as far as is safe; also after the end."""
         return Cursor(self.acknowledgement.catalog_uuid, *self._safe_point()[1:])
 
     def statistics(self) -> SubscriptionStatistics:
@@ -276,14 +289,22 @@ class Subscription:
     async def _read_log(self) -> None:
         observer, intake = self._observer, self._intake
         view = observer.view
-        if intake.next.row < view.first_row:
-            safe = self._safe_point()
-            raise PositionCompacted(
-                Position(safe.version, safe.index), view.oldest, observer.newest
-            )
+        if (compacted := self._compacted()) is not None:
+            raise compacted
         scan = await observer.reading.scan(view, intake.next.row, self._publisher.predicate)
         if self._terminal is None:
             intake.accept(scan)
+
+    def _compacted(self) -> PositionCompacted | None:
+        """Return the error of one whose next record neither the ring nor the log has; None for any other."""
+        if self._waits_for is not None:
+            return self._observer.compacted(self._waits_for)
+        observer, row = self._observer, self._intake.next.row
+        if row >= observer.view.first_row or row >= self._publisher.ring.floor:
+            return None
+        safe = self._safe_point()
+        position = Position(safe.version, safe.index)
+        return PositionCompacted(position, observer.view.oldest, observer.newest)
 
     def _begin(self, beginning: Beginning) -> None:
         self._intake = Intake(
@@ -293,7 +314,13 @@ class Subscription:
         self._waits_for = None if beginning.published else beginning
 
     async def _resolve_start(self, start: Beginning) -> None:
-        """Turn a start that lay above the newest version into a mark, once it is published."""
+        """Turn a start that lay above the newest version into a mark, once it is published.
+
+        Raises:
+            PositionCompacted: It was published and trimmed meanwhile.
+        """
+        if (compacted := self._compacted()) is not None:
+            raise compacted
         self._waits_for = start = self._observer.renewed(start)
         self._start_row = start.before.rows
         if self._observer.view.published < start.wanted.version:
@@ -402,6 +429,8 @@ class Subscription:
         )
 
     def _safe_point(self) -> SafePoint:
+        if self._ended_at is not None:
+            return self._ended_at
         if self._waits_for is not None:
             return self._waits_for.before
         observer = self._observer
@@ -421,6 +450,7 @@ class Subscription:
             self._waiter = None
 
     def _finish(self, terminal: TailraceError) -> None:
+        self._ended_at = self._safe_point()  # while the queue still says what was not handed over
         self._terminal = terminal
         self._intake.queue.clear()
         self._observer.detach(self, self._publisher)

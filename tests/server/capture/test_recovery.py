@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.criteria import Content, FromTime, Operation, Since
-from tailrace.errors import CatalogUnknown, InternalError, LogError, ServerStopping, TransportError
+from tailrace.capture import Heartbeat
+from tailrace.criteria import After, Content, FromTime, Operation, Since
+from tailrace.errors import (
+    CatalogUnknown,
+    InternalError,
+    LogError,
+    PositionCompacted,
+    ServerStopping,
+    TransportError,
+)
 from tailrace.position import Position, TimestampMicros
 from tailrace_server.capture import engine as engine_module
 from tailrace_server.capture.cache import BatchCache, Kind
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tailrace.criteria import Start
     from tailrace_server.capture.subscription import Subscription
     from tailrace_server.wal.batch import Head
     from tailrace_server.wal.table import BatchRef
@@ -360,3 +369,53 @@ async def test_a_root_that_hangs_keeps_neither_subscribers_nor_the_memory_govern
             await subscribe_at_last(engine, "shop")
         finally:
             released.set()
+
+
+async def test_the_resume_cursor_of_one_that_has_ended_is_behind_what_was_handed_over(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """Not behind what waited in its queue."""
+    for number in range(4):
+        writer.write([upsert(number)])
+    async with Engine(log_root, quick()) as engine:
+        ended = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=3)
+        await receive(ended, 3)
+        before = ended.resume_cursor()
+        ended.end(ServerStopping("enough"))
+        assert ended.resume_cursor() == before
+        assert ended.statistics().position == before.position
+        again = await engine.subscribe("shop", start=After(ended.resume_cursor()), codec=JSON)
+        assert coordinates((await receive(again, 5))[0]) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["in the log", "by version", "by time"])
+async def test_contract_21_one_without_demand_ends_when_retention_takes_what_it_needs_next(
+    log_root: Path, writer: ModelWriter, kind: str
+) -> None:
+    """Whether it has begun, or waits for a start that is published and trimmed before it asks."""
+    for number in range(4):
+        writer.write([upsert(number)])
+    async with Engine(log_root, quick()) as engine:
+        (info,) = engine.catalogs()
+        starts: dict[str, Start] = {
+            "in the log": OLDEST,
+            "by version": Since(Position(6)),
+            "by time": FromTime(TimestampMicros(info.newest_timestamp + 1)),
+        }
+        paused = await engine.subscribe("shop", start=starts[kind], codec=JSON, demand=0)
+        kept = await engine.subscribe("shop", start=Since(Position(9)), codec=JSON, demand=0)
+        for number in range(4, 10):
+            writer.write([upsert(number)])
+        writer.writer.trim(before=8)
+        with pytest.raises(PositionCompacted) as raised:
+            await end_of(paused)
+        assert raised.value.oldest == Position(8, 0)
+        kept.request(2)
+        assert coordinates((await receive(kept, 2))[0]) == (9, 0, 0)
+
+
+async def end_of(subscription: Subscription) -> None:
+    """Receive heartbeats until the subscription ends."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            assert isinstance(await subscription.receive(), Heartbeat)
