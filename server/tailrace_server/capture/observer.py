@@ -201,7 +201,7 @@ class Observer:
         return tuple(self._publishers.values())
 
     async def _end_compacted(self) -> None:
-        """Tell those who wait for demand that what they need next is gone; else they would learn when they ask."""
+        """Tell those without demand that what they need next is gone; else they would learn when they ask."""
         for publisher in self.publishers():
             for subscription in tuple(publisher.subscriptions):
                 subscription.end_if_compacted()
