@@ -234,8 +234,12 @@ class CatalogWriter:
             LogFull: No room; call again with the same arguments once there is.
             LogError: A segment is missing or has another size.
         """
+        state = self.state
         while True:
-            state = self.refresh()
+            # Whether others have written since is told by the creation of the entry alone: names of entries
+            # stay taken for ever, so if ours is free then everything before it has been read.
+            self._log.check_folder()
+            self._check_fence()
             if (repeated := self._find_key(BatchKey(batch_id, k))) is not None:
                 return repeated
             self._check_files(segments, pending or ())
@@ -249,6 +253,7 @@ class CatalogWriter:
             )
             if self._create_entry(entry):
                 return _receipt(entry, already_committed=False)
+            self.refresh()
 
     def publish(self, *, state_versions: Mapping[str, int] | None = None) -> Publication | None:
         """Release everything committed so far; None when there is nothing new.
@@ -257,8 +262,11 @@ class CatalogWriter:
             WriterFenced: A newer writer holds the catalog.
             LogFull: No room; call again once there is.
         """
+        state = self.state
         while True:
-            state = self.refresh()
+            self._log.check_folder()
+            self._log.follow_entries()
+            self._check_fence()
             released = 0 if state.publication is None else state.publication.version
             if state.last_version == released:
                 return None
@@ -278,6 +286,8 @@ class CatalogWriter:
             if create(self.path, path, data, failpoint="publication"):
                 state.apply_publication(path, publication, crc)
                 break
+            self.refresh()
+        self._log.follow_checkpoints()
         try:
             write_checkpoint_if_due(self._log, self._clock.now())
         except LogFull as error:

@@ -12,6 +12,7 @@ from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Pub
 from tailrace_server.wal.mutation import Mutation, SchemaCollector, columns_of, with_changes
 from tailrace_server.wal.record import lead_text
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
+from tailrace_server.wal.small_segment import BYTES_MAX, ROWS_MAX, write_small_segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +48,20 @@ class _Buffer:
     transactions: int = 0
     schema_changes: list[tuple[int, Schema]] = field(default_factory=list)
 
-    def add(self, *values: object) -> None:
+    bytes: int = 0
+    """Of the images."""
+
+    def add(self, *values: Any) -> None:
         for column, value in zip(self.columns, values, strict=True):
             column.append(value)
+        self.bytes += sum(len(image) for image in values[-3:] if image is not None)
+
+    def write(self, path: Path) -> SegmentReceipt:
+        if len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX:
+            return write_small_segment(path, self.columns)
+        with SegmentWriter(path) as segment:
+            segment.write(self.table())
+            return segment.close()
 
     def table(self) -> pa.RecordBatch:
         arrays = [
@@ -205,9 +217,7 @@ class LogWriter:
         buffer = self._buffer
         self._attempts += 1
         path = self._writer.segment_path(batch_id, str(self._attempts))
-        with SegmentWriter(path) as segment:
-            segment.write(buffer.table())
-            self._attempt = _Attempt(batch_id, segment.close(), buffer.schema_changes)
+        self._attempt = _Attempt(batch_id, buffer.write(path), buffer.schema_changes)
         self._buffer = _Buffer()
         return self._finish_attempt()
 
