@@ -12,7 +12,7 @@ one copy.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -167,38 +167,31 @@ def encode(
     message_bytes: int,
 ) -> FrameBlock:
     """Encode a selection of a batch. Pure; called in reader threads."""
-    if selection.identity is None:
-        versions, indexes = head.versions, head.indexes
-        rows = None
-    else:
-        rows = selection.rows
-        versions, indexes = head.versions[rows], head.indexes[rows]
-
-    def taken(array: pa.Array) -> pa.Array:
-        if array.null_count == len(array) >= len(versions):  # whatever the rows, all are null
-            return array.slice(0, len(versions))
-        return array if rows is None else array.take(pa.array(rows))
-
-    roles = None
-    bodies = {name: taken(body) for name, body in bodies.items()}
-    if selection.names is not None:
-        roles = roles_of(head, selection, schema_of)
-        bodies = cut_bodies(bodies, selection.names)
+    rows = None if selection.identity is None else selection.rows
+    versions = head.versions if rows is None else head.versions[rows]
+    indexes = head.indexes if rows is None else head.indexes[rows]
     columns = CaptureColumns(
         catalog_uuid=catalog_uuid,
         versions=versions,
         indexes=indexes,
         timestamps=timestamps_of(versions),
-        areas=head.areas if rows is None else head.areas[rows],
-        operations=head.operations if rows is None else head.operations[rows],
-        type_codes=head.type_codes if rows is None else head.type_codes[rows],
+        areas=head.areas,
+        operations=head.operations,
+        type_codes=head.type_codes,
         entity_types=head.entity_types,
-        primary_keys=taken(head.primary_keys),
-        changed=taken(head.changed),
+        primary_keys=head.primary_keys,
+        changed=head.changed,
         bodies=bodies,
+        rows=rows,
         ordinals=selection.ordinals,
-        container_types=roles,
-        container_names=selection.names,
     )
+    if selection.names is not None:
+        columns = columns.gathered()
+        columns = replace(
+            columns,
+            bodies=cut_bodies(columns.bodies, selection.names),
+            container_types=roles_of(head, selection, schema_of),
+            container_names=selection.names,
+        )
     frames = codec.encode(columns)
     return FrameBlock(frames, versions, indexes, selection.ordinals, message_bytes)
