@@ -209,12 +209,12 @@ class History:
                 frames, stop = self._backwards(block, start, stop)
                 yield frames
             else:
-                data, end = block.take(start, stop - start)
-                if len(data) > self._message_bytes:
-                    end = block.fitting(start, end, self._message_bytes)
-                    data, _ = block.take(start, end - start)
-                yield Frames(data, end - start, block.coordinates(end - 1))
-                start = end
+                frames = block.take(start, stop - start)
+                if len(frames.data) > self._message_bytes:
+                    fitting = block.fitting(start, start + frames.count, self._message_bytes)
+                    frames = block.take(start, fitting - start)
+                yield frames
+                start += frames.count
 
     def _backwards(self, block: FrameBlock, start: int, stop: int) -> tuple[Frames, int]:
         parts: list[bytes] = []
