@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace_server.wal import documents
-from tailrace_server.wal.catalog_folder import read_catalog
+from tailrace_server.wal.catalog_folder import check_folders, read_catalog
 from tailrace_server.wal.documents import (
     CATALOG_FILE,
     CHECKPOINTS,
@@ -67,6 +67,7 @@ class CommitLog:
             LogCorrupted: One of its objects is damaged.
         """
         document = read_catalog(path)
+        check_folders(path)
         log = cls(path, document.uuid, document.name)
         log.check_folder()
         newest = log._newest_checkpoint()

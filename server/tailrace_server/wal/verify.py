@@ -28,6 +28,7 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import FIRST
 from tailrace_server.wal import documents
 from tailrace_server.wal.batch import BatchReader, Head
+from tailrace_server.wal.catalog_folder import check_folders
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import (
     CHECKPOINTS,
@@ -126,6 +127,7 @@ def _verify_objects(path: Path, result: Verification) -> LogState:
     document = documents.read(path, documents.CATALOG_FILE, documents.CatalogDocument)
     if document is None:
         return CommitLog.open(path).state  # raises what a folder that is no catalog deserves
+    check_folders(path)
     state = LogState(document[0].name, document[0].uuid)
     try:
         while True:
