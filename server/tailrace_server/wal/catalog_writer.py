@@ -15,7 +15,6 @@ Two fences keep a catalog right whatever writers are alive:
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import socket
@@ -29,7 +28,6 @@ from tailrace.errors import (
     CatalogUnknown,
     InvalidRequest,
     LogError,
-    LogFull,
     UnknownWriter,
     WriterFenced,
 )
@@ -37,7 +35,6 @@ from tailrace_server.clock import SystemClock
 from tailrace_server.failpoints import reach
 from tailrace_server.wal import documents
 from tailrace_server.wal.catalog_folder import SYSTEM_CATALOG, create_folder, list_catalogs
-from tailrace_server.wal.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.compaction import Compaction, compact
 from tailrace_server.wal.documents import (
@@ -79,7 +76,6 @@ if TYPE_CHECKING:
 
 Publication = PublicationDocument
 
-_log = logging.getLogger("tailrace.wal")
 _WRITER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 
 
@@ -288,11 +284,7 @@ class CatalogWriter:
                 break
             self.refresh()
         self._log.follow_checkpoints()
-        try:
-            write_checkpoint_if_due(self._log, self._clock.now())
-        except LogFull as error:
-            _log.warning("no checkpoint of catalog %s: %s", state.name, error)
-        self._maintenance.look(state)
+        self._maintenance.look(self._log)
         return publication
 
     def compact(self) -> Compaction | None:
@@ -304,7 +296,7 @@ class CatalogWriter:
         return trim(self.path, before, self._clock.now())
 
     def close(self) -> None:
-        """Wait for work in the background; nothing needs to be written."""
+        """Wait for upkeep that has begun; nothing needs to be written."""
         self._maintenance.close()
 
     def _open_epoch(self, run_id: str, *, take_over: bool) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.position import Position
-from tailrace_server.wal.checkpoint import drop_old_bodies, write_checkpoint
+from tailrace_server.wal.checkpoint import DELETE_GRACE_S, drop_old_bodies, write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import SEGMENTS
 from tailrace_server.wal.objects import TEMPORARY_FOLDER, os_errors
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.wal.state import LogState
-
-DELETE_GRACE_S: Final = 600.0
-"""Seconds for which a file stays that nothing names any more."""
 
 _TEMPORARY_MAX_AGE_S: Final = 3_600.0
 """Objects on their way take milliseconds; deleting one too early would cost its writer a retry."""
