@@ -1,4 +1,7 @@
-"""A writer for Python programs that have no Spark: transactions in, one segment per commit."""
+"""A writer for Python programs that have no Spark: transactions in, one segment per commit.
+
+A small segment is carried by the commit's entry, a larger one is a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,15 @@ import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
+from tailrace_server.wal.inline_segment import (
+    BYTES_MAX,
+    ROWS_MAX,
+    InlineSegment,
+    inline_segment,
+)
 from tailrace_server.wal.mutation import Mutation, SchemaCollector, columns_of, with_changes
 from tailrace_server.wal.record import lead_text
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
-from tailrace_server.wal.small_segment import BYTES_MAX, ROWS_MAX, write_small_segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +64,10 @@ class _Buffer:
             column.append(value)
         self.bytes += sum(len(image) for image in values[-3:] if image is not None)
 
-    def write(self, path: Path) -> SegmentReceipt:
+    def segment(self, path: Path) -> InlineSegment | SegmentReceipt:
+        """Return a segment for the entry to carry, or write one that is too large for that."""
         if len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX:
-            return write_small_segment(path, self.columns)
+            return inline_segment(self.columns)
         with SegmentWriter(path) as segment:
             segment.write(self.table())
             return segment.close()
@@ -75,7 +84,7 @@ class _Attempt:
     """A commit that has begun: a failed one is repeated as it was before anything else is committed."""
 
     batch_id: int
-    segment: SegmentReceipt
+    segment: InlineSegment | SegmentReceipt
     schema_changes: list[tuple[int, Schema]]
 
 
@@ -217,7 +226,7 @@ class LogWriter:
         buffer = self._buffer
         self._attempts += 1
         path = self._writer.segment_path(batch_id, str(self._attempts))
-        self._attempt = _Attempt(batch_id, buffer.write(path), buffer.schema_changes)
+        self._attempt = _Attempt(batch_id, buffer.segment(path), buffer.schema_changes)
         self._buffer = _Buffer()
         return self._finish_attempt()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.criteria import Operation
 from tailrace_server import failpoints
 from tailrace_server.failpoints import VARIABLE
+from tailrace_server.wal import log_writer
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.record import BODY_COLUMNS
@@ -19,6 +20,8 @@ from tailrace_server.wal.writer import LogWriter, Mutation
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
 
     from tailrace_server.wal.view import LogView
 
@@ -101,6 +104,11 @@ def batch_rows(reader: BatchReader, view: LogView, place: int) -> list[Row]:
 def transactions_in(rows: list[Row]) -> list[str]:
     """Return the keys of the first mutation of each version, which number the transactions of ``write``."""
     return [row[KEY] for row in rows if row[INDEX] == 1]
+
+
+def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have log writers write every segment as a file, as small ones are not."""
+    monkeypatch.setattr(log_writer, "ROWS_MAX", 0)
 
 
 @contextmanager
