@@ -235,6 +235,7 @@ class BatchReader:
             except OSError as error:
                 raise translated(error, f"cannot read {path}") from error
             if gone:
+                del file  # or the traceback would keep it open
                 raise SegmentMissing(path)
             self._files[path] = file
             while len(self._files) > _OPEN_FILES_MAX:
