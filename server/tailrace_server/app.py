@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import uvloop
 
-from tailrace_server import metrics
+from tailrace_server import collector, metrics
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.errors import CannotStart
@@ -97,6 +97,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         port = await _start(grpc, settings.grpc)
         if http is not None:
             tasks.create_task(http.serve(), name="http")
+        collector.settle()
         _log.info(
             "serving",
             grpc=str(Address(settings.grpc.host, port)),
