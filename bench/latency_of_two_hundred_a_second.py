@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 RATE = 200
-SECONDS = int(os.environ.get("S", "20"))
+SECONDS = 20
 WARM_UP = 200
 STREAMS = 10
 TRANSACTIONS = RATE * SECONDS
