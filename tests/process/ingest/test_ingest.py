@@ -15,9 +15,10 @@ from tailrace_server.pipeline.frames import DebeziumSink
 from tailrace_server.pipeline.grouping import Rules
 from tailrace_server.pipeline.stream import CHECKPOINT
 from tailrace_server.wal.commit_log import CommitLog
-from tests.process.ingest.reading import leads, published, records, wait_until
+from tests.process.ingest.reading import leads, published, records
 from tests.process.ingest.truth import check_against_truth
 from tests.server.pipeline.shapes import end, envelope, line, postgres
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
