@@ -28,7 +28,8 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeResponse,
 )
 from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureStub
-from tailrace_server.api.grpc import GrpcServer, requests
+from tailrace_server.api import requests
+from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
 from tests.conformance.reading import PATIENCE_S

@@ -16,10 +16,7 @@ import grpc.aio
 import structlog
 
 from tailrace.capture import Heartbeat
-from tailrace.criteria import FromTime
-from tailrace.cursor import Cursor
-from tailrace.errors import CatalogReplaced, InvalidRequest, SubscriberTooSlow, TailraceError
-from tailrace.position import END
+from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
 from tailrace.v1.change_capture_pb2 import (
@@ -28,8 +25,10 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeRequest,
     SubscribeSystemRequest,
 )
+from tailrace_server.api import requests
 from tailrace_server.api.errors import grpc_status
-from tailrace_server.api.grpc import requests, responses
+from tailrace_server.api.grpc import responses
+from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, ReaderGone, SendDeadlineExceeded
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.errors import as_tailrace_error
@@ -39,12 +38,11 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from tailrace_server.api.grpc.requests import Wish
-    from tailrace_server.api.grpc.send_guard import SendGuard
     from tailrace_server.api.grpc.settings import GrpcSettings
+    from tailrace_server.api.requests import Wish
+    from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.subscription import Subscription
-    from tailrace_server.wal.view import LogView
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -168,7 +166,7 @@ class ChangeCaptureService:
         return await self._answered(answer, context)
 
     def _parse(self, kind: type[_Message], data: bytes) -> _Message:
-        return requests.parse(kind, data, bytes_max=self._settings.request_bytes)
+        return parse(kind, data, bytes_max=self._settings.request_bytes)
 
     async def _subscribe(
         self, catalog: str | None, wish: Wish, *, demand: int | None
@@ -290,14 +288,14 @@ class ChangeCaptureService:
             max_message_bytes=bytes_max,
         )
         view = self._engine.observer(catalog).view
-        _refuse_foreign(request, view)
+        requests.refuse_foreign(bounds, request.before, view)
         await sender.send(
             responses.history_header(
                 history,
                 catalog=catalog,
                 catalog_uuid=view.uuid,
                 oldest=view.oldest,
-                truncated=_truncated(bounds.lower, view),
+                truncated=requests.truncated(bounds, view),
             )
         )
         captures, last = 0, None
@@ -308,10 +306,7 @@ class ChangeCaptureService:
             if frames.count == 1 and len(data) > bytes_max:
                 data = responses.without_bodies(data)
             await sender.send(data)
-        next_cursor = None
-        if history.has_next and last is not None:
-            version, index, _ = last
-            next_cursor = Cursor(view.uuid, version, index, 0 if request.reverse else END)
+        next_cursor = requests.next_cursor(history, last, view, reverse=request.reverse)
         await sender.send(responses.history_end(next_cursor=next_cursor, captures=captures))
 
     async def _guarded(self, serve: Callable[[], Awaitable[None]], context: Context) -> None:
@@ -345,20 +340,6 @@ async def _next_request(context: Context) -> bytes | None:
     except grpc.aio.BaseError:
         return None
     return data if isinstance(data, bytes) else None
-
-
-def _refuse_foreign(request: ReadChangesRequest, view: LogView) -> None:
-    if request.HasField("before"):
-        belongs_to = Cursor.parse(request.before).catalog_uuid
-        if belongs_to != view.uuid:
-            raise CatalogReplaced(view.name, belongs_to, view.uuid)
-
-
-def _truncated(lower: object, view: LogView) -> bool:
-    """Return whether a time bound lies below what is retained."""
-    if not isinstance(lower, FromTime) or view.oldest.version <= 1 or not view.published:
-        return False
-    return lower.timestamp < view.timestamp_of(view.oldest.version)
 
 
 async def _abort(error: TailraceError, context: Context) -> None:
