@@ -98,7 +98,7 @@ class RestWebSocket(_OverHttp):
     ) -> DrivenSubscription:
         url = f"ws://127.0.0.1:{self.face.address.port}/v1/catalogs/{catalog}/changes/live"
         socket = await self.stack.enter_async_context(
-            connect(url, subprotocols=[websockets.Subprotocol(SUBPROTOCOL)], max_size=None)
+            connect(url, subprotocols=[_SUBPROTOCOL], max_size=None, max_queue=None)
         )
         subscription = _SocketSubscription(socket)
         payload = {
@@ -271,3 +271,4 @@ async def listening(engine: Engine, **options: Any) -> AsyncIterator[HttpFace]:
 
 
 _STOP_S: Final = 1.0
+_SUBPROTOCOL: Final = websockets.Subprotocol(SUBPROTOCOL)
