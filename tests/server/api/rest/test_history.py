@@ -52,10 +52,10 @@ async def test_contract_46_all_formats_carry_the_same_captures(
     expected = writer.log.expected((COLUMNS,))
     assert [(each["version"], each["index"], each["ordinal"]) for each in page] == expected
     with pa.ipc.open_stream((await served.http.get(url, headers=ARROW)).content) as stream:
-        batches = [stream.read_next_batch_with_custom_metadata() for _ in range(2)]
+        batches = list(stream.iter_batches_with_custom_metadata())
         assert stream.schema.metadata[b"tailrace.anchor"] == b"6"
     assert batches[-1].custom_metadata[b"tailrace.count"] == str(len(page)).encode()
-    rows = batches[0].batch.to_pylist()
+    rows = [row for each in batches for row in each.batch.to_pylist()]
     for line, row in zip(lines, rows, strict=True):
         capture = json_captures.capture(line)
         assert (row["cursor"], row["primaryKey"]) == (str(capture.cursor), capture.primary_key)
@@ -128,22 +128,23 @@ async def test_contract_39_a_closed_range_is_not_sent_twice(
     assert len(tags) == 5
 
 
-async def test_contract_39_a_range_by_time_below_retention_says_that_it_is_truncated(
+async def test_contract_39_a_range_below_retention_is_refused_with_what_there_is(
     serve: Serve, writer: ModelWriter, log_root: Path
 ) -> None:
+    """By version and by time, never fewer captures without a word; what is kept says where it begins."""
     for transaction in SHOP:
         writer.write(transaction)
     trim(log_root / "shop", 4, 0)
     served = await serve()
-    answer = await served.http.get(f"{CHANGES}?fromTime=1")
-    page = answer.json()
-    assert page["truncated"] is True
-    assert answer.headers["tailrace-truncated"] == "true"
-    assert page["oldest"] == {"version": 4, "index": 0}
-    refused = await served.http.get(f"{CHANGES}?sinceVersion=1")
-    assert refused.status_code == 410
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert refused.json()["figures"]["oldest"] == "4:0"
+    for query in ("fromTime=1", "sinceVersion=1"):
+        refused = await served.http.get(f"{CHANGES}?{query}")
+        assert refused.status_code == 410
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert refused.json()["figures"]["oldest"] == "4:0"
+    answer = await served.http.get(f"{CHANGES}?sinceVersion=0")
+    assert answer.json()["oldest"] == {"version": 4, "index": 0}
+    assert answer.json()["truncated"] is False
+    assert answer.headers["tailrace-truncated"] == "false"
 
 
 async def test_contract_39_a_poll_from_closed_until_over_http_misses_nothing(
@@ -191,7 +192,7 @@ async def _published(served: Served, version: int) -> None:
         ("criteria=[", "INVALID_REQUEST", "JSON"),
         ("criteria=[]&entityType=a", "INVALID_REQUEST", "criteria"),
         ("maxMessageBytes=99999999999", "INVALID_REQUEST", "maxMessageBytes"),
-        ("&".join(["entityType=a"] * 10_001), "INVALID_REQUEST", "10000"),
+        ("&".join(["entityType=a"] * 1_001), "INVALID_REQUEST", "1000"),
         ("sinceVersion=" + "9" * 5000, "INVALID_REQUEST", "sinceVersion"),
     ],
     ids=lambda value: str(value)[:40],
