@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+import uvloop
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -23,7 +24,7 @@ from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.model import ModelLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from tailrace_server.api.settings import HttpSettings
@@ -130,6 +131,11 @@ async def closed(socket: ClientConnection) -> tuple[int, str]:
         except websockets.ConnectionClosed:
             assert socket.close_code is not None
             return socket.close_code, socket.close_reason or ""
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run on the server's own loop: guards depend on when a transport writes and pauses."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture

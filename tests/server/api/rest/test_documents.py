@@ -77,7 +77,7 @@ async def test_every_message_is_valid_by_its_schema(serve: Serve, writer: ModelW
     ]
     check({"type": "connection_init"}, asyncapi.message_schema("connection_init"))
     check({"type": "connection_ack"}, asyncapi.message_schema("connection_ack"))
-    heard = set()
+    heard: set[str] = set()
     async with served.socket() as socket:
         for message in said:
             if message.get("payload", {}).get("after") != "x":

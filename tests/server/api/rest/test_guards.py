@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Serve = Callable[..., Awaitable[Served]]
 
-LARGE = 32 << 20
+LARGE = 24 << 20
 """Bytes of captures: more than the buffers of both sockets hold."""
 
 
@@ -55,6 +55,7 @@ def anonymous_bytes() -> int:
     raise AssertionError("no RssAnon")
 
 
+@pytest.mark.slow
 async def test_contract_13_45_a_reader_that_stops_is_let_go_after_the_send_deadline(
     serve: Serve, writer: ModelWriter
 ) -> None:
@@ -70,13 +71,14 @@ async def test_contract_13_45_a_reader_that_stops_is_let_go_after_the_send_deadl
         await say(neighbour, subscribe(sinceVersion=0, body=["after"], request=2**62))
         count = 0
         while count < 2 * (LARGE >> 20):
-            message = await hear(neighbour)
-            count += len(message.get("payload", {}).get("captures", ()))
+            heard = await hear(neighbour)
+            count += len(heard.get("payload", {}).get("captures", ()))
         await until(lambda: served.guards.get("send_deadline") == 1)
         await until(lambda: served.engine.statistics().subscriptions == 1)
     stalled.close()
 
 
+@pytest.mark.slow
 async def test_contract_13_a_reader_that_comes_back_is_told_why(
     serve: Serve, writer: ModelWriter
 ) -> None:
@@ -98,6 +100,7 @@ async def test_contract_13_a_reader_that_comes_back_is_told_why(
     stalled.close()
 
 
+@pytest.mark.slow
 async def test_contract_13_an_event_stream_that_is_not_read_is_cut_after_the_send_deadline(
     serve: Serve, writer: ModelWriter
 ) -> None:
@@ -126,6 +129,7 @@ async def test_contract_13_a_reader_that_leaves_ends_its_stream(serve: Serve) ->
     await until(lambda: served.face.sockets.statistics().open == 0)
 
 
+@pytest.mark.slow
 async def test_contract_45_a_flood_of_pings_by_who_does_not_read_costs_the_connection(
     serve: Serve, writer: ModelWriter
 ) -> None:
@@ -156,6 +160,7 @@ async def test_contract_45_pings_are_answered_to_who_reads(serve: Serve) -> None
     assert served.guards == {}
 
 
+@pytest.mark.slow
 async def test_contract_45_a_flood_of_protocol_pings_makes_the_client_wait(serve: Serve) -> None:
     """Who does not read its pongs is not read from: its own send stands still, then the deadline ends it."""
     served = await serve(send_deadline_s=0.3)

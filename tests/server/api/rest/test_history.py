@@ -73,10 +73,10 @@ async def test_an_image_of_several_lines_is_one_line(serve: Serve, writer: Model
     assert json_captures.capture(line).after == b'{   "id": "1" }'
     url = f"{LIVE}?sinceVersion=0&body=after&entityType=note"
     async with served.http.stream("GET", url, headers={"accept": "text/event-stream"}) as events:
-        lines = events.aiter_lines()
-        while not (line := await anext(lines)).startswith('data: {"version"'):
+        texts = events.aiter_lines()
+        while not (text := await anext(texts)).startswith('data: {"version"'):
             pass
-    assert json_captures.capture(line.removeprefix("data: ").encode()).after == b'{   "id": "1" }'
+    assert json_captures.capture(text.removeprefix("data: ").encode()).after == b'{   "id": "1" }'
 
 
 async def test_a_page_without_a_limit_has_one(serve: Serve, writer: ModelWriter) -> None:
@@ -98,23 +98,25 @@ async def test_contract_39_a_closed_range_is_not_sent_twice(
     served = await serve()
     whole = (await served.http.get(CHANGES)).json()
     last = whole["captures"][-1]
-    for query in (
+    growing: tuple[dict[str, Any], ...] = (
         {},
         {"untilVersion": 6},
         {"toTime": whole["closedUntil"] + 1},
         {"sinceVersion": 9},
-    ):
+    )
+    for query in growing:
         answer = await served.http.get(CHANGES, params=query)
         assert "etag" not in answer.headers
         assert answer.headers["cache-control"] == "no-store"
     tags = set()
-    for query in (
+    closed: tuple[dict[str, Any], ...] = (
         {"untilVersion": 5},
         {"toTime": whole["closedUntil"]},
         {"before": last["cursor"]},
         {"anchor": 5},
         {"anchor": 5, "reverse": "true"},
-    ):
+    )
+    for query in closed:
         answer = await served.http.get(CHANGES, params=query)
         tag = answer.headers["etag"]
         tags.add(tag)

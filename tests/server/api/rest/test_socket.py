@@ -295,7 +295,7 @@ async def test_a_stop_tells_every_subscription_and_closes_with_1001(serve: Serve
         await say(socket, subscribe())
         assert (await hear(socket))["type"] == "subscribed"
         served.engine.stop_subscriptions()
-        await served.face.stop(PATIENCE_S)
+        await served.face.drain(PATIENCE_S)
         message = await hear(socket)
         assert message["payload"]["code"] == "SERVER_STOPPING"
         assert message["payload"]["figures"]["resume_cursor"].startswith("1.")
