@@ -232,6 +232,7 @@ async def test_a_probe_that_is_not_answered_costs_the_connection(serve: Serve) -
     raw = await served.raw()
     raw.writer.write(raw.frame(1, b'{"type":"connection_init"}'))
     assert await raw.close_code() == 1011
+    assert served.guards == {"ping_timeout": 1}
     await until(lambda: served.face.sockets.statistics().open == 0)
     raw.close()
 
