@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from tailrace_server.pipeline.columns import KnownColumns
     from tailrace_server.pipeline.driver import Decision, Distribute, Driver
     from tailrace_server.pipeline.settings import IngestSettings
     from tailrace_server.pipeline.sources.debezium import DebeziumOptions
@@ -239,7 +240,7 @@ class _Writing:
     """What the tasks that write need; pickled to each."""
 
     layout: _Layout
-    columns: Mapping[str, Sequence[str]]
+    columns: KnownColumns
     segment: Path
     pending: Path
 

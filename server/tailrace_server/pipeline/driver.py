@@ -48,6 +48,7 @@ from tailrace_server.pipeline.pending import (
 from tailrace_server.pipeline.progress import Counters
 from tailrace_server.pipeline.quarantine import write_quarantine
 from tailrace_server.pipeline.records import RecordBuilder
+from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentWriter
 
 if TYPE_CHECKING:
@@ -253,11 +254,14 @@ class Driver:
             batch_id, k, decision, written.pending
         )
         schemas = evolve(self._schema, written.sightings)
+        segments = insert_schema_records(
+            self.writer.path, written.segments, self._schema, schemas
+        )
         reach("pipeline.before_commit")
         receipt = self.writer.commit(
             batch_id=batch_id,
             k=k,
-            segments=written.segments,
+            segments=segments,
             pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
             source_positions=_positions(given.splits),
             schema_changes=schemas,
@@ -267,7 +271,7 @@ class Driver:
         if schemas:
             self._schema = schemas[-1][1]
         self._close(receipt, decision.plan)
-        self._count(given, decision.plan, written)
+        self._count(given, decision.plan, segments)
         if self._publish_due is None:
             self._publish_due = time.monotonic() + self._settings.publish_window_s
         self.publish()
@@ -368,7 +372,7 @@ class Driver:
                 assert receipt.first_version is not None
                 self._closed.add(transaction_id, receipt.first_version + place)
 
-    def _count(self, given: Input, plan: Plan, written: Written) -> None:
+    def _count(self, given: Input, plan: Plan, segments: Sequence[SegmentReceipt]) -> None:
         counters = self.counters
         counters.lines += sum(split.line or 0 for split in given.splits)
         counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
@@ -376,7 +380,7 @@ class Driver:
         counters.rows += sum(t.rows for t in given.tallies.values())
         counters.quarantined += len(given.quarantined)
         counters.versions += len(plan.released)
-        counters.records += sum(segment.rows for segment in written.segments)
+        counters.records += sum(segment.rows for segment in segments)
         counters.late += sum(released.late_of is not None for released in plan.released)
         newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]
         if newest:

@@ -9,8 +9,11 @@ import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
-from tailrace_server.wal.mutation import Mutation, SchemaCollector, columns_of, with_changes
+from tailrace_server.wal.column_types import TypeInference
+from tailrace_server.wal.mutation import Mutation, columns_of, with_changes
 from tailrace_server.wal.record import lead_text
+from tailrace_server.wal.schema_builder import SchemaBuilder
+from tailrace_server.wal.schema_records import record_rows, schema_records
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 
 if TYPE_CHECKING:
@@ -81,7 +84,10 @@ class LogWriter:
         self._attempt: _Attempt | None = None
         self._attempts = 0
         view = writer.log.view
-        self._schema = SchemaCollector(view.schema_of(writer.state.last_version))
+        self._schema = view.schema_of(writer.state.last_version)
+        """That of the transaction appended last."""
+        self._builder = SchemaBuilder(self._schema)
+        self._inference = TypeInference()
 
     @classmethod
     def open(
@@ -143,7 +149,8 @@ class LogWriter:
         """Buffer one transaction, which becomes one version; without mutations it is its lead alone.
 
         Args:
-            mutations: In source order; they get the indexes 1, 2, …
+            mutations: In source order; they get the indexes 1, 2, …, behind the records of what they change
+                about the schema.
             transaction_id: The source's name of it.
             source_timestamp: When the source committed it, µs.
             lead_extras: Further fields of the lead, as record.lead_text takes them.
@@ -151,13 +158,20 @@ class LogWriter:
         Raises:
             InvalidRequest: An image is not a JSON object; nothing of the transaction is buffered.
         """
-        counts: dict[str, int] = {}
         rows = []
-        for index, mutation in enumerate(mutations, 1):
-            counts[mutation.entity_type] = counts.get(mutation.entity_type, 0) + 1
+        for mutation in mutations:
             before, after = columns_of(mutation.before), columns_of(mutation.after)
-            changed, change = with_changes(mutation, before, after)
-            rows.append((index, mutation, changed, change, (*after, *before)))
+            rows.append((mutation, *with_changes(mutation, before, after)))
+        for mutation, changed, _ in rows:
+            self._see(mutation, changed or ())
+        schema = self._builder.schema()
+        changes = schema_records(self._schema, schema)
+        counts: dict[str, int] = {}
+        for each in (*changes, *mutations):
+            counts[each.entity_type] = counts.get(each.entity_type, 0) + 1
+        if changes:
+            lead_extras.setdefault("source_count", len(mutations))
+            lead_extras["schema_changes"] = len(changes)
         buffer = self._buffer
         version = buffer.transactions
         lead = lead_text(
@@ -168,10 +182,11 @@ class LogWriter:
         )
         lead_head = (version, 0, Area.INFRASTRUCTURE, Operation.TRANSACTION, None, None, None)
         buffer.add(*lead_head, None, None, lead)
-        for index, mutation, changed, change, names in rows:
+        for row in record_rows(version, changes):
+            buffer.add(*row)
+        for index, (mutation, changed, change) in enumerate(rows, 1 + len(changes)):
             if mutation.area is Area.DATA:
-                self._schema.see(mutation.entity_type, names)
-                changed = self._schema.in_order(mutation.entity_type, changed)
+                changed = self._builder.in_order(mutation.entity_type, changed)
             buffer.add(
                 version,
                 index,
@@ -184,8 +199,9 @@ class LogWriter:
                 mutation.before,
                 mutation.after,
             )
-        if self._schema.grown:
-            buffer.schema_changes.append((version, self._schema.schema()))
+        if changes:
+            buffer.schema_changes.append((version, schema))
+            self._schema = schema
         buffer.transactions += 1
 
     def commit(self) -> CommitReceipt | None:
@@ -226,6 +242,18 @@ class LogWriter:
     def close(self) -> None:
         """Let go; what is not committed is forgotten."""
         self._writer.close()
+
+    def _see(self, mutation: Mutation, changed: Sequence[str]) -> None:
+        """Take the columns that a mutation shows into the schema."""
+        if mutation.area is not Area.DATA:
+            return
+        self._builder.see(mutation.entity_type)
+        for image in (mutation.after, mutation.before):
+            if image is not None:
+                self._builder.see(
+                    mutation.entity_type, self._inference.unseen(mutation.entity_type, image)
+                )
+        self._builder.see(mutation.entity_type, [(name, None) for name in changed])
 
     def _finish_attempt(self) -> CommitReceipt | None:
         attempt = self._attempt
