@@ -140,7 +140,7 @@ async def test_contract_05_a_record_of_10_captures_passes_a_demand_of_4_at_a_tim
     second = await collect(subscription, 4)
     await subscription.request(4)
     third = await collect(subscription, 2)
-    assert coordinates([*first, *second, *third]) == [(1, 1, ordinal) for ordinal in range(10)]
+    assert coordinates([*first, *second, *third]) == [(1, 2, ordinal) for ordinal in range(10)]
 
 
 async def test_contract_06_nothing_above_the_published_version_is_visible(

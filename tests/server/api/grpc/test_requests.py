@@ -217,7 +217,7 @@ async def test_schemas_are_of_a_version_and_say_what_is_inferred(
     serve: Serve, writer: ModelWriter
 ) -> None:
     def upsert(**columns: object) -> ModelMutation:
-        return ModelMutation("product", "1", tailrace.Operation.UPSERT, None, columns)
+        return ModelMutation("box", "1", tailrace.Operation.UPSERT, None, columns)
 
     writer.write([upsert(id=1)])
     writer.write([upsert(id=1, name="chair")])
@@ -226,14 +226,14 @@ async def test_schemas_are_of_a_version_and_say_what_is_inferred(
         names = {
             version: [
                 column.name
-                for column in (await client.get_schema("shop", version)).entity_types["product"]
+                for column in (await client.get_schema("shop", version)).entity_types["box"]
             ]
             for version in (None, 1, 2, 99)
         }
         assert names == {None: ["id", "name"], 1: ["id"], 2: ["id", "name"], 99: ["id", "name"]}
         schema = await client.get_schema("shop")
-        assert schema.entity_types["product"][0].inferred
-        assert schema.entity_types["product"][0].role is tailrace.ContainerType.ATTRIBUTE
+        assert schema.entity_types["box"][0].inferred
+        assert schema.entity_types["box"][0].role is tailrace.ContainerType.ATTRIBUTE
         with pytest.raises(tailrace.CatalogUnknown):
             await client.get_schema("ship")
         with pytest.raises(tailrace.InvalidRequest, match="count from 1"):
