@@ -40,8 +40,8 @@ class Operation(IntEnum):
 class ContainerType(IntEnum):
     """The level that a capture speaks of: the catalog, a row, or a column by its declared role.
 
-    Every record of area SCHEMA speaks of the catalog; of area DATA a record speaks of a row, and its column-level
-    captures of a column each. So ``CATALOG`` with ``ENTITY`` is all changes of schema and data.
+    Every record of area SCHEMA speaks of the catalog; of area DATA a record speaks of a row, and its
+    column-level captures of a column each. So ``CATALOG`` with ``ENTITY`` is all changes of schema and data.
     """
 
     CATALOG = 1

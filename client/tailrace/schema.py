@@ -1,8 +1,8 @@
 """The columns of a catalog's entity types, as of one version.
 
-A column keeps its place in its entity type for ever: new ones are appended, a rename is done in place, and one that
-the source has dropped stays where it is, marked. So its ordinal never changes, and its ``id`` not even when the
-entity type is renamed.
+A column keeps its place in its entity type for ever: new ones are appended, a rename is done in place, and one
+that the source has dropped stays where it is, marked. So its ordinal never changes, and its ``id`` not even
+when the entity type is renamed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ async def test_contract_30_names_match_whole_and_as_written(
     writer.write([upsert(str(place), name) for place, name in enumerate(names)])
     driver = await serve()
     for place, name in enumerate(names):
-        subscription = await driver.subscribe((Criteria(area=Area.DATA, entity_type=(name,)),), start=OLDEST)
+        subscription = await driver.subscribe(
+            (Criteria(area=Area.DATA, entity_type=(name,)),), start=OLDEST
+        )
         (only,) = await collect(subscription, 1)
         assert (only.entity_type, only.primary_key) == (name, str(place))
 

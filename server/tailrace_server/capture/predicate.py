@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from tailrace_server.capture.classes import GroupedHead, RecordClass
     from tailrace_server.wal.batch import Head
 
-_LEVELS: Final[Mapping[int, ContainerType]] = {Area.SCHEMA: ContainerType.CATALOG, Area.DATA: ContainerType.ENTITY}
+_LEVELS: Final[Mapping[int, ContainerType]] = {
+    Area.SCHEMA: ContainerType.CATALOG,
+    Area.DATA: ContainerType.ENTITY,
+}
 """What the entity-level captures of an area speak of; a lead speaks of none."""
 _column_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

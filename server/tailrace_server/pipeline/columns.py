@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace_server.pipeline.sources.debezium_schema import announced
 from tailrace_server.wal.column_types import TypeInference, widened
-from tailrace_server.wal.schema_builder import SchemaBuilder
+from tailrace_server.wal.schema_builder import SchemaBuilder, SchemaConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from tailrace.schema import Schema
+    from tailrace_server.wal.schema_mapping import SchemaMapping
 
 FIXED: Final = "*"
 """Type of a known column that values do not widen."""
@@ -36,6 +38,8 @@ class Sighting(NamedTuple):
     """None for an entity type that showed no column yet."""
     sql_type: str | None = None
     """Inferred from the value; None where it tells none."""
+    columns: str | None = None
+    """What the source lists as the columns of the entity type (`sources.debezium_schema`)."""
 
 
 class ColumnInference:
@@ -45,6 +49,7 @@ class ColumnInference:
         """Take the columns that need no report, by entity type."""
         self._known = {entity_type: dict(columns) for entity_type, columns in known.items()}
         self._types = TypeInference()
+        self._announced: dict[str, str] = {}
         self.sightings: list[Sighting] = []
 
     def observe(
@@ -75,9 +80,19 @@ class ColumnInference:
                 known[name] = wider
             self.sightings.append(Sighting(version, entity_type, name, sql_type))
 
+    def announce(self, version: int, entity_type: str, columns: str) -> None:
+        """Report what the source lists as the columns of an entity type."""
+        if self._announced.get(entity_type) != columns:
+            self._announced[entity_type] = columns
+            self.sightings.append(Sighting(version, entity_type, None, None, columns))
 
-def known_columns(schema: Schema) -> KnownColumns:
-    """Return the columns of a schema in the form that tasks take; a dropped one is news when it is seen."""
+
+def known_columns(schema: Schema, unsettled: Collection[str] = ()) -> KnownColumns:
+    """Return the columns of a schema in the form that tasks take.
+
+    A dropped column is news when it is seen, and so is every column of a type in ``unsettled``, of which a
+    mapping says what the schema does not have yet.
+    """
     return {
         entity_type: {
             column.name: column.sql_type if column.inferred else FIXED
@@ -85,18 +100,35 @@ def known_columns(schema: Schema) -> KnownColumns:
             if not column.dropped
         }
         for entity_type, columns in schema.entity_types.items()
+        if entity_type not in unsettled
     }
 
 
-def evolve(schema: Schema, sightings: Iterable[Sighting]) -> list[tuple[int, Schema]]:
+class ColumnsRefused(SchemaConflict):
+    """A listing of columns that cannot be taken, by the text that rows carry of it."""
+
+    def __init__(self, conflict: SchemaConflict, columns: str) -> None:
+        """Keep the text beside what is wrong with it."""
+        super().__init__(conflict.entity_type, conflict.column, conflict.before, conflict.after)
+        self.columns = columns
+
+
+def evolve(
+    schema: Schema, sightings: Iterable[Sighting], mapping: SchemaMapping | None = None
+) -> list[tuple[int, Schema]]:
     """Return the schemas that sightings lead to, each with the first version that it holds for.
 
     Args:
         schema: The newest one of the catalog.
         sightings: Sorted by version; repeats are ignored.
+        mapping: What is declared.
+
+    Raises:
+        ColumnsRefused: The source lists columns that what is known of them cannot hold.
+        InvalidRequest: The mapping names a column that is not there, or a type that cannot be.
     """
     schemas: list[tuple[int, Schema]] = []
-    builder = SchemaBuilder(schema)
+    builder = SchemaBuilder(schema, mapping)
     newest, id = schema, schema.id
 
     def close(version: int) -> None:
@@ -108,11 +140,23 @@ def evolve(schema: Schema, sightings: Iterable[Sighting]) -> list[tuple[int, Sch
             schemas.append((version, replace(grown, id=id)))
 
     version = 0
+    shown: dict[str, set[str]] = {}
     for sighting in sightings:
         if sighting.version != version:
             close(version)
             version = sighting.version
-        name = sighting.name
-        builder.see(sighting.entity_type, () if name is None else ((name, sighting.sql_type),))
+        name, entity_type = sighting.name, sighting.entity_type
+        if sighting.columns is not None:
+            try:
+                builder.announce(entity_type, announced(sighting.columns))
+            except SchemaConflict as conflict:
+                raise ColumnsRefused(conflict, sighting.columns) from None
+        else:
+            builder.see(entity_type, () if name is None else ((name, sighting.sql_type),))
+        if name is not None:
+            shown.setdefault(entity_type, set()).add(name)
     close(version)
+    for entity_type, names in shown.items():
+        if len(names) > max(1, len(newest.key_columns(entity_type))):  # more than a removal shows
+            builder.check_declared(entity_type)
     return schemas

@@ -174,7 +174,8 @@ class Sink:
             take_over=options.take_over,
             publish_left=options.publish,
         ) as writer:
-            known = known_columns(writer.log.view.schema_of(writer.state.last_version))
+            schema = writer.log.view.schema_of(writer.state.last_version)
+            known = {name: tuple(columns) for name, columns in known_columns(schema).items()}
             return cls(
                 options,
                 writer.epoch,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
+from tailrace.errors import InvalidRequest
 from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
 from tailrace_server.wal.column_types import TypeInference
 from tailrace_server.wal.mutation import Mutation, columns_of, with_changes
@@ -17,14 +18,17 @@ from tailrace_server.wal.schema_records import record_rows, schema_records
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
+
+    import msgspec
 
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.clock import Clock
     from tailrace_server.wal.compaction import Compaction
+    from tailrace_server.wal.schema_mapping import SchemaMapping
     from tailrace_server.wal.state import LogState
 
 _COLUMNS = (
@@ -77,7 +81,7 @@ class LogWriter:
     commits and publishes what is left, unless an error leaves it.
     """
 
-    def __init__(self, writer: CatalogWriter) -> None:
+    def __init__(self, writer: CatalogWriter, mapping: SchemaMapping | None = None) -> None:
         """Use ``open``."""
         self._writer = writer
         self._buffer = _Buffer()
@@ -86,7 +90,8 @@ class LogWriter:
         view = writer.log.view
         self._schema = view.schema_of(writer.state.last_version)
         """That of the transaction appended last."""
-        self._builder = SchemaBuilder(self._schema)
+        self._mapping = mapping
+        self._builder = SchemaBuilder(self._schema, mapping)
         self._inference = TypeInference()
 
     @classmethod
@@ -98,10 +103,15 @@ class LogWriter:
         writer: str = "log-writer",
         take_over: bool = False,
         clock: Clock | None = None,
+        mapping: SchemaMapping | None = None,
     ) -> LogWriter:
-        """Open a catalog, created if there is none. Arguments and errors as ``CatalogWriter.open``."""
+        """Open a catalog, created if there is none; ``mapping`` declares columns (schema_mapping.py).
+
+        Other arguments and errors as ``CatalogWriter.open``.
+        """
         return cls(
-            CatalogWriter.open(root, catalog, writer=writer, take_over=take_over, clock=clock)
+            CatalogWriter.open(root, catalog, writer=writer, take_over=take_over, clock=clock),
+            mapping,
         )
 
     @classmethod
@@ -156,19 +166,27 @@ class LogWriter:
             lead_extras: Further fields of the lead, as record.lead_text takes them.
 
         Raises:
-            InvalidRequest: An image is not a JSON object; nothing of the transaction is buffered.
+            InvalidRequest: An image is not a JSON object, or holds a value that its declared type cannot; the
+                mapping declares what the columns cannot become. Nothing of the transaction is buffered.
         """
         rows = []
         for mutation in mutations:
             before, after = columns_of(mutation.before), columns_of(mutation.after)
+            self._check_types(mutation, after)
             rows.append((mutation, *with_changes(mutation, before, after)))
-        for mutation, changed, _ in rows:
-            self._see(mutation, changed or ())
+        try:
+            for mutation, changed, _ in rows:
+                self._see(mutation, changed or ())
+        except InvalidRequest:
+            self._builder = SchemaBuilder(self._schema, self._mapping)
+            self._inference.forget()
+            raise
         schema = self._builder.schema()
         changes = schema_records(self._schema, schema)
         counts: dict[str, int] = {}
-        for each in (*changes, *mutations):
-            counts[each.entity_type] = counts.get(each.entity_type, 0) + 1
+        names = [each.entity_type for each in changes] + [each.entity_type for each in mutations]
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
         if changes:
             lead_extras.setdefault("source_count", len(mutations))
             lead_extras["schema_changes"] = len(changes)
@@ -254,6 +272,12 @@ class LogWriter:
                     mutation.entity_type, self._inference.unseen(mutation.entity_type, image)
                 )
         self._builder.see(mutation.entity_type, [(name, None) for name in changed])
+
+    def _check_types(self, mutation: Mutation, after: Mapping[str, msgspec.Raw]) -> None:
+        if self._mapping is not None and mutation.area is Area.DATA:
+            fault = self._mapping.fault_of(mutation.entity_type, after)
+            if fault is not None:
+                raise InvalidRequest(f"{mutation.entity_type} {mutation.primary_key}: {fault}")
 
     def _finish_attempt(self) -> CommitReceipt | None:
         attempt = self._attempt

@@ -69,13 +69,13 @@ def schema_records(before: Schema, after: Schema) -> list[SchemaRecord]:
     """Return the records that lead from one schema to the next, in the order of the entity types."""
     if before is after:
         return []
-    names_before = {
-        columns[0].id: name for name, columns in before.entity_types.items() if columns
-    }
+    names_before = {columns[0].id: name for name, columns in before.entity_types.items() if columns}
     records = []
     for name, columns in after.entity_types.items():
         was = names_before.get(columns[0].id, name) if columns else name
         columns_before = before.entity_types.get(was)
+        if columns_before and columns_before[0].id != columns[0].id:
+            columns_before = None  # another one had the name, and has a new one now
         if (was, columns_before) != (name, columns):
             records.append(_record(was, columns_before, name, columns))
     return records
@@ -110,9 +110,9 @@ def _record(
 def _column_changes(before: Column | None, after: Column) -> Iterator[dict[str, Any]]:
     """Yield what has happened to a column.
 
-    ``column_added``; ``column_renamed`` with ``from``; ``column_dropped``; ``column_restored``, for one that comes
-    again after it was dropped; ``column_changed``, with ``from`` and ``to`` of each property that is another: a
-    wider type, a role that a mapping now declares.
+    ``column_added``; ``column_renamed`` with ``from``; ``column_dropped``; ``column_restored``, for one that
+    comes again after it was dropped; ``column_changed``, with ``from`` and ``to`` of each property that is
+    another: a wider type, a role that a mapping now declares.
     """
     if before is None:
         yield {"what": "column_added", "column": after.name}
@@ -120,7 +120,10 @@ def _column_changes(before: Column | None, after: Column) -> Iterator[dict[str, 
     if before.name != after.name:
         yield {"what": "column_renamed", "column": after.name, "from": before.name}
     if before.dropped != after.dropped:
-        yield {"what": "column_dropped" if after.dropped else "column_restored", "column": after.name}
+        yield {
+            "what": "column_dropped" if after.dropped else "column_restored",
+            "column": after.name,
+        }
     was, now = column_members(before), column_members(after)
     other = [name for name in now if name not in ("name", "dropped") and was.get(name) != now[name]]
     if other:
@@ -236,7 +239,9 @@ def _parts(
         pa.int32(),
     )
     indexes = batch.column("index")
-    moved = pa.compute.if_else(pa.compute.equal(indexes, 0), indexes, pa.compute.add(indexes, shift))
+    moved = pa.compute.if_else(
+        pa.compute.equal(indexes, 0), indexes, pa.compute.add(indexes, shift)
+    )
     place = batch.schema.get_field_index("index")
     moved_batch = batch.set_column(place, batch.schema.field(place), moved)
     start = 0

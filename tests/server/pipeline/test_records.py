@@ -119,5 +119,9 @@ def test_schemas_grow_with_the_transaction_that_brings_a_column() -> None:
     ]
     (first, one), (second, two) = evolve(start, seen)
     assert (first, one.id, known_columns(one)) == (1, 4, {"t": {"id": None, "b": None}, "u": {}})
-    assert (second, two.id, known_columns(two)) == (4, 5, {"t": {"id": None, "b": None, "c": None}, "u": {}})
+    assert (second, two.id, known_columns(two)) == (
+        4,
+        5,
+        {"t": {"id": None, "b": None, "c": None}, "u": {}},
+    )
     assert evolve(two, seen) == []
