@@ -88,7 +88,7 @@ class ModelLog:
 
 
 def _learn(columns: Columns, mutations: Sequence[ModelMutation]) -> list[str]:
-    """Take what mutations show into the columns; return the entity types that changed, as they come in order."""
+    """Take what mutations show into the columns; return the entity types that changed, in order."""
     before = {entity_type: dict(types) for entity_type, types in columns.items()}
     for mutation in mutations:
         types = columns.setdefault(mutation.entity_type, {})

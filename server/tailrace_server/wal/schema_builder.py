@@ -203,8 +203,8 @@ class SchemaBuilder:
             fits = joined((column.sql_type, column.encoding), wanted) == wanted
         if not fits:
             raise InvalidRequest(
-                f"{self._mapping.where(entity_type, column.name)}: {declared.sql_type} in encoding {encoding} cannot "
-                f"hold what the column is, {column.sql_type} in encoding {column.encoding} "
+                f"{self._mapping.where(entity_type, column.name)}: {declared.sql_type} in encoding {encoding} "
+                f"cannot hold what the column is, {column.sql_type} in encoding {column.encoding} "
                 f"({column.origin.value}); declare that or a wider type"
             )
         return replace(

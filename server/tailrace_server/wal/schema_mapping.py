@@ -15,7 +15,7 @@
     optional = true                         rows may be without it; else its absence is a mistake
     dropped = true                          the source has it no more
 
-A declaration holds from the first transaction that touches its entity type. Every error names the file and the key.
+A declaration holds from the first transaction that touches its entity type. Every error names file and key.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SCHEMA records: what a schema change looks like in the log, and how it gets into a segment.
 
-One record for each entity type that changes, at indexes right after the lead of the first transaction that needs it::
+One record for each entity type that changes, right after the lead of the first transaction that needs it::
 
     index 0   the lead; its counts hold the SCHEMA records, "schema_changes" says how many there are
           1   area SCHEMA, operation UPSERT, entity type "order", no key, the first change

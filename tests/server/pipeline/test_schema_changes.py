@@ -21,16 +21,13 @@ from tailrace_server.wal.schema_mapping import SchemaMapping
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import CatalogWriter
 from tests.process.ingest.reading import data, leads, records
-from tests.server.pipeline.shapes import envelope, line, postgres
+from tests.server.pipeline.shapes import INT, LONG, TEXT, Fields, envelope, line, listed, postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.process.ingest.reading import Record
 
-Fields = dict[str, Any]
-
-INT, LONG, TEXT = {"type": "int32"}, {"type": "int64"}, {"type": "string", "optional": True}
 MICROS = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
 MONEY = {
     "type": "bytes",
@@ -84,13 +81,9 @@ class Feed:
 
 def row(lsn: int, table: str = "product", fields: Fields | None = None, **after: Any) -> bytes:
     """Return a row of its own transaction, with the columns that the source lists if any."""
-    message = envelope("c", postgres(lsn, None, table), after={"id": lsn, **after})
-    del message["source"]["txId"]
-    if fields is None:
-        return line(message)
-    columns = [{"field": name, **field} for name, field in {"id": INT, **fields}.items()]
-    images = [{"field": name, "type": "struct", "fields": columns} for name in ("before", "after")]
-    return line({"schema": {"type": "struct", "fields": images}, "payload": message})
+    if fields is not None:
+        return listed(lsn, fields, table, **after)
+    return line(envelope("c", postgres(lsn, None, table), after={"id": lsn, **after}))
 
 
 def whats(feed: Feed) -> list[tuple[int, list[str]]]:

@@ -61,7 +61,10 @@ def remove(key: str) -> Mutation:
 
 
 def write(root: Path, catalog: str, transactions: int, *, per_commit: int = 1) -> None:
-    """Write and publish transactions of three records, numbered by their keys; the first also has a SCHEMA record."""
+    """Write and publish transactions of three records, numbered by their keys.
+
+    The first transaction of a catalog has a SCHEMA record besides.
+    """
     with LogWriter.open(root, catalog) as writer:
         first = writer.state.last_version
         for number in range(first + 1, first + transactions + 1):

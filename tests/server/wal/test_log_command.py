@@ -13,7 +13,7 @@ from tailrace_server.cli.application import run
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import seal
 from tailrace_server.wal.verify import verify
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.server.wal.logs import upsert, write
 
 if TYPE_CHECKING:
@@ -46,6 +46,22 @@ def test_inspect_shows_committed_and_published_apart(log_root: Path) -> None:
     assert found["summary"]["counts"] == {"order": 4, "user": 4}
     assert [entry["published"] for entry in found["entries"]] == [True, False]
     writer.close()
+
+
+def test_inspect_shows_the_schema_and_its_history(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([Mutation("order", "1", after=b'{"id":1}')])
+        writer.append([Mutation("order", "2", after=b'{"id":1.5,"text":"a"}')])
+    status, out, _ = tailrace_log("inspect", log_root / "shop", "--schema")
+    assert status == 0
+    for words in ("entity type added", "column added: text", "column changed: id, sql_type BIGINT"):
+        assert words in out
+    found = orjson.loads(tailrace_log("inspect", log_root / "shop", "--schema", "--json")[1])
+    assert [column["sql_type"] for column in found["schema"]["order"]] == ["DECIMAL", "VARCHAR"]
+    assert [(each["first_version"], each["schema_id"]) for each in found["schema_history"]] == [
+        (1, 1),
+        (2, 2),
+    ]
 
 
 def test_inspect_shows_one_record_in_full(log_root: Path) -> None:
