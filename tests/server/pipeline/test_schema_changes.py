@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -24,8 +25,6 @@ from tests.process.ingest.reading import data, leads, records
 from tests.server.pipeline.shapes import INT, LONG, TEXT, Fields, envelope, line, listed, postgres
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.process.ingest.reading import Record
 
 MICROS = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
@@ -410,6 +409,17 @@ def test_a_mapping_that_the_data_contradicts_is_refused_and_nothing_is_committed
 def test_a_mapping_that_says_nothing_sensible_is_refused_by_its_key(text: str, reason: str) -> None:
     with pytest.raises(InvalidRequest, match=reason):
         SchemaMapping.parse(text, "shop.toml")
+
+
+def test_the_pages_example_of_a_mapping_says_what_it_is_said_to() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "schemas.md").read_text()
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    product = SchemaMapping.parse(text).entity_types["product"]
+    assert (product.renamed_from, product.key) == ("item", ("id",))
+    assert list(product.columns) == ["price", "made", "note", "legacy"]
+    assert product.columns["price"].renamed_from == "cost"
+    assert product.columns["note"].optional
+    assert product.columns["legacy"].dropped
 
 
 def test_a_place_gives_file_and_line_back() -> None:
