@@ -278,6 +278,8 @@ def _column_table(types: dict[str, list[dict[str, Any]]]) -> Table:
 
 
 def _schema_table(history: list[inspect.SchemaChange]) -> Table:
+    from tailrace_server.cli.human import change_text
+
     table = _table("version", "schema", "entity type", "change", numbers=(0, 1))
     for each in history:
         for change in each.changes:
@@ -285,25 +287,9 @@ def _schema_table(history: list[inspect.SchemaChange]) -> Table:
                 f"{each.first_version:,}",
                 str(each.schema_id),
                 _shown(each.entity_type),
-                _shown(_change_text(change)),
+                _shown(change_text(change)),
             )
     return table
-
-
-def _change_text(change: dict[str, Any]) -> str:
-    """Return a change of a schema in words."""
-    words = str(change["what"]).replace("_", " ")
-    if "column" in change:
-        words += f": {change['column']}"
-    match change.get("from"), change.get("to"):
-        case str() as before, str() as after:
-            words += f", {before} → {after}"
-        case str() as before, None:
-            words += f", before {before}"
-        case dict() as before, dict() as after:
-            parts = (f"{name} {before[name]} → {after[name]}" for name in after)
-            words += f", {', '.join(parts)}"
-    return words
 
 
 def _print_verification(console: Console, result: Verification) -> None:
