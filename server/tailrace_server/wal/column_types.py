@@ -28,6 +28,7 @@ JSON: Final = "JSON"
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 """What Debezium writes for a large value that an update did not touch: it tells no type."""
 
+_UNAVAILABLE: Final = UNAVAILABLE.encode()
 _SHAPES_MAX: Final = 4_096
 """Shapes remembered of an entity type; documents with as many forget and begin anew."""
 _LONG_NUMBER: Final = re.compile(rb"\d{19}")
@@ -80,11 +81,13 @@ class TypeInference:
             columns = orjson.loads(image)
         except orjson.JSONDecodeError:
             columns = None  # what Raw lets pass, an escape that is no character say
-        if type(columns) is not dict or _LONG_NUMBER.search(image) or UNAVAILABLE.encode() in image:
+        if type(columns) is not dict or _UNAVAILABLE in image or _LONG_NUMBER.search(image):
             return (*_typed(image), *((name, None) for name in names))
         shape = (*columns, *map(type, columns.values()), *names)
-        shapes = self._shapes.setdefault(entity_type, set())
-        if shape in shapes:
+        shapes = self._shapes.get(entity_type)
+        if shapes is None:
+            shapes = self._shapes[entity_type] = set()
+        elif shape in shapes:
             return ()
         if len(shapes) >= _SHAPES_MAX:
             shapes.clear()
@@ -108,7 +111,7 @@ def type_of(value: bytes) -> str | None:
     if first in (b"{", b"["):
         return JSON
     if first == b'"':
-        return None if value == b'"%b"' % UNAVAILABLE.encode() else VARCHAR
+        return None if value == b'"%b"' % _UNAVAILABLE else VARCHAR
     if first in (b"t", b"f"):
         return BOOLEAN
     if first == b"n":

@@ -265,13 +265,13 @@ class LogWriter:
         """Take the columns that a mutation shows into the schema."""
         if mutation.area is not Area.DATA:
             return
-        self._builder.see(mutation.entity_type)
+        entity_type, builder = mutation.entity_type, self._builder
+        builder.see(entity_type)
         for image in (mutation.after, mutation.before):
-            if image is not None:
-                self._builder.see(
-                    mutation.entity_type, self._inference.unseen(mutation.entity_type, image)
-                )
-        self._builder.see(mutation.entity_type, [(name, None) for name in changed])
+            if image is not None and (found := self._inference.unseen(entity_type, image)):
+                builder.see(entity_type, found)
+        if changed:
+            builder.see(entity_type, [(name, None) for name in changed])
 
     def _check_types(self, mutation: Mutation, after: Mapping[str, msgspec.Raw]) -> None:
         if self._mapping is not None and mutation.area is Area.DATA:

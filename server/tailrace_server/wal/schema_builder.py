@@ -125,13 +125,20 @@ class SchemaBuilder:
             InvalidRequest: It does.
         """
         declared = self._mapping.entity_types.get(entity_type)
+        if declared is None:
+            return
         places = self._places.get(entity_type, {})
-        for name, column in declared.columns.items() if declared is not None else ():
+        there = f"it has {', '.join(places) or 'none'}"
+        for name in declared.key:
+            if name not in places:
+                raise InvalidRequest(
+                    f"{self._mapping.where(entity_type)}.key: {entity_type} has no column {name}, {there}"
+                )
+        for name, column in declared.columns.items():
             if name not in places and not column.optional and not column.dropped:
                 raise InvalidRequest(
-                    f"{self._mapping.where(entity_type, name)}: {entity_type} has no such column, it has "
-                    f"{', '.join(places) or 'none'}; correct the name, or say optional = true if rows may be "
-                    "without it"
+                    f"{self._mapping.where(entity_type, name)}: {entity_type} has no such column, {there}; "
+                    "correct the name, or say optional = true if rows may be without it"
                 )
 
     def in_order(self, entity_type: str, names: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -85,6 +85,12 @@ def row(lsn: int, table: str = "product", fields: Fields | None = None, **after:
     return line(envelope("c", postgres(lsn, None, table), after={"id": lsn, **after}))
 
 
+def keyed(lsn: int, **after: Any) -> bytes:
+    """Return a row that comes with its key."""
+    message = envelope("c", postgres(lsn), after={"id": lsn, **after})
+    return line({"key": {"id": lsn}, "value": message})
+
+
 def whats(feed: Feed) -> list[tuple[int, list[str]]]:
     return [(version, [c["what"] for c in found]) for version, _, _, found in feed.changes()]
 
@@ -322,6 +328,13 @@ def test_a_value_that_a_declared_type_cannot_hold_is_set_aside_or_stops(
     ]
 
 
+def test_a_declared_key_is_that_of_rows_that_come_without_one(log_root: Path) -> None:
+    feed = Feed(log_root, "[entity_types.product]\nkey = ['code', 'n']")
+    feed.batch(row(1, code="a", n=1))
+    assert [r.primary_key for r in data(feed.catalog)] == ['["a",1]']
+    assert feed.schema().key_columns("product") == ("code", "n")
+
+
 def test_a_renamed_column_keeps_its_place_and_its_identity(log_root: Path) -> None:
     Feed(log_root).batch(row(1, cost=1, n=1))
     feed = Feed(log_root, '[entity_types.product.columns.price]\nrenamed_from = "cost"')
@@ -368,6 +381,7 @@ def test_contract_31_a_renamed_entity_type_is_filed_under_its_old_name_once(log_
             "columns.prise = { role = 'PRICE' }",
             r"shop\.toml: entity_types\.product\.columns\.prise: .* has id, n; .*optional = true",
         ),
+        ("key = ['id', 'm']", r"entity_types\.product\.key: product has no column m, it has id, n"),
         (
             "columns.n = { type = 'UUID' }",
             r"columns\.n: UUID in encoding json cannot hold .* BIGINT .*declare that or a wider",
@@ -382,7 +396,7 @@ def test_a_mapping_that_the_data_contradicts_is_refused_and_nothing_is_committed
     before = CommitLog.open(feed.catalog).state.last_entry
     with pytest.raises(InvalidRequest, match=reason):
         # What cannot be is found before the value that it could not hold.
-        feed.batch(row(2, n=1) if "prise" in mapping else row(2, n="4f7d"))
+        feed.batch(keyed(2, n="4f7d" if "UUID" in mapping else 1))
     assert CommitLog.open(feed.catalog).state.last_entry == before
 
 

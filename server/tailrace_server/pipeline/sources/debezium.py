@@ -341,6 +341,9 @@ class DebeziumDecoder:
                 return tuple(columns), list(columns.values())
         given = self._options.keys
         names = given.get(entity_type) or given.get(entity_type.rpartition(".")[2], ())
+        if not names and self._options.mapping is not None:
+            declared = self._options.mapping.entity_types.get(entity_type)
+            names = () if declared is None else declared.key
         if not names and "id" in row:
             names = ("id",)
         if not names:
