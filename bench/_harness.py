@@ -46,6 +46,13 @@ class Server:
                     return int(line.split()[1]) * 1024
         raise AssertionError("no RssAnon in /proc/…/status")
 
+    def wait_for(self, event: bytes) -> None:
+        """Wait until its log says so."""
+        for line in self.process.stdout:
+            if event in line:
+                return
+        raise AssertionError(f"the server ended before it said {event!r}")
+
 
 @contextlib.contextmanager
 def server(command: Sequence[str], cpus: set[int] | None = None) -> Iterator[Server]:

@@ -37,12 +37,12 @@ def write_log(
     transactions_per_commit: int,
     first: int = 0,
     rare_every: int = 0,
-    publish_each: bool = False,
+    publish_every: int = 0,
     catalog: str = CATALOG,
 ) -> None:
-    """Append and publish; ``rare_every`` makes every n-th row a ``rare`` instead of a ``product``."""
+    """Append and publish, every n-th commit or (0) at the end; every n-th row is a ``rare``, or none."""
     with LogWriter.open(root, catalog) as writer:
-        waiting = 0
+        waiting = commits = 0
         for start in range(first, first + rows, rows_per_transaction):
             stop = min(first + rows, start + rows_per_transaction)
             writer.append(
@@ -55,7 +55,8 @@ def write_log(
             if waiting == transactions_per_commit:
                 writer.commit()
                 waiting = 0
-                if publish_each:
+                commits += 1
+                if publish_every and commits % publish_every == 0:
                     writer.publish()
         if waiting:
             writer.commit()

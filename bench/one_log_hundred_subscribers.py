@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from bench._harness import (
+    Server,
     bare_server,
     machine,
     median,
@@ -37,7 +38,7 @@ WARM_UP_CATALOG = "warmup"
 def catch_up(root: Path, streams: int, size: int) -> tuple[float, float]:
     """Return captures a second and server CPU µs a delivery, from the oldest position."""
     with server(tailrace_server(root)) as subject:
-        warm_up(subject.address, size)
+        warm_up(subject, size)
         before = subject.cpu_s()
         with subscribers(subject.address, streams, CAPTURES, capture_bytes=size) as process:
             report = result(process)
@@ -51,7 +52,7 @@ def live(streams: int, size: int) -> tuple[float, float]:
         write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
         write_warm_up(root)
         with server(tailrace_server(root)) as subject:
-            warm_up(subject.address, size)
+            warm_up(subject, size)
             options = {"capture_bytes": size, "start": "new", "catalog": CATALOG}
             with subscribers(subject.address, streams, CAPTURES, **options) as process:
                 before = subject.cpu_s()
@@ -77,11 +78,12 @@ def write_warm_up(root: Path) -> None:
     )
 
 
-def warm_up(address: str, size: int) -> None:
+def warm_up(subject: Server, size: int) -> None:
     """Let a server load what it loads once, on another catalog."""
     options = {"capture_bytes": size, "catalog": WARM_UP_CATALOG}
-    with subscribers(address, 2, WARM_UP, **options) as process:
+    with subscribers(subject.address, 2, WARM_UP, **options) as process:
         result(process)
+    subject.wait_for(b"compiled encoder")
 
 
 def bare(streams: int, size: int) -> tuple[float, float]:

@@ -33,7 +33,7 @@ def append(root: Path, captures: int) -> None:
         rows=captures,
         rows_per_transaction=100,
         transactions_per_commit=PER_COMMIT // 100,
-        publish_each=True,
+        publish_every=1,
     )
 
 
@@ -60,7 +60,7 @@ def growth() -> float:
         write_log(root, rows=100, rows_per_transaction=100, transactions_per_commit=1)
         options = {"capture_bytes": measure_capture_bytes(root), "start": "new", "stalled": 1}
         with (
-            server(tailrace_server(root, "--send-deadline", "600")) as subject,
+            server(tailrace_server(root, "--send-deadline-s", "10m")) as subject,
             subscribers(subject.address, STREAMS - 1, 1 << 40, **options),
             LogWriter.open(root, CATALOG) as writer,
         ):

@@ -5,7 +5,7 @@
     warm segments ──pread, CRC──▶ heads ──group──▶ predicate ──▶ runs
 
 One thread, one core, checksums on, files in the page cache; the same reading with an empty cache of heads every
-round. Beside it the same log in commits of ten rows, compacted, against large commits.
+round.
 """
 
 from __future__ import annotations

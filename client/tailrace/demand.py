@@ -8,6 +8,7 @@ as one.
 from __future__ import annotations
 
 import asyncio
+import operator
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InvalidRequest
@@ -37,7 +38,9 @@ class Demand:
 
         Raises:
             InvalidRequest: ``n`` is not positive.
+            TypeError: ``n`` is not a whole number; nothing was asked for.
         """
+        n = whole("request", n)
         if n <= 0:
             raise InvalidRequest(
                 f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
@@ -54,6 +57,18 @@ class Demand:
         """Let the connection that waits look again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def whole(name: str, n: object) -> int:
+    """Return a number of captures as an int.
+
+    Raises:
+        TypeError: It is not a whole number; ``name`` is what was called so.
+    """
+    try:
+        return operator.index(n)  # type: ignore[arg-type]  # it says so itself
+    except TypeError:
+        raise TypeError(f"{name}({n!r}): demand is a whole number of captures") from None
 
 
 class DemandRequests:

@@ -40,7 +40,7 @@ class HistoryHeader:
     oldest: Position
     """Oldest retained position."""
     truncated: bool
-    """Whether ``from_time`` lies below what is retained, so that the read begins at ``oldest`` instead."""
+    """Whether a bound by time reaches below what is retained, so that nothing before ``oldest`` is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from tailrace.capture import Heartbeat
+from tailrace.demand import whole
 from tailrace.errors import InternalError, InvalidRequest, SubscriptionClosed, TailraceError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Subscription:
         checkpoint: CheckpointStore | None,
     ) -> None:
         """Keep how to begin; nothing is sent before the context is entered."""
-        if demand < 0:
+        if whole("demand", demand) < 0:
             raise InvalidRequest(
                 f"demand {demand}: it cannot be negative; 0 leaves it to `request`"
             )
@@ -173,6 +174,7 @@ class Subscription:
 
         Raises:
             InvalidRequest: ``n`` is not positive; the subscription has ended with the same error (rule 3.9).
+            TypeError: ``n`` is not a whole number; the subscription goes on.
         """
         if self._link is None:
             raise SubscriptionClosed("the subscription has not been entered")

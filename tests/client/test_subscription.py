@@ -354,6 +354,8 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_sent() -> None:
             client.subscribe("shop", since=1, from_time=2)
         with pytest.raises(tailrace.InvalidRequest, match="cannot be negative"):
             client.subscribe("shop", demand=-1)
+        with pytest.raises(TypeError, match="whole number"):
+            client.subscribe("shop", demand=1.5)  # type: ignore[arg-type]
         with pytest.raises(tailrace.CursorInvalid):
             client.subscribe("shop", after="41:0")
         with pytest.raises(tailrace.InvalidRequest, match="count from 1"):
@@ -410,6 +412,9 @@ async def test_demand_by_hand_asks_for_nothing_by_itself() -> None:
         captures.request(1)
         captures.request(2)
         assert await take(captures, 3) == [1, 2, 3]
+        for nonsense in (1.5, "1", None):
+            with pytest.raises(TypeError, match="whole number of captures"):
+                captures.request(nonsense)  # type: ignore[arg-type]
         captures.request(1)
         assert await take(captures, 1) == [4]
         with pytest.raises(tailrace.InvalidRequest, match=r"3\.9"):

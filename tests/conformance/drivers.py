@@ -89,6 +89,7 @@ class Page:
     closed_until: int
     next_cursor: Cursor | None
     """None: nothing follows."""
+    truncated: bool
 
 
 class Driver:
@@ -173,7 +174,7 @@ class InProcess(Driver):
             last = captures[-1].cursor
             ordinal = 0 if request.reverse else tailrace.END
             next_cursor = tailrace.Cursor(uuid, last.version, last.index, ordinal)
-        return Page(captures, history.anchor, history.closed_until, next_cursor)
+        return Page(captures, history.anchor, history.closed_until, next_cursor, history.truncated)
 
 
 class _InProcessSubscription:
@@ -265,7 +266,7 @@ class OurClient(_OverGrpc):
             captures = [capture async for capture in history]
             header, end = history.header, history.end
         assert end.has_next == (end.next_cursor is not None)
-        return Page(captures, header.anchor, header.closed_until, end.next_cursor)
+        return Page(captures, header.anchor, header.closed_until, end.next_cursor, header.truncated)
 
 
 class _ClientSubscription:
@@ -363,7 +364,7 @@ class BareStub(_OverGrpc):
         captures = [c for each in messages for c in wire.captures(each.captures, uuid)]
         assert end.captures == len(captures)
         next_cursor = tailrace.Cursor.parse(end.next_cursor) if end.has_next else None
-        return Page(captures, header.anchor, header.closed_until, next_cursor)
+        return Page(captures, header.anchor, header.closed_until, next_cursor, header.truncated)
 
 
 class _StubSubscription:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
-from tailrace import END, Criteria, Cursor, InvalidRequest
-from tests.conformance.reading import coordinates, published
+from tailrace import END, CatalogReplaced, Criteria, Cursor, InvalidRequest, PositionCompacted
+from tailrace_server.wal.retention import trim
+from tests.conformance.reading import coordinates, published, until
 from tests.conformance.shop import COLUMNS, SHOP, upsert
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tailrace import Capture
     from tests.conformance.conftest import Serve
     from tests.support.inprocess import ModelWriter
@@ -100,6 +104,91 @@ async def test_contract_39_a_poll_from_closed_until_misses_nothing(
     timestamps = list(by_version(seen).values())
     assert timestamps == sorted(set(timestamps))
     assert closed_until == timestamps[-1] + 1
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_contract_39_a_range_below_retention_is_refused_or_says_that_it_is_truncated(
+    serve: Serve, writer: ModelWriter, log_root: Path, reverse: bool
+) -> None:
+    for number in range(6):
+        writer.write([upsert(str(number))])
+    driver = await serve()
+    at = by_version((await driver.read()).captures)
+    trim(log_root / "shop", 4, 0)
+    await until(lambda: driver.engine.observer("shop").view.oldest == (4, 0))
+    expected = writer.log.expected((), 4)
+    all_that_is_kept = expected[::-1] if reverse else expected
+    answered: tuple[tuple[dict[str, Any], bool], ...] = (
+        ({"from_time": 0}, True),
+        ({"from_time": at[2]}, True),
+        ({"from_time": at[3]}, True),
+        ({"from_time": at[3] + 1}, False),
+        ({"from_time": at[4]}, False),
+        ({}, False),
+        ({"since_version": 0}, False),
+        ({"from_time": at[2], "until_version": 6}, True),
+        ({"to_time": at[6] + 1}, False),
+    )
+    for bounds, truncated in answered:
+        page = await driver.read(reverse=reverse, **bounds)
+        assert coordinates(page.captures) == all_that_is_kept, bounds
+        assert page.truncated == truncated, bounds
+    for to_time in (at[2], at[4]):
+        page = await driver.read(reverse=reverse, to_time=to_time)
+        assert (page.captures, page.truncated) == ([], True)
+    uuid = writer.writer.uuid
+    refused: tuple[dict[str, Any], ...] = (
+        {"since_version": 3},
+        {"after": Cursor(uuid, 3, 0)},
+        {"before": Cursor(uuid, 3, 1, 0)},
+        {"before": Cursor(uuid, 4, 0, 0)},
+        {"before": Cursor(uuid, 2, 1), "from_time": at[2]},
+        {"until_version": 3},
+        {"until_version": 2, "since_version": 0},
+        {"anchor": 3},
+    )
+    for compacted in refused:
+        with pytest.raises(PositionCompacted) as raised:
+            await driver.read(reverse=reverse, **compacted)
+        assert raised.value.oldest == (4, 0), compacted
+        assert raised.value.wanted < raised.value.oldest, compacted
+    page = await driver.read(reverse=reverse, before=Cursor(uuid, 4, 1, 0))
+    assert coordinates(page.captures) == [(4, 0, 0)]
+    page = await driver.read(reverse=reverse, before=Cursor(uuid, 4, 0, 0), from_time=at[4])
+    assert page.captures == []
+    trim(log_root / "shop", 7, 0)
+    await until(lambda: driver.engine.observer("shop").view.oldest == (7, 0))
+    page = await driver.read(reverse=reverse, from_time=at[6])
+    assert (page.captures, page.truncated) == ([], True)
+    page = await driver.read(reverse=reverse, from_time=page.closed_until)
+    assert (page.captures, page.truncated) == ([], False)
+
+
+async def test_contract_39_reverse_pages_that_retention_overtakes_end_by_name(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    for number in range(6):
+        writer.write([upsert(str(number))])
+    driver = await serve()
+    page = await driver.read(reverse=True, limit=8)
+    assert page.next_cursor == Cursor(writer.writer.uuid, 3, 0, 0)
+    trim(log_root / "shop", 5, 0)
+    await until(lambda: driver.engine.observer("shop").view.oldest == (5, 0))
+    with pytest.raises(PositionCompacted):
+        await driver.read(reverse=True, limit=8, anchor=page.anchor, before=page.next_cursor)
+
+
+async def test_contract_25_39_a_foreign_cursor_is_refused_before_anything_else(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write(*SHOP)
+    trim(log_root / "shop", 4, 0)
+    driver = await serve()
+    foreign = Cursor(UUID(int=7), 1, 0, 0)
+    with pytest.raises(CatalogReplaced):
+        await driver.read(after=foreign)
+    with pytest.raises(CatalogReplaced):
+        await driver.read(before=foreign)
 
 
 @pytest.mark.parametrize(

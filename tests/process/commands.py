@@ -26,6 +26,20 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("TAILRACE_")}
 
 
+PERMISSIONS_BIND = (
+    "-c",
+    """
+import ctypes, os, sys
+if os.geteuid() == 0:  # whom no permission binds as long as he may have CAP_DAC_OVERRIDE and _READ_SEARCH
+    for capability in (1, 2):
+        if ctypes.CDLL(None).prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP, until the next exec
+            sys.exit("cannot give up the rights of root")
+os.execv(sys.executable, [sys.executable, "-m", "tailrace_server", *sys.argv[1:]])
+""",
+)
+"""How Python runs ``tailrace`` so that the permissions of files hold for it, whoever runs the tests."""
+
+
 class Command:
     """One run of ``tailrace``, under ``async with``; its stderr is read as it comes, its stdout when asked.
 
@@ -34,7 +48,10 @@ class Command:
 
     process: asyncio.subprocess.Process
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(
+        self, *arguments: object, python: tuple[str, ...] = ("-m", "tailrace_server")
+    ) -> None:
+        self._python = python
         self._arguments = [str(each) for each in arguments]
         self.notes: list[str] = []
         """Lines of stderr."""
@@ -43,7 +60,7 @@ class Command:
 
     async def __aenter__(self) -> Self:
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tailrace_server", *self._arguments),
+            *(sys.executable, *self._python, *self._arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -104,9 +121,11 @@ class Command:
             return await self.process.wait()
 
 
-async def outcome(*arguments: object) -> tuple[int, str, str]:
+async def outcome(
+    *arguments: object, python: tuple[str, ...] = ("-m", "tailrace_server")
+) -> tuple[int, str, str]:
     """Return exit status, stdout and stderr of a command that ends by itself."""
-    async with Command(*arguments) as command, asyncio.timeout(PATIENCE_S):
+    async with Command(*arguments, python=python) as command, asyncio.timeout(PATIENCE_S):
         text = (await command.rest()).decode()
         status = await command.process.wait()
     return status, text, "\n".join(command.notes)

@@ -14,7 +14,7 @@ from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading import CatalogReading
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.documents import CATALOG_FILE
 from tailrace_server.wal.tailer import Tailer
 
@@ -43,7 +43,7 @@ class ObservedCatalog:
         settings: EngineSettings,
         counters: Counters,
     ) -> None:
-        """Bind to a folder; nothing is read before ``run``."""
+        """Bind to a folder; nothing is read before ``run``, and all of it in ``threads``."""
         self._path = path
         self._threads = threads
         self._cache = cache
@@ -105,7 +105,8 @@ class ObservedCatalog:
 
     async def _observe(self) -> None:
         loop = asyncio.get_running_loop()
-        log = await loop.run_in_executor(self._threads, CommitLog.open, self._path)
+        path = self._path
+        log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
         view = log.view
 
         async def refresh() -> LogView | None:

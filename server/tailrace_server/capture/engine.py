@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
@@ -18,6 +18,7 @@ from tailrace.errors import (
     InvalidRequest,
     ServerStopping,
     TailraceError,
+    TransportError,
 )
 from tailrace_server.capture.cache import BatchCache
 from tailrace_server.capture.catalog import ObservedCatalog
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     from tailrace_server.capture.subscription import Subscription
 
 _DISCOVER_EVERY_S: Final = 0.5
+_GOVERN_EVERY_S: Final = 0.5
+_FOLDER_THREADS: Final = 16
+"""Openings and listings at once, apart from the reader threads: a storage that hangs keeps one of them, and
+leaves the others to the other catalogs."""
 _DEMAND_MAX: Final = 2**63 - 1
 _log = structlog.get_logger("tailrace.engine")
 
@@ -78,16 +83,26 @@ class Engine:
         self._running: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        """Open the catalogs that exist and begin to follow the root."""
+        """Open the catalogs that exist and begin to follow the root.
+
+        They are opened at once, each in its own time: one whose storage does not answer is not waited for
+        longer than ``opening_patience_s``, and joins the others when it does.
+        """
         threads = ThreadPoolExecutor(self.settings.reader_threads, "tailrace-reader")
-        self._threads = threads
-        self._stack.callback(partial(threads.shutdown, wait=True))
+        self._stack.push_async_callback(_shut_down, threads)
+        self._folder_threads = ThreadPoolExecutor(_FOLDER_THREADS, "tailrace-folder")
+        self._stack.push_async_callback(_shut_down, self._folder_threads)
         self._cache = BatchCache(self.settings.memory_bytes, self.settings.frames_bytes, threads)
         self._rings = RingBudget(self.settings.rings_bytes)
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
-        await self._discover()
+        try:
+            await self._open_what_is_there()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         self._start(self._follow_root(), "follow log root")
+        self._start(self._govern_memory(), "memory governor")
         return self
 
     async def __aexit__(
@@ -196,9 +211,8 @@ class Engine:
             CatalogUnknown, CatalogReplaced, PositionCompacted: As ``subscribe``.
             InvalidRequest: An anchor above what is published, or a limit below one.
         """
-        observer = await self._observer(catalog)
-        return History(
-            observer,
+        history = History(
+            await self._observer(catalog),
             Predicate(canonical(criteria)),
             bounds or HistoryBounds(),
             reverse=reverse,
@@ -207,6 +221,8 @@ class Engine:
             limit=limit,
             message_bytes=min(self.settings.message_bytes, max_message_bytes or _DEMAND_MAX),
         )
+        await history.begin()
+        return history
 
     async def schema(self, catalog: str, version: int | None = None) -> Schema:
         """Return the entity types and columns of a catalog at a version; None = the published one."""
@@ -286,11 +302,26 @@ class Engine:
             raise ServerStopping("the server is stopping; connect again shortly")
 
     async def _observer(self, name: str) -> Observer:
-        """Return a catalog's observer; a catalog that was created a moment ago is looked for."""
+        """Return a catalog's observer; a catalog that was created a moment ago is looked for.
+
+        Raises:
+            CatalogUnknown: No such catalog.
+            TransportError: Its storage does not answer.
+            TailraceError: Why its log cannot be read.
+        """
+        patience_s = self.settings.opening_patience_s
+        try:
+            async with asyncio.timeout(patience_s):
+                if name not in self._catalogs:
+                    await self._discover()
+                if name in self._catalogs:
+                    await self._catalogs[name].opened.wait()
+        except TimeoutError:
+            raise TransportError(
+                f"catalog {name!r} could not be opened within {patience_s:g} s: its storage does not answer; "
+                "try again"
+            ) from None
         catalog = self._catalogs.get(name)
-        if catalog is None or catalog.observer is None:
-            await self._discover()
-            catalog = self._catalogs.get(name)
         if catalog is None:
             raise CatalogUnknown(name, self._names())
         return catalog.require()
@@ -298,12 +329,36 @@ class Engine:
     def _names(self) -> list[str]:
         return [name for name in self._catalogs if name != SYSTEM_CATALOG]
 
-    async def _follow_root(self) -> None:
+    async def _open_what_is_there(self) -> None:
+        """Wait until the catalogs that exist have been opened, as long as patience lasts."""
+        try:
+            async with asyncio.timeout(self.settings.opening_patience_s):
+                await self._discover()
+                for catalog in tuple(self._catalogs.values()):
+                    await catalog.opened.wait()
+        except TimeoutError:
+            _log.warning(
+                "storage does not answer; going on without",
+                catalogs=[
+                    name for name, each in self._catalogs.items() if not each.opened.is_set()
+                ],
+                log_root=str(self._root),
+                waited_s=self.settings.opening_patience_s,
+            )
+
+    async def _govern_memory(self) -> None:
         loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_GOVERN_EVERY_S)
+            try:
+                self._governor.relieve(self._subscriptions(), loop.time())
+            except Exception:  # the server stays, and measures again
+                _log.exception("memory not governed")
+
+    async def _follow_root(self) -> None:
         while True:
             await asyncio.sleep(_DISCOVER_EVERY_S)
             try:
-                self._governor.relieve(self._subscriptions(), loop.time())
                 await self._discover()
             except TailraceError as error:
                 _log.warning("log root unreadable", error=str(error))
@@ -311,14 +366,14 @@ class Engine:
                 _log.exception("log root not followed")
 
     async def _discover(self) -> None:
-        """Open catalogs that have appeared; those that have gone end by themselves."""
+        """Begin to open catalogs that have appeared; those that have gone end by themselves."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, _catalog_names, self._root)
+        found = await loop.run_in_executor(self._folder_threads, _catalog_names, self._root)
         for name in found:
             if name not in self._catalogs:
                 catalog = ObservedCatalog(
                     self._root / name,
-                    self._threads,
+                    self._folder_threads,
                     self._cache,
                     self._rings,
                     self.settings,
@@ -326,7 +381,6 @@ class Engine:
                 )
                 self._catalogs[name] = catalog
                 self._start(self._observe(name, catalog), f"observe {name}")
-        await asyncio.gather(*(each.opened.wait() for each in list(self._catalogs.values())))
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = self._tasks.create_task(work, name=name)
@@ -344,6 +398,20 @@ class Engine:
         finally:
             catalog.opened.set()
             self._catalogs.pop(name, None)
+
+
+async def _shut_down(threads: ThreadPoolExecutor) -> None:
+    """Wait until threads have ended, off the loop: a second signal must get through while one of them hangs."""
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wait() -> None:
+        threads.shutdown(wait=True)
+        loop.call_soon_threadsafe(ended.set)
+
+    waiting = threading.Thread(target=wait, name="tailrace-shutdown", daemon=True)
+    waiting.start()
+    await ended.wait()
+    waiting.join()
 
 
 def _catalog_names(root: Path) -> tuple[str, ...]:

@@ -1,18 +1,17 @@
 """Frames of one run, encoded once and shared by everybody who is sent them.
 
 A block holds a run's frames end to end, already cut into messages of about ``message_bytes``: a
-subscriber that takes a whole message gets the block's own bytes object, so a hundred of them hold
-one copy.
+subscriber that takes a whole one gets the block's own object, so a hundred of them hold one copy.
 
-    frames   |0|1|2|3| … |319|320| … |
-    pieces   |<--- message 0 --->|<--- message 1 --->|
-    starts    0                  320
+    frames     |0|1|2|3| … |319|320| … |
+    messages   |<------ 0 ------>|<------ 1 ------>|
+    starts      0                 320
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -52,7 +51,16 @@ class Frames:
 class FrameBlock:
     """All frames of one selection of one batch, for one codec and content. Immutable."""
 
-    __slots__ = ("indexes", "nbytes", "offsets", "ordinals", "pieces", "starts", "versions")
+    __slots__ = (
+        "__weakref__",
+        "indexes",
+        "messages",
+        "nbytes",
+        "offsets",
+        "ordinals",
+        "starts",
+        "versions",
+    )
 
     def __init__(
         self,
@@ -70,8 +78,12 @@ class FrameBlock:
         offsets = all_offsets[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
         data = memoryview(frames.buffers()[2])
         self.starts = _cuts(offsets, message_bytes)
-        self.pieces = tuple(
-            bytes(data[offsets[start] : offsets[stop]])
+        self.messages = tuple(
+            Frames(
+                bytes(data[offsets[start] : offsets[stop]]),
+                stop - start,
+                self.coordinates(stop - 1),
+            )
             for start, stop in zip(self.starts, self.starts[1:], strict=False)
         )
         self.offsets = offsets - offsets[0]
@@ -81,19 +93,20 @@ class FrameBlock:
         """Return the number of frames."""
         return len(self.versions)
 
-    def take(self, start: int, count_max: int) -> tuple[bytes, int]:
-        """Return frames from ``start`` to the end of its message, at most ``count_max``, and their end.
+    def take(self, start: int, count_max: int) -> Frames:
+        """Return frames from ``start`` to the end of their message, at most ``count_max``.
 
         Messages that are taken whole are shared, not copied.
         """
-        piece = bisect_right(self.starts, start) - 1
-        first, last = self.starts[piece], self.starts[piece + 1]
-        stop = min(last, start + count_max)
-        data = self.pieces[piece]
-        if start == first and stop == last:
-            return data, stop
+        place = bisect_right(self.starts, start) - 1
+        first, message = self.starts[place], self.messages[place]
+        stop = min(self.starts[place + 1], start + count_max)
+        count = stop - start
+        if count == message.count:
+            return message
         base = self.offsets[first]
-        return data[self.offsets[start] - base : self.offsets[stop] - base], stop
+        data = message.data[self.offsets[start] - base : self.offsets[stop] - base]
+        return Frames(data, count, self.coordinates(stop - 1))
 
     def fitting(self, start: int, stop: int, bytes_max: int) -> int:
         """Return the end of the frames from ``start`` that come to at most ``bytes_max``; at least one."""
@@ -106,7 +119,7 @@ class FrameBlock:
 
     def frame(self, place: int) -> bytes:
         """Return one frame."""
-        return self.take(place, 1)[0]
+        return self.take(place, 1).data
 
     def coordinates(self, place: int) -> tuple[int, int, int]:
         """Return version, index and ordinal of a capture."""
@@ -124,10 +137,10 @@ class FrameBlock:
             return pa.array([self.frame(row) for row in rows.tolist()], pa.binary())
         parts = []
         borders = np.searchsorted(rows, self.starts)
-        for piece, data in enumerate(self.pieces):
+        for piece, message in enumerate(self.messages):
             start, stop = self.starts[piece], self.starts[piece + 1]
             offsets = (self.offsets[start : stop + 1] - self.offsets[start]).astype(np.int32)
-            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(message.data)]
             frames = pa.BinaryArray.from_buffers(pa.binary(), stop - start, buffers)
             parts.append(frames.take(pa.array(rows[borders[piece] : borders[piece + 1]] - start)))
         return pa.concat_arrays(parts)
@@ -167,38 +180,31 @@ def encode(
     message_bytes: int,
 ) -> FrameBlock:
     """Encode a selection of a batch. Pure; called in reader threads."""
-    if selection.identity is None:
-        versions, indexes = head.versions, head.indexes
-        rows = None
-    else:
-        rows = selection.rows
-        versions, indexes = head.versions[rows], head.indexes[rows]
-
-    def taken(array: pa.Array) -> pa.Array:
-        if array.null_count == len(array) >= len(versions):  # whatever the rows, all are null
-            return array.slice(0, len(versions))
-        return array if rows is None else array.take(pa.array(rows))
-
-    roles = None
-    bodies = {name: taken(body) for name, body in bodies.items()}
-    if selection.names is not None:
-        roles = roles_of(head, selection, schema_of)
-        bodies = cut_bodies(bodies, selection.names)
+    rows = None if selection.identity is None else selection.rows
+    versions = head.versions if rows is None else head.versions[rows]
+    indexes = head.indexes if rows is None else head.indexes[rows]
     columns = CaptureColumns(
         catalog_uuid=catalog_uuid,
         versions=versions,
         indexes=indexes,
         timestamps=timestamps_of(versions),
-        areas=head.areas if rows is None else head.areas[rows],
-        operations=head.operations if rows is None else head.operations[rows],
-        type_codes=head.type_codes if rows is None else head.type_codes[rows],
+        areas=head.areas,
+        operations=head.operations,
+        type_codes=head.type_codes,
         entity_types=head.entity_types,
-        primary_keys=taken(head.primary_keys),
-        changed=taken(head.changed),
+        primary_keys=head.primary_keys,
+        changed=head.changed,
         bodies=bodies,
+        rows=rows,
         ordinals=selection.ordinals,
-        container_types=roles,
-        container_names=selection.names,
     )
+    if selection.names is not None:
+        columns = columns.gathered()
+        columns = replace(
+            columns,
+            bodies=cut_bodies(columns.bodies, selection.names),
+            container_types=roles_of(head, selection, schema_of),
+            container_names=selection.names,
+        )
     frames = codec.encode(columns)
     return FrameBlock(frames, versions, indexes, selection.ordinals, message_bytes)

@@ -2,6 +2,9 @@
 
 Both directions visit the same records with the same numbers. A read is pinned to the version
 published when it began (its *anchor*); handing the anchor back pins later pages to the same range.
+
+What retention has taken is never left out in silence. A bound by time begins at the oldest instead and the
+read says that it is *truncated*; every other bound below the oldest is ``PositionCompacted``.
 """
 
 from __future__ import annotations
@@ -12,17 +15,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.criteria import Since
-from tailrace.errors import InvalidRequest
-from tailrace.position import Position
+from tailrace.criteria import FromTime, Since
+from tailrace.errors import InvalidRequest, PositionCompacted
+from tailrace.position import FIRST, Position
 from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.observer import is_trimmed
+from tailrace_server.capture.reading import past
 from tailrace_server.capture.run import Mark
 from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from uuid import UUID
 
     from tailrace.criteria import Content, Start
+    from tailrace.cursor import Cursor
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.frames import FrameBlock
     from tailrace_server.capture.observer import Observer
@@ -42,8 +49,8 @@ class HistoryBounds:
     """First position not wanted."""
     until_time: int | None = None
     """First commit timestamp not wanted, µs."""
-    before: tuple[Position, int] | None = None
-    """Reverse pages: only captures before this position and ordinal."""
+    before: Cursor | None = None
+    """Reverse pages: only captures strictly before it."""
     anchor: int | None = None
     """Version that an earlier page was pinned to."""
 
@@ -55,7 +62,7 @@ class _Range:
 
 
 class History:
-    """One read of history; iterate it once."""
+    """One read of history; ``begin`` it, then iterate it once."""
 
     def __init__(
         self,
@@ -81,6 +88,8 @@ class History:
         """Commit timestamp, µs: nothing below it can still appear."""
         self.has_next = False
         """After the last message: whether the limit cut the range short."""
+        self.truncated = False
+        """After ``begin``: whether a bound by time lies below what is retained."""
         self._observer = observer
         self._view = view
         self._predicate = predicate
@@ -91,10 +100,36 @@ class History:
         self._limit = limit
         self._message_bytes = message_bytes
 
+    @property
+    def catalog_uuid(self) -> UUID:
+        """The log that is read."""
+        return self._view.uuid
+
+    @property
+    def oldest(self) -> Position:
+        """The oldest position that is retained."""
+        return self._view.oldest
+
+    async def begin(self) -> None:
+        """Find the range, so that what cannot be answered is refused before the first message.
+
+        Raises:
+            CatalogReplaced: A cursor belongs to another log.
+            PositionCompacted: The range begins, or all of it lies, below what is retained.
+        """
+        if self._bounds.before is not None:
+            self._observer.refuse_foreign(self._bounds.before)
+        while True:
+            try:
+                self._rows = await self._rows_in(self._view)
+            except SegmentMissing as missing:
+                await self._see_newer(missing, self._view.first_row)
+            else:
+                return
+
     async def __aiter__(self) -> AsyncIterator[Frames]:
         """Yield messages in order of the direction; whole records, never split by the limit."""
-        rows = await self._rows()
-        left = self._limit
+        rows, left = self._rows, self._limit
         last_row = rows.high.row - (0 if rows.high.ordinal else 1)
         row = last_row if self._reverse else rows.low.row
         while rows.low.row <= row <= last_row:
@@ -174,12 +209,12 @@ class History:
                 frames, stop = self._backwards(block, start, stop)
                 yield frames
             else:
-                data, end = block.take(start, stop - start)
-                if len(data) > self._message_bytes:
-                    end = block.fitting(start, end, self._message_bytes)
-                    data, _ = block.take(start, end - start)
-                yield Frames(data, end - start, block.coordinates(end - 1))
-                start = end
+                frames = block.take(start, stop - start)
+                if len(frames.data) > self._message_bytes:
+                    fitting = block.fitting(start, start + frames.count, self._message_bytes)
+                    frames = block.take(start, fitting - start)
+                yield frames
+                start += frames.count
 
     def _backwards(self, block: FrameBlock, start: int, stop: int) -> tuple[Frames, int]:
         parts: list[bytes] = []
@@ -190,34 +225,59 @@ class History:
             size += len(parts[-1])
         return Frames(b"".join(parts), len(parts), block.coordinates(stop)), stop
 
-    async def _rows(self) -> _Range:
-        """Return the first mark of the range and the first behind it."""
-        while True:
-            try:
-                return await self._rows_in(self._view)
-            except SegmentMissing as missing:
-                await self._see_newer(missing, self._view.first_row)
-
     async def _rows_in(self, view: LogView) -> _Range:
+        """Return the first mark of the range and the first behind it."""
         bounds, reading = self._bounds, self._observer.reading
-        low = await self._low(view)
-        high_position = Position(self.anchor + 1, 0)
-        if bounds.until is not None:
-            high_position = min(high_position, bounds.until)
-        if bounds.until_time is not None:
-            high_position = min(high_position, Position(view.version_at(bounds.until_time), 0))
+        low, from_oldest = await self._low(view)
+        high_position = self._high(view)
+        if from_oldest:
+            self._refuse_compacted(view)
+            timed = bounds.until_time is not None and high_position <= view.oldest > FIRST
+            self.truncated = timed or isinstance(bounds.lower, FromTime)
         high = Mark(await reading.row_of(view, high_position))
         if bounds.before is not None:
-            position, ordinal = bounds.before
+            position, ordinal = bounds.before.position, bounds.before.ordinal
             row = await reading.row_of(view, position)
             exact = row < view.end_row and await reading.position_of(view, row) == position
             high = min(high, Mark(row, ordinal if exact else 0))
         return _Range(low, max(low, high))
 
-    async def _low(self, view: LogView) -> Mark:
+    async def _low(self, view: LogView) -> tuple[Mark, bool]:
+        """Return the first mark, and whether what is retained decided where it stands."""
         start = self._bounds.lower
-        if start is None:
-            start = Since(Position(0, 0))
-        if isinstance(start, Since) and start.position.version == 0:
-            return Mark(await self._observer.reading.row_of(view, view.oldest))
-        return (await self._observer.resolve(start)).mark
+        match start:
+            case None | Since(Position(version=0)):
+                from_oldest = True
+            case FromTime(timestamp):
+                from_oldest = is_trimmed(view, timestamp)
+            case _:
+                from_oldest = False
+        if from_oldest or start is None:
+            return Mark(await self._observer.reading.row_of(view, view.oldest)), True
+        return (await self._observer.resolve(start)).mark, False
+
+    def _high(self, view: LogView) -> Position:
+        """Return the first position that no upper bound but ``before`` lets in."""
+        bounds = self._bounds
+        high = Position(self.anchor + 1, 0)
+        if bounds.until is not None:
+            high = min(high, bounds.until)
+        if bounds.until_time is not None:
+            high = min(high, Position(view.version_at(bounds.until_time), 0))
+        return high
+
+    def _refuse_compacted(self, view: LogView) -> None:
+        """Refuse a range whose upper bound, a position, leaves nothing of what is retained.
+
+        Raises:
+            PositionCompacted: With the last record that the range could have held.
+        """
+        bounds = self._bounds
+        uppers = [] if bounds.until is None else [bounds.until]
+        if bounds.anchor is not None:
+            uppers.append(Position(bounds.anchor + 1, 0))
+        if bounds.before is not None:
+            record = bounds.before.position
+            uppers.append(past(record) if bounds.before.ordinal else record)
+        if view.oldest > FIRST and uppers and min(uppers) <= view.oldest:
+            raise PositionCompacted(min(uppers).preceding(), view.oldest, self._observer.newest)

@@ -23,6 +23,9 @@ from tailrace.position import END, Position
 from tailrace_server.capture.run import Mark, Run
 
 if TYPE_CHECKING:
+    from weakref import ref
+
+    from tailrace_server.capture.frames import FrameBlock
     from tailrace_server.capture.reading import Scan
     from tailrace_server.capture.ring import Ring
 
@@ -76,6 +79,8 @@ class Slice:
     run: Run
     start: int
     stop: int
+    block: ref[FrameBlock] | None = None
+    """The run's frames, where they were used last; the cache may have dropped them."""
 
 
 class Intake:

@@ -76,6 +76,12 @@ class EngineSettings:
         "threads",
         "file reads and encoding leave the event loop; two hide one disk read behind another",
     )
+    opening_patience_s: float = setting(
+        5.0,
+        "seconds",
+        "how long start-up, and a subscribe, wait for a catalog whose storage does not answer; a log of "
+        "10,000 commits opens in half a second",
+    )
     reopen_interval_s: float = setting(
         2.0, "seconds", "how soon a catalog whose log could not be read is tried again"
     )

@@ -16,6 +16,7 @@ reading costs its bound, and nobody waits for it.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -93,6 +94,7 @@ class Subscription:
         "_delivered_bytes",
         "_delivery",
         "_demand",
+        "_ended_at",
         "_handed_at",
         "_heartbeat_at",
         "_held_bytes",
@@ -127,6 +129,8 @@ class Subscription:
         self._begin(beginning)
         self._demand = delivery.demand
         self._terminal: TailraceError | None = None
+        self._ended_at: SafePoint | None = None
+        """How far it had come when it ended; None while it has not."""
         self._waiter: asyncio.Future[None] | None = None
         self._heartbeat_at = asyncio.get_running_loop().time() + delivery.heartbeat_interval_s
         self._delivered = 0
@@ -199,6 +203,16 @@ class Subscription:
         cursor = str(self.resume_cursor())
         self.end(ServerStopping(f"the server is stopping; resume after {cursor}", cursor))
 
+    def end_if_compacted(self) -> None:
+        """End one that waits for demand, and whose next record retention has taken meanwhile.
+
+        One that has demand learns of it where it reads.
+        """
+        if self._demand != 0 or self._terminal is not None:
+            return
+        if (compacted := self._compacted()) is not None:
+            self.end(compacted)
+
     def wake(self) -> None:
         """Let a waiting ``receive`` look again."""
         if self._waiter is not None and not self._waiter.done():
@@ -219,7 +233,7 @@ class Subscription:
         return now - self._handed_at if self._held_bytes else 0.0
 
     def resume_cursor(self) -> Cursor:
-        """Return the cursor behind everything that was handed over, as far as is safe."""
+        """Return the cursor behind everything that was handed over, as far as is safe; also after the end."""
         return Cursor(self.acknowledgement.catalog_uuid, *self._safe_point()[1:])
 
     def statistics(self) -> SubscriptionStatistics:
@@ -276,14 +290,22 @@ class Subscription:
     async def _read_log(self) -> None:
         observer, intake = self._observer, self._intake
         view = observer.view
-        if intake.next.row < view.first_row:
-            safe = self._safe_point()
-            raise PositionCompacted(
-                Position(safe.version, safe.index), view.oldest, observer.newest
-            )
+        if (compacted := self._compacted()) is not None:
+            raise compacted
         scan = await observer.reading.scan(view, intake.next.row, self._publisher.predicate)
         if self._terminal is None:
             intake.accept(scan)
+
+    def _compacted(self) -> PositionCompacted | None:
+        """Return the error of one whose next record neither the ring nor the log has; None for any other."""
+        if self._waits_for is not None:
+            return self._observer.compacted(self._waits_for)
+        observer, row = self._observer, self._intake.next.row
+        if row >= observer.view.first_row or row >= self._publisher.ring.floor:
+            return None
+        safe = self._safe_point()
+        position = Position(safe.version, safe.index)
+        return PositionCompacted(position, observer.view.oldest, observer.newest)
 
     def _begin(self, beginning: Beginning) -> None:
         self._intake = Intake(
@@ -293,7 +315,13 @@ class Subscription:
         self._waits_for = None if beginning.published else beginning
 
     async def _resolve_start(self, start: Beginning) -> None:
-        """Turn a start that lay above the newest version into a mark, once it is published."""
+        """Turn a start that lay above the newest version into a mark, once it is published.
+
+        Raises:
+            PositionCompacted: It was published and trimmed meanwhile.
+        """
+        if (compacted := self._compacted()) is not None:
+            raise compacted
         self._waits_for = start = self._observer.renewed(start)
         self._start_row = start.before.rows
         if self._observer.view.published < start.wanted.version:
@@ -312,30 +340,41 @@ class Subscription:
         nothing.
         """
         first = self._intake.queue[0]
-        block = await self._block(first)
+        block = _held(first)
+        if block is None:
+            block = await self._block(first)
         if self._has_ended():
             return None
         delivery = self._delivery
-        data, stop = block.take(first.start, self._room(first, 0))
-        if len(data) > delivery.max_message_bytes:
-            stop = block.fitting(first.start, stop, delivery.max_message_bytes)
-            data, _ = block.take(first.start, stop - first.start)
-        if len(data) > delivery.max_message_bytes:
-            data = await self._header_only(first, len(data))
+        frames = block.take(first.start, self._room(first, 0))
+        if len(frames.data) > delivery.max_message_bytes:
+            stop = block.fitting(
+                first.start, first.start + frames.count, delivery.max_message_bytes
+            )
+            frames = block.take(first.start, stop - first.start)
+        if len(frames.data) > delivery.max_message_bytes:
+            frames = await self._header_only(first, frames)
             if self._has_ended():
                 return None
-        parts, size, count = [data], len(data), stop - first.start
-        last = self._consume(first, block, stop)
+        self._intake.deliver(frames.count, frames.last)
+        if first.start == first.stop and self._intake.queue:
+            frames = self._joined(frames)
+        return self._hand_over(frames)
+
+    def _joined(self, frames: Frames) -> Frames:
+        """Return a message with what fits of the slices behind it, and is ready."""
+        parts, size, count, last = [frames.data], len(frames.data), frames.count, frames.last
         while (ready := self._next_ready(size, count)) is not None:
             slice, block = ready
-            data, stop = block.take(slice.start, self._room(slice, count))
-            if size + len(data) > delivery.message_bytes:
+            more = block.take(slice.start, self._room(slice, count))
+            size += len(more.data)
+            if size > self._delivery.message_bytes:
                 break
-            parts.append(data)
-            size += len(data)
-            count += stop - slice.start
-            last = self._consume(slice, block, stop)
-        return self._hand_over(b"".join(parts) if len(parts) > 1 else parts[0], count, last)
+            parts.append(more.data)
+            count += more.count
+            last = more.last
+            self._intake.deliver(more.count, last)
+        return frames if len(parts) == 1 else Frames(b"".join(parts), count, last)
 
     def _has_ended(self) -> bool:
         return self._terminal is not None
@@ -343,11 +382,6 @@ class Subscription:
     def _room(self, slice: Slice, count: int) -> int:
         room = slice.stop - slice.start
         return room if self._demand is None else min(room, self._demand - count)
-
-    def _consume(self, slice: Slice, block: FrameBlock, stop: int) -> tuple[int, int, int]:
-        last = block.coordinates(stop - 1)
-        self._intake.deliver(stop - slice.start, last)
-        return last
 
     def _next_ready(self, size: int, count: int) -> tuple[Slice, FrameBlock] | None:
         """Return the next slice and its frames, if the message has room and nothing must be read."""
@@ -359,23 +393,28 @@ class Subscription:
         if block is None:
             observer.reading.prefetch_frames(run, observer.view, delivery.codec, delivery.content)
             return None
+        queue[0].block = weakref.ref(block)
         return queue[0], block
 
     async def _block(self, slice: Slice, content: Content | None = None) -> FrameBlock:
         delivery = self._delivery
         content = delivery.content if content is None else content
         reading = self._observer.reading
-        ready = reading.ready_frames(slice.run, delivery.codec, content)
-        if ready is not None:
-            return ready
-        return await reading.frames(slice.run, self._observer.view, delivery.codec, content)
+        block = reading.ready_frames(slice.run, delivery.codec, content)
+        if block is None:
+            block = await reading.frames(slice.run, self._observer.view, delivery.codec, content)
+        if content is delivery.content:
+            slice.block = weakref.ref(block)
+        return block
 
-    async def _header_only(self, slice: Slice, frame_bytes: int) -> bytes:
+    async def _header_only(self, slice: Slice, frames: Frames) -> Frames:
         """Return a capture that is too large for this subscription as its header."""
         header = (await self._block(slice, Content.HEADER)).frame(slice.start)
-        return self._delivery.codec.with_omitted(header, frame_bytes - len(header))
+        header = self._delivery.codec.with_omitted(header, len(frames.data) - len(header))
+        return Frames(header, 1, frames.last)
 
-    def _hand_over(self, data: bytes, count: int, last: tuple[int, int, int]) -> Frames:
+    def _hand_over(self, frames: Frames) -> Frames:
+        data, count = frames.data, frames.count
         if self._demand is not None:
             self._demand -= count
         self._delivered += count
@@ -386,7 +425,7 @@ class Subscription:
         self._counters.bytes_delivered += len(data)
         if not self._intake.queue and self._intake.next.row >= self._observer.routed:
             self._publisher.caught_up(self)
-        return Frames(data, count, last)
+        return frames
 
     def _heartbeat(self, now: float) -> Heartbeat:
         interval = self._delivery.heartbeat_interval_s
@@ -402,6 +441,8 @@ class Subscription:
         )
 
     def _safe_point(self) -> SafePoint:
+        if self._ended_at is not None:
+            return self._ended_at
         if self._waits_for is not None:
             return self._waits_for.before
         observer = self._observer
@@ -421,6 +462,7 @@ class Subscription:
             self._waiter = None
 
     def _finish(self, terminal: TailraceError) -> None:
+        self._ended_at = self._safe_point()  # while the queue still says what was not handed over
         self._terminal = terminal
         self._intake.queue.clear()
         self._observer.detach(self, self._publisher)
@@ -435,3 +477,8 @@ def _again(error: TailraceError) -> TailraceError:
     again = copy(error)
     again.__cause__ = error.__cause__
     return again
+
+
+def _held(slice: Slice) -> FrameBlock | None:
+    """Return a slice's frames where an earlier message of it left them, and the cache still has them."""
+    return None if slice.block is None else slice.block()

@@ -35,7 +35,8 @@ def list_(
     """List the catalogs, with what each has committed and published."""
     if log is not None:
         catalogs, unreadable = _catalogs_in(log)
-        _show(catalogs, as_json=as_json)
+        if catalogs or not unreadable:
+            _show(catalogs, as_json=as_json)
         for name, error in unreadable.items():
             complain(f"catalog {name!r}: {describe(error)}")
         return max(map(status_of, unreadable.values()), default=DONE)
@@ -80,15 +81,14 @@ async def _list(server: str, *, as_json: bool) -> int:
 def _catalogs_in(root: Path) -> tuple[list[Catalog], dict[str, LogError]]:
     """Return the catalogs below a log root, as its files say, and why others cannot be read."""
     from tailrace_server.log_root import check_log_root
-    from tailrace_server.wal.catalog import list_catalogs
-    from tailrace_server.wal.commit_log import CommitLog
+    from tailrace_server.wal.catalog import list_catalogs, open_catalog
 
     check_log_root(root)
     catalogs: list[Catalog] = []
     unreadable: dict[str, LogError] = {}
     for name in list_catalogs(root):
         try:
-            view = CommitLog.open(root / name).view
+            view = open_catalog(root, name).view
         except LogError as error:
             unreadable[name] = error
             continue

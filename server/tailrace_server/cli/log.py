@@ -85,7 +85,8 @@ def verify(path: Folder, as_json: options.AsJson = False) -> int:
     from tailrace_server.wal.verify import verify as verify_log
 
     _check_catalog(path)
-    with Progress(console=_console(stderr=True), transient=True, disable=as_json) as bar:
+    unseen = as_json or not sys.stderr.isatty()
+    with Progress(console=_console(stderr=True), transient=True, disable=unseen) as bar:
         task = bar.add_task("reading", total=None)
         result = verify_log(path, lambda done, total: bar.update(task, completed=done, total=total))
     if as_json:

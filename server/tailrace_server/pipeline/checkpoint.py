@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
 from tailrace.errors import LogUnreadable
+from tailrace_server.wal.objects import os_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,8 +36,13 @@ class Checkpoint:
         """Return the id of the query, made and kept on first use.
 
         Raises:
-            LogUnreadable: The file is there and is not what Spark writes.
+            LogUnreadable: The file is there and is not what Spark writes, or there is no permission.
+            LogFull: No room.
         """
+        with os_errors(f"cannot use the checkpoint {self.folder}"):
+            return self._query_id()
+
+    def _query_id(self) -> str:
         file = self.folder / "metadata"
         try:
             return str(UUID(json.loads(file.read_text())["id"]))
@@ -55,7 +61,7 @@ class Checkpoint:
             # A link, unlike a rename, replaces nothing: of two ingests that start at once one makes it.
             os.link(aside, file)
         except FileExistsError:
-            return self.query_id()
+            return self._query_id()
         finally:
             aside.unlink()
         return query_id

@@ -11,8 +11,10 @@ from tailrace_server.wal.catalog_folder import (
     delete_dropped,
     list_catalogs,
     read_catalog,
+    read_named,
     rename_dropped,
 )
+from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.system import record_changes
 
 if TYPE_CHECKING:
@@ -28,15 +30,27 @@ def create_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID
     Raises:
         InvalidRequest: The name is not of the form, or is that of the system log.
         LogFull: No room.
-        LogUnreadable: No permission, or a folder of that name that is not a catalog.
+        LogUnreadable: No permission, or a folder of that name that is not a catalog, or is another's.
     """
     if name == SYSTEM_CATALOG:
         raise LogUnreadable(
             f"{SYSTEM_CATALOG!r} is the name of the log of catalogs; choose another"
         )
     create_folder(root, name, clock)
+    uuid = read_named(root, name).uuid
     record_changes(root, clock=clock)
-    return read_catalog(root / name).uuid
+    return uuid
+
+
+def open_catalog(root: Path, name: str) -> CommitLog:
+    """Open the log of a catalog below a root.
+
+    Raises:
+        LogUnreadable: Its folder is another catalog's, or as ``CommitLog.open``.
+        LogCorrupted: As ``CommitLog.open``.
+    """
+    read_named(root, name)
+    return CommitLog.open(root / name)
 
 
 def drop_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
@@ -58,4 +72,11 @@ def drop_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
     return uuid
 
 
-__all__ = ["SYSTEM_CATALOG", "create_catalog", "drop_catalog", "list_catalogs", "read_catalog"]
+__all__ = [
+    "SYSTEM_CATALOG",
+    "create_catalog",
+    "drop_catalog",
+    "list_catalogs",
+    "open_catalog",
+    "read_catalog",
+]

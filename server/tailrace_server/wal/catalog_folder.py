@@ -40,12 +40,15 @@ DROPPED_PREFIX: Final = ".dropped-"
 
 _NEW_PREFIX: Final = ".new-"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
-_FOLDERS: Final = (
+_LOG_FOLDERS: Final = (
     documents.ENTRIES,
     documents.PUBLICATIONS,
     documents.CHECKPOINTS,
     documents.SCHEMAS,
     documents.SEGMENTS,
+)
+_FOLDERS: Final = (
+    *_LOG_FOLDERS,
     f"{documents.SEGMENTS}/compact",
     "quarantine",
     "ingest",
@@ -80,6 +83,8 @@ def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | N
     if os.path.exists(root) and not os.path.isdir(root):
         raise LogUnreadable(f"{root} is not a folder; --log names a folder of catalogs")
     with os_errors(f"cannot read {root}"):
+        (root / name).exists()
+    with os_errors(f"cannot read {root / name}"):
         if (root / name / CATALOG_FILE).exists():
             return None
     uuid = uuid4()
@@ -128,6 +133,38 @@ def read_catalog(path: Path) -> CatalogDocument:
             "name the folder of a catalog, below the log's root"
         )
     return found[0]
+
+
+def read_named(root: Path, name: str) -> CatalogDocument:
+    """Return what a catalog's folder says that it is, which must be a catalog of the folder's name.
+
+    A copy of a folder beside the original would be a second log of the same name and uuid.
+
+    Raises:
+        LogUnreadable: It is another's; or as ``read_catalog``.
+        LogCorrupted: As ``read_catalog``.
+    """
+    document = read_catalog(root / name)
+    if document.name != name:
+        raise LogUnreadable(
+            f"{root / name} is not {name!r}: its {CATALOG_FILE} says that it is catalog {document.name!r}; "
+            f"a copy or a renamed folder: move it out of {root}, or give the folder its name back"
+        )
+    return document
+
+
+def check_folders(path: Path) -> None:
+    """Refuse a catalog that lacks a folder of its log: copied in part, or damaged by hand.
+
+    Raises:
+        LogUnreadable: It does; says which, and what to do.
+    """
+    missing = [each for each in _LOG_FOLDERS if not os.path.isdir(path / each)]
+    if missing and os.access(path, os.X_OK):
+        raise LogUnreadable(
+            f"{path} is not whole: it has no folder {' and no '.join(missing)}; restore that from where the "
+            "catalog was copied from, or make it if it was empty there"
+        )
 
 
 def list_catalogs(root: Path) -> tuple[str, ...]:
@@ -198,11 +235,13 @@ def _write_durably(path: Path, data: bytes) -> None:
 __all__ = [
     "DROPPED_PREFIX",
     "SYSTEM_CATALOG",
+    "check_folders",
     "check_name",
     "create_folder",
     "delete_dropped",
     "is_catalog",
     "list_catalogs",
     "read_catalog",
+    "read_named",
     "rename_dropped",
 ]

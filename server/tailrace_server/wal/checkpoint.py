@@ -18,10 +18,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tailrace_server.wal import documents
-from tailrace_server.wal.documents import CHECKPOINTS
-from tailrace_server.wal.objects import create, object_name, os_errors, replace
+from tailrace_server.wal.documents import CHECKPOINTS, ENTRIES
+from tailrace_server.wal.objects import (
+    carries_records,
+    create,
+    object_name,
+    os_errors,
+    replace,
+)
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tailrace_server.wal.commit_log import CommitLog
     from tailrace_server.wal.state import LogState
 
@@ -31,22 +39,25 @@ CHECKPOINT_ENTRIES_MIN: Final = 256
 CHECKPOINT_SHARE: Final = 8
 """… and at least one of this many rows of its tables."""
 
+DELETE_GRACE_S: Final = 600.0
+"""Seconds for which a file stays that nothing names any more."""
+
 _HEADER_BYTES_MAX: Final = 4_096
 _KEPT: Final = 2
 """Newest checkpoints that keep their bodies whatever their age."""
 
 
-def checkpoint_is_due(log: CommitLog) -> bool:
-    """Return whether the rule at the head of this file asks for a checkpoint."""
+def checkpoint_is_due(log: CommitLog, *, times: int = 1) -> bool:
+    """Return whether the rule at the head of this file asks for a checkpoint, so many times over."""
     state = log.state
     entries = state.last_entry - state.checkpoint_entry
     rows = len(state.batches) + len(state.commits)
-    return entries >= max(CHECKPOINT_ENTRIES_MIN, rows // CHECKPOINT_SHARE)
+    return entries >= times * max(CHECKPOINT_ENTRIES_MIN, rows // CHECKPOINT_SHARE)
 
 
-def write_checkpoint_if_due(log: CommitLog, now: int) -> bool:
-    """Write a checkpoint if one is due; return whether it was written."""
-    return checkpoint_is_due(log) and write_checkpoint(log, log.state, now)
+def write_checkpoint_if_due(log: CommitLog, now: int, *, times: int = 1) -> bool:
+    """Write a checkpoint if one is due, so many times over; return whether it was written."""
+    return checkpoint_is_due(log, times=times) and write_checkpoint(log, log.state, now)
 
 
 def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
@@ -62,8 +73,12 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
     """
     if state is log.state:
         log.read_newest_checkpoint()
+    # What has not had its grace is there: only the rest, which few wait in, is asked after.
+    settled = now - int(DELETE_GRACE_S * 1e6)
     state.removed = {
-        path: since for path, since in state.removed.items() if (log.path / path).exists()
+        path: since
+        for path, since in state.removed.items()
+        if since > settled or is_left(log.path, path)
     }
     header, body = state.to_checkpoint(timestamp=now)
     data, crc = documents.sealed(header, body)
@@ -73,6 +88,13 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
     state.checkpoint, state.checkpoint_crc = header.number, crc
     state.checkpoint_entry = header.last_entry
     return True
+
+
+def is_left(catalog: Path, path: str) -> bool:
+    """Return whether a segment that nothing names is there still."""
+    if path.startswith(f"{ENTRIES}/"):
+        return carries_records(catalog, path)
+    return os.path.exists(os.path.join(catalog, path))
 
 
 def drop_old_bodies(log: CommitLog, *, before: int) -> None:

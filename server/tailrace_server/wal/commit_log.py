@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace_server.wal import documents
-from tailrace_server.wal.catalog_folder import read_catalog
+from tailrace_server.wal.catalog_folder import check_folders, read_catalog
 from tailrace_server.wal.documents import (
     CATALOG_FILE,
     CHECKPOINTS,
@@ -49,6 +49,8 @@ class CommitLog:
         self.path = path
         self.state = LogState(name, uuid)
         self._name = name
+        self._folder = str(path)
+        self._identity_file = os.path.join(path, CATALOG_FILE)
         self._lock = threading.RLock()
         self._identity: tuple[int, int] | None = None
         self._schemas: dict[int, Schema] = {}
@@ -65,8 +67,9 @@ class CommitLog:
             LogCorrupted: One of its objects is damaged.
         """
         document = read_catalog(path)
+        check_folders(path)
         log = cls(path, document.uuid, document.name)
-        log._check_folder()
+        log.check_folder()
         newest = log._newest_checkpoint()
         if newest:
             log._load_checkpoint(newest)
@@ -99,19 +102,23 @@ class CommitLog:
     def advance(self) -> None:
         """Read what is new to the end: checkpoints, publications, entries. Errors as ``refresh``."""
         with self._lock:
-            self._check_folder()
-            self._follow_checkpoints()
+            self.check_folder()
+            self.follow_checkpoints()
             self._follow_publications()
-            self._follow_entries()
+            self.follow_entries()
 
     def read_entry(self, number: int) -> tuple[Entry, int] | None:
         """Return one entry and its CRC, or None where there is none yet."""
-        return documents.read_entry(self.path, number)
+        return documents.read_entry(self._folder, number)
 
-    def _check_folder(self) -> None:
-        """Notice that another catalog stands here now: its catalog.json is another file."""
+    def check_folder(self) -> None:
+        """Notice that another catalog stands here now: its catalog.json is another file.
+
+        Raises:
+            CatalogReplaced: Another log stands in this one's place, or none does.
+        """
         try:
-            status = os.stat(self.path / CATALOG_FILE)
+            status = os.stat(self._identity_file)
         except (FileNotFoundError, NotADirectoryError):
             raise CatalogReplaced(self._name, self.uuid, None) from None
         except OSError as error:
@@ -130,7 +137,7 @@ class CommitLog:
             raise translated(error, f"cannot read {self.path / CHECKPOINTS}") from error
         return max((int(name[:-5]) for name in names if name.endswith(".json")), default=0)
 
-    def _follow_checkpoints(self) -> None:
+    def follow_checkpoints(self) -> None:
         """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
         number, newest = self.state.checkpoint, None
         while (header := self.checkpoint_header(number + 1)) is not None:
@@ -154,7 +161,7 @@ class CommitLog:
     def checkpoint_header(self, number: int) -> CheckpointHeader | None:
         """Return a checkpoint's header without reading the rest; the checksum is checked when it is used."""
         path = f"{CHECKPOINTS}/{object_name(number)}"
-        data = read_bytes(self.path / path, _HEADER_BYTES_MAX)
+        data = read_bytes(os.path.join(self._folder, path), _HEADER_BYTES_MAX)
         if data is None:
             return None
         header = documents.parse(path, data.partition(b"\n")[0], CheckpointHeader)
@@ -184,19 +191,20 @@ class CommitLog:
         state = self.state
         while True:
             path = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
-            found = documents.read(self.path, path, PublicationDocument)
+            found = documents.read(self._folder, path, PublicationDocument)
             if found is None:
                 return
             state.apply_publication(path, *found)
 
-    def _follow_entries(self) -> None:
+    def follow_entries(self) -> None:
+        """Read the entries that are new, to the end."""
         state = self.state
         while (found := self.read_entry(state.last_entry + 1)) is not None:
             state.apply(f"{ENTRIES}/{object_name(state.last_entry + 1)}", *found)
         released = state.publication
         if released is not None and released.entry > state.last_entry:
             # Entries are there before what publishes them, are read after it, and are never deleted.
-            self._check_folder()
+            self.check_folder()
             raise LogCorrupted(
                 f"{ENTRIES}/{object_name(state.last_entry + 1)}",
                 0,

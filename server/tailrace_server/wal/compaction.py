@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import os
 import secrets
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -87,13 +86,12 @@ def is_due(state: LogState) -> bool:
     return any(len(run) >= DUE_SEGMENTS for run in _small_runs(state))
 
 
-def compact(path: Path, now: int, *, pause_s: float = 0.0) -> Compaction | None:
+def compact(path: Path, now: int) -> Compaction | None:
     """Compact all small neighbours of a catalog; None when there are none. Any process may, at any time.
 
     Args:
         path: The catalog's folder.
         now: µs since the epoch; the replaced files count as unnamed from then on.
-        pause_s: Sleep this long after each batch, to leave the interpreter to others.
 
     Raises:
         LogCorrupted: A batch to be rewritten is damaged; nothing was changed.
@@ -115,7 +113,7 @@ def compact(path: Path, now: int, *, pause_s: float = 0.0) -> Compaction | None:
         named = False
         try:
             for stretch in stretches:
-                written.append(_rewrite(log, stretch, pause_s))  # noqa: PERF401 - kept if one fails
+                written.append(_rewrite(log, stretch))  # noqa: PERF401 - kept if one fails
             named = _name(log, stretches, written, now)
         finally:
             if not named:
@@ -209,18 +207,16 @@ def _cut(state: LogState, run: range) -> list[_Stretch]:
     return stretches
 
 
-def _rewrite(log: CommitLog, stretch: _Stretch, pause_s: float) -> SegmentReceipt:
+def _rewrite(log: CommitLog, stretch: _Stretch) -> SegmentReceipt:
     """Write the records of a stretch into one new segment."""
     table = log.state.batches
     base_version = int(table.columns[FIRST_VERSION, stretch.batches.start])
     name = _file_name(log.state, f"{base_version}-{secrets.token_hex(4)}.arrow")
-    parts = []
     with BatchReader(log.path) as reader:
-        for place in stretch.batches:
-            parts.append(
-                _records(reader, batch_ref(table.segments, table.columns, place), base_version)
-            )
-            time.sleep(pause_s)
+        parts = [
+            _records(reader, batch_ref(table.segments, table.columns, place), base_version)
+            for place in stretch.batches
+        ]
     with SegmentWriter(log.path / COMPACT_FOLDER / name) as writer:
         writer.write(pa.Table.from_batches(parts).combine_chunks())
         return writer.close()

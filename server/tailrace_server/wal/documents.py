@@ -7,6 +7,7 @@ the Unix epoch. Readers ignore fields that they do not know; a change that they 
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
@@ -17,7 +18,7 @@ from msgspec import Struct
 from tailrace.criteria import ContainerType
 from tailrace.errors import LogCorrupted, LogUnreadable
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.wal.objects import object_name, read_bytes, seal, unseal
+from tailrace_server.wal.objects import object_name, read_bytes, seal, unseal, without_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -318,16 +319,19 @@ def parse(path: str, text: bytes, kind: type[_D], offset: int = 0) -> _D:
     return document
 
 
-def read(catalog: Path, path: str, kind: type[_D]) -> tuple[_D, int] | None:
+def read(catalog: Path | str, path: str, kind: type[_D]) -> tuple[_D, int] | None:
     """Return an object of one line and its CRC, or None where there is none. Errors as ``load``."""
-    data = read_bytes(catalog / path)
+    data = read_bytes(os.path.join(catalog, path))
     return None if data is None else load(path, data, kind)
 
 
-def read_entry(catalog: Path, number: int) -> tuple[Entry, int] | None:
+def read_entry(catalog: Path | str, number: int) -> tuple[Entry, int] | None:
     """Return an entry and its CRC, or None where there is none. Errors as ``load``."""
     path = f"{ENTRIES}/{object_name(number)}"
-    return read(catalog, path, Entry)  # type: ignore[arg-type]  # a union is no type[T]
+    data = read_bytes(os.path.join(catalog, path))
+    if data is None:
+        return None
+    return load(path, without_records(data), Entry)  # type: ignore[arg-type]  # a union is no type[T]
 
 
 def _refuse_newer(path: str, text: bytes) -> None:

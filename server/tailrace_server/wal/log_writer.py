@@ -1,4 +1,7 @@
-"""A writer for Python programs that have no Spark: transactions in, one segment per commit."""
+"""A writer for Python programs that have no Spark: transactions in, one segment per commit.
+
+A small segment is carried by the commit's entry, a larger one is a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,12 @@ from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
 from tailrace_server.wal.column_types import TypeInference
+from tailrace_server.wal.inline_segment import (
+    BYTES_MAX,
+    ROWS_MAX,
+    InlineSegment,
+    inline_segment,
+)
 from tailrace_server.wal.mutation import Mutation, columns_of, with_changes
 from tailrace_server.wal.record import lead_text
 from tailrace_server.wal.schema_builder import SchemaBuilder
@@ -54,9 +63,21 @@ class _Buffer:
     transactions: int = 0
     schema_changes: list[tuple[int, Schema]] = field(default_factory=list)
 
-    def add(self, *values: object) -> None:
+    bytes: int = 0
+    """Of the images."""
+
+    def add(self, *values: Any) -> None:
         for column, value in zip(self.columns, values, strict=True):
             column.append(value)
+        self.bytes += sum(len(image) for image in values[-3:] if image is not None)
+
+    def segment(self, path: Path) -> InlineSegment | SegmentReceipt:
+        """Return a segment for the entry to carry, or write one that is too large for that."""
+        if len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX:
+            return inline_segment(self.columns)
+        with SegmentWriter(path) as segment:
+            segment.write(self.table())
+            return segment.close()
 
     def table(self) -> pa.RecordBatch:
         arrays = [
@@ -70,7 +91,7 @@ class _Attempt:
     """A commit that has begun: a failed one is repeated as it was before anything else is committed."""
 
     batch_id: int
-    segment: SegmentReceipt
+    segment: InlineSegment | SegmentReceipt
     schema_changes: list[tuple[int, Schema]]
 
 
@@ -239,9 +260,7 @@ class LogWriter:
         buffer = self._buffer
         self._attempts += 1
         path = self._writer.segment_path(batch_id, str(self._attempts))
-        with SegmentWriter(path) as segment:
-            segment.write(buffer.table())
-            self._attempt = _Attempt(batch_id, segment.close(), buffer.schema_changes)
+        self._attempt = _Attempt(batch_id, buffer.segment(path), buffer.schema_changes)
         self._buffer = _Buffer()
         return self._finish_attempt()
 

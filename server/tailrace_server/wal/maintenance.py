@@ -1,61 +1,94 @@
-"""Upkeep beside a writer: compaction by its rule, then deletion of what is no longer named.
+"""Upkeep beside a writer: checkpoints, compaction by its rule, deletion of what is no longer named.
 
-It runs in a thread of its own on a log of its own, pausing after each batch, so that the writer's commits
-wait for the interpreter a fraction of a millisecond at most. A failure is logged and tried again when the
-rule next asks: a log without compaction is slower, not wrong.
+It runs in a process of its own (upkeep.py), started the first time that a compaction is due and told to look
+from then on, because a thread would take the interpreter from the commits for milliseconds, many times over.
+A failure is logged there and tried again when the rule next asks: a log without compaction is slower, not
+wrong. What only bounds the time to open, the checkpoint, the writer makes itself while there is no such
+process, and when that one leaves it undone for too long.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 
-from tailrace.errors import TailraceError
-from tailrace_server.wal.compaction import DUE_SEGMENTS, compact, is_due
-from tailrace_server.wal.retention import delete_unnamed
+from tailrace.errors import LogFull
+from tailrace_server.wal.checkpoint import checkpoint_is_due, write_checkpoint_if_due
+from tailrace_server.wal.compaction import DUE_SEGMENTS, is_due
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.clock import Clock
-    from tailrace_server.wal.state import LogState
+    from tailrace_server.wal.commit_log import CommitLog
 
-_PAUSE_S: Final = 0.001
+_OVERDUE: Final = 2
+"""The writer makes a checkpoint itself once it is this many times due."""
+
 _log = logging.getLogger("tailrace.wal")
 
 
 class Maintenance:
-    """Starts upkeep when a writer's log is due for it, at most one at a time."""
+    """Has upkeep done when a writer's log is due for it."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Bind to a catalog's folder."""
         self._path = path
         self._clock = clock
-        self._thread: threading.Thread | None = None
-        self._next_look = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._next_entry = 0
 
-    def look(self, state: LogState) -> None:
-        """Start upkeep if it is due; cheap when it is not."""
-        if len(state.batches.segments) < self._next_look:
+    def look(self, log: CommitLog) -> None:
+        """Have done what is due; cheap when nothing is."""
+        try:
+            write_checkpoint_if_due(
+                log, self._clock.now(), times=_OVERDUE if self._is_running() else 1
+            )
+        except LogFull as error:
+            _log.warning("no checkpoint of catalog %s: %s", self._path.name, error)
+        state = log.state
+        if state.last_entry < self._next_entry:
             return
-        self._next_look = len(state.batches.segments) + DUE_SEGMENTS // 8
-        if self._thread is not None and self._thread.is_alive():
-            return
-        if is_due(state):
-            self._thread = threading.Thread(target=self._run, name=f"compact {self._path.name}")
-            self._thread.start()
+        self._next_entry = state.last_entry + DUE_SEGMENTS // 8
+        if is_due(state) or (self._is_running() and checkpoint_is_due(log)):
+            self._ask()
 
     def close(self) -> None:
         """Wait until nothing runs any more."""
-        if self._thread is not None:
-            self._thread.join()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait()
+            self._process = None
 
-    def _run(self) -> None:
+    def _is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _ask(self) -> None:
+        """Tell the process to look, one line with the time; start it if it does not run."""
         try:
-            done = compact(self._path, self._clock.now(), pause_s=_PAUSE_S)
-            deleted = delete_unnamed(self._path, self._clock.now())
-        except TailraceError as error:
-            _log.warning("catalog %s was not compacted: %s", self._path.name, error)
-        else:
-            _log.debug("catalog %s: %s, %d files deleted", self._path.name, done, len(deleted))
+            if not self._is_running():
+                self.close()
+                self._process = self._start()
+            assert self._process is not None
+            assert self._process.stdin is not None
+            os.write(self._process.stdin.fileno(), b"%d\n" % self._clock.now())
+        except BlockingIOError:
+            return  # it has been told often enough
+        except OSError as error:
+            _log.warning("no upkeep of catalog %s: %s", self._path.name, error)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start the process. It ends when its input does: with ``close``, or with this process."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tailrace_server.wal.upkeep", self._path.absolute()],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            process_group=0,  # ctrl-c is the writer's, whose end is the process's
+        )
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        return process

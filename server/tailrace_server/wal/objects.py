@@ -3,7 +3,10 @@ r"""Small objects of the log: JSON with a checksum, created exclusively, never r
 An object is lines of text::
 
     <one JSON object, no line feed in it>\n        a checkpoint has two such lines, a header and a body
-    crc32c <8 lower-case hex digits>\n          CRC-32C of all bytes before this line
+    crc32c <8 lower-case hex digits>\n          CRC-32C of the lines before this line
+
+An entry may carry records before its one line, ended by a line feed: bytes from 0 that the line describes,
+under checksums of their own (inline_segment.py). They go when nothing names them any more; the lines stay.
 
 Valid if and only if the last line has this form and its number is right. An object becomes visible whole,
 by a link from a temporary file that is already durable, so one that is visible and not valid is
@@ -12,11 +15,15 @@ it.
 
 Exclusive creation::
 
+    open a file without a name (O_TMPFILE) in the folder of final, write, fsync
+    link(it, final); fsync the folder
+
+    where the file system has no files without a name (NFS and others):
     write tmp/<name>, fsync; link(tmp/<name>, final); fsync the folder of final; unlink tmp/<name>
 
 ``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual
 exclusion between writers. Someone who is not told whether the link was made (a time-out) reads the object
-back and compares.
+back and compares. A file without a name goes with the process that made it: a crash leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -37,6 +44,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEMPORARY_FOLDER: Final = "tmp"
+
+WRITE_BUFFERS_MAX: Final = 512
+"""Buffers in one write; the system's bound is 1,024."""
+
+UNNAMED_FILES: Final = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
+"""Whether the system can give a name to a file without one; file systems that cannot are asked each time."""
+
+_NO_UNNAMED_FILES: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
+"""How file systems, and kernels before 3.11, say that they have none."""
 
 _CHECK_LENGTH: Final = len(b"crc32c 01234567\n")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -85,6 +101,21 @@ def unseal(path: str, data: bytes) -> tuple[bytes, int]:
     return text, crc
 
 
+def with_records(records: bytes, text: bytes) -> bytes:
+    """Return an entry that carries records, from its lines."""
+    return b"%b\n%b" % (records, text) if records else text
+
+
+def without_records(data: bytes) -> bytes:
+    """Return the lines of an entry. JSON has no line feed in it, so the last one before it ends the records."""
+    return data[data.rfind(b"\n", 0, max(0, len(data) - _CHECK_LENGTH - 1)) + 1 :]
+
+
+def carries_records(catalog: Path | str, path: str) -> bool:
+    """Return whether an object is there and carries records: JSON begins with a brace, a message does not."""
+    return read_bytes(os.path.join(catalog, path), 1) not in (None, b"{")
+
+
 def read_bytes(path: str | Path, limit: int | None = None) -> bytes | None:
     """Return the bytes of a file, its first ``limit`` only if given, or None where there is none.
 
@@ -124,18 +155,18 @@ def create(catalog: Path, final: str, data: bytes, *, failpoint: str) -> bool:
         LogFull: No room; nothing has become visible.
         LogError: Another fault of the device; read back to learn whether the object is visible.
     """
-    path = catalog / final
     with os_errors(f"cannot write {final}"):
-        temporary = _write_temporary(catalog, data)
+        file = NewFile(os.path.join(catalog, final), _temporary_path(catalog))
         try:
+            write_all(file.descriptor, [data])
+            os.fsync(file.descriptor)
             reach(f"{failpoint}.before_link")
             try:
-                os.link(temporary, path)
+                file.link()
             except FileExistsError:
                 return False
-            sync_folder(path.parent)
         finally:
-            _unlink(temporary)
+            file.close()
     reach(f"{failpoint}.after_link")
     return True
 
@@ -150,14 +181,76 @@ def replace(catalog: Path, final: str, data: bytes) -> None:
         os.replace(_write_temporary(catalog, data), catalog / final)
 
 
-def _write_temporary(catalog: Path, data: bytes) -> str:
+def _temporary_path(catalog: Path) -> str:
     name = f"{os.getpid()}-{os.urandom(4).hex()}-{next(_numbers)}"
-    path = os.path.join(catalog, TEMPORARY_FOLDER, name)
+    return os.path.join(catalog, TEMPORARY_FOLDER, name)
+
+
+class NewFile:
+    """A file that is being written: it gets its name when it is whole, and only if nobody has the name.
+
+    End it with ``close``; what has not been linked by then is gone.
+    """
+
+    __slots__ = ("_path", "_temporary", "descriptor")
+
+    def __init__(self, path: str, temporary: str) -> None:
+        """Open a file that is to become ``path``.
+
+        Args:
+            path: Its name, once it has one.
+            temporary: Its name until then, where the file system cannot do without.
+
+        Raises:
+            OSError: The folder is missing, may not be written, or there is no room.
+        """
+        self._path = path
+        self._temporary: str | None = None
+        if UNNAMED_FILES:
+            try:
+                flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
+                self.descriptor = os.open(os.path.dirname(path), flags, 0o666)
+            except OSError as error:
+                if error.errno not in _NO_UNNAMED_FILES:
+                    raise
+            else:
+                return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.descriptor = os.open(temporary, flags, 0o666)
+        self._temporary = temporary
+
+    def link(self, *, sync: bool = True) -> None:
+        """Give the file its name, durably unless ``sync`` is False. Sync its content before.
+
+        Raises:
+            FileExistsError: Another has the name.
+            OSError: The device failed; the name may or may not be there.
+        """
+        folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Given a descriptor of the folder, Python calls linkat and has it follow the link in /proc.
+            source = self._temporary or f"/proc/self/fd/{self.descriptor}"
+            os.link(source, os.path.basename(self._path), dst_dir_fd=folder)
+            if sync:
+                os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def close(self) -> None:
+        """Let go of the file, and of its temporary name."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+        if self._temporary is not None:
+            _unlink(self._temporary)
+            self._temporary = None
+
+
+def _write_temporary(catalog: Path, data: bytes) -> str:
+    path = _temporary_path(catalog)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_all(descriptor, [data])
         os.fsync(descriptor)
     except OSError:
         _unlink(path)
@@ -165,6 +258,22 @@ def _write_temporary(catalog: Path, data: bytes) -> str:
     finally:
         os.close(descriptor)
     return path
+
+
+def write_all(descriptor: int, chunks: list[Any]) -> None:
+    """Write all buffers, at most WRITE_BUFFERS_MAX of them, however many calls it takes."""
+    wanted = sum(map(len, chunks))
+    written = os.writev(descriptor, chunks)
+    if written == wanted:
+        return
+    views = [memoryview(chunk).cast("B") for chunk in chunks]
+    while True:
+        while views and written >= len(views[0]):
+            written -= len(views.pop(0))
+        if not views:
+            return
+        views[0] = views[0][written:]
+        written = os.writev(descriptor, views)
 
 
 def _unlink(path: str) -> None:

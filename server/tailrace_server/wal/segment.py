@@ -18,7 +18,7 @@ the file: it travels in the receipt and becomes part of the commit entry, which 
 the file begins. Versions in the file count from 0. A segment whose first row has an index above 0 continues
 the last transaction of the segment before it.
 
-A file is written under a temporary name and linked to its own when it is complete and durable.
+A file is linked to its name when it is complete and durable; see objects.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ import pyarrow as pa
 
 from tailrace_server.failpoints import reach
 from tailrace_server.wal import ipc
-from tailrace_server.wal.objects import crc32c, os_errors, sync_folder
+from tailrace_server.wal.objects import (
+    WRITE_BUFFERS_MAX,
+    NewFile,
+    crc32c,
+    os_errors,
+    write_all,
+)
 from tailrace_server.wal.record import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
@@ -49,12 +55,10 @@ if TYPE_CHECKING:
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
-_BUFFERS_OF_HEAD: Final = 19
+BUFFERS_OF_HEAD: Final = 19
 """Two a fixed-width column, three for the key, four for the list of names."""
-_BUFFERS_OF_BODY: Final = 3
-_WRITE_BUFFERS_MAX: Final = 512
-"""Buffers in one writev; the system's bound is 1,024."""
-_WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+BUFFERS_OF_BODY: Final = 3
+WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
 _LIST_TYPE: Final = pa.list_(NAME_TYPE)
 
 BatchRow = tuple[int, ...]
@@ -117,7 +121,6 @@ class SegmentWriter:
             LogFull: No room.
         """
         self._path = path
-        self._temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         self._fsync = fsync
         self._encoder = RowsEncoder()
         self._rest: list[Rows] = []
@@ -128,11 +131,9 @@ class SegmentWriter:
         self._prefix: list[tuple[int, int, int]] = []
         self._sink = _Sink()
         with os_errors(f"cannot write {path}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._descriptor = os.open(self._temporary, flags, 0o666)
+            self._file = _new_file(path)
         file = pa.PythonFile(self._sink, mode="w")
-        self._arrow = pa.ipc.new_file(file, RECORD_SCHEMA, options=_WRITE_OPTIONS)
+        self._arrow = pa.ipc.new_file(file, RECORD_SCHEMA, options=WRITE_OPTIONS)
 
     def __enter__(self) -> SegmentWriter:
         return self
@@ -168,14 +169,10 @@ class SegmentWriter:
         with os_errors(f"cannot write {self._path}"):
             self._write_out()
             if self._fsync:
-                os.fsync(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
+                os.fsync(self._file.descriptor)
             reach("segment.before_rename")
-            os.link(self._temporary, self._path)
-            os.unlink(self._temporary)
-            if self._fsync:
-                sync_folder(self._path.parent)
+            self._file.link(sync=self._fsync)
+            self._file.close()
             reach("segment.after_rename")
         return SegmentReceipt(
             path=relative_path(self._path),
@@ -190,10 +187,7 @@ class SegmentWriter:
 
     def abandon(self) -> None:
         """Remove an unfinished file; nothing after ``close``."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        self._temporary.unlink(missing_ok=True)
+        self._file.close()
 
     def _append(self, rows: Rows) -> None:
         """Cut rows into batches; what does not fill one waits for more."""
@@ -224,7 +218,7 @@ class SegmentWriter:
         place = HEAD_COLUMNS.index("entity_type")
         arrays[place] = pa.DictionaryArray.from_arrays(arrays[place], types, safe=False)
         place = HEAD_COLUMNS.index("changed")
-        arrays[place] = _with_dictionary(arrays[place], names)
+        arrays[place] = with_dictionary(arrays[place], names)
         self._arrow.write_batch(pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA))
         self._rows += len(rows)
         versions, indexes = rows.column("version"), rows.column("index")
@@ -257,8 +251,19 @@ class SegmentWriter:
 
     def _write_out(self) -> None:
         chunks, self._sink.chunks = self._sink.chunks, []
-        for place in range(0, len(chunks), _WRITE_BUFFERS_MAX):
-            _write_all(self._descriptor, chunks[place : place + _WRITE_BUFFERS_MAX])
+        for place in range(0, len(chunks), WRITE_BUFFERS_MAX):
+            write_all(self._file.descriptor, chunks[place : place + WRITE_BUFFERS_MAX])
+
+
+def _new_file(path: Path) -> NewFile:
+    """Open the file of a segment, in a folder that is made if it is missing."""
+    text = str(path)
+    temporary = text + TEMPORARY_SUFFIX
+    try:
+        return NewFile(text, temporary)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return NewFile(text, temporary)
 
 
 def relative_path(path: Path) -> str:
@@ -267,7 +272,8 @@ def relative_path(path: Path) -> str:
     return "/".join(parts[len(parts) - 1 - parts[::-1].index("segments") :])
 
 
-def _with_dictionary(lists: pa.ListArray, names: pa.StringArray) -> pa.ListArray:
+def with_dictionary(lists: pa.ListArray, names: pa.StringArray) -> pa.ListArray:
+    """Return lists of codes as lists of names."""
     child = pa.DictionaryArray.from_arrays(lists.values, names, safe=False)
     buffers = lists.buffers()[:2]
     return pa.Array.from_buffers(
@@ -281,7 +287,7 @@ def _batch_row(
     """Return a batch's row of the receipt, its four checksums taken from the buffers in passing."""
     buffers = ipc.batch_buffers(prefix, message)
     body_at = [
-        int(buffers[_BUFFERS_OF_HEAD + _BUFFERS_OF_BODY * place, 0])
+        int(buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place, 0])
         for place in range(len(BODY_COLUMNS))
     ]
     borders = [*body_at, message.length]
@@ -291,7 +297,7 @@ def _batch_row(
     nullable = sum(
         1 << place
         for place in range(len(BODY_COLUMNS))
-        if buffers[_BUFFERS_OF_HEAD + _BUFFERS_OF_BODY * place, 1]
+        if buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place, 1]
     )
     rows = ipc.batch_rows(prefix, message)
     first_last = (int(end.as_py()) for end in ends)
@@ -323,22 +329,6 @@ def _skip(data: Any, length: int) -> int:
     """Pass over exactly ``length`` bytes."""
     _crc_up_to(0, data, length)
     return length
-
-
-def _write_all(descriptor: int, chunks: list[Any]) -> None:
-    """Write all buffers, however many calls it takes."""
-    wanted = sum(map(len, chunks))
-    written = os.writev(descriptor, chunks)
-    if written == wanted:
-        return
-    views = [memoryview(chunk).cast("B") for chunk in chunks]
-    while True:
-        while views and written >= len(views[0]):
-            written -= len(views.pop(0))
-        if not views:
-            return
-        views[0] = views[0][written:]
-        written = os.writev(descriptor, views)
 
 
 __all__ = ["BatchRow", "SegmentReceipt", "SegmentWriter", "relative_path"]

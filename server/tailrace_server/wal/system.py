@@ -28,7 +28,7 @@ from tailrace_server.wal.catalog_folder import (
     create_folder,
     is_catalog,
     list_catalogs,
-    read_catalog,
+    read_named,
 )
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import CATALOG_FILE
@@ -77,10 +77,10 @@ def _standing(root: Path, recorded: Mapping[str, Descriptor]) -> dict[str, Descr
     found = {}
     for name in list_catalogs(root):
         try:
-            document = read_catalog(root / name)
+            document = read_named(root, name)
         except (LogUnreadable, LogCorrupted):
-            # Not ours to read, of a newer format, damaged: none of that is a drop, and no reason to
-            # keep the others from being recorded. Or it was dropped since it was listed.
+            # Not ours to read, of a newer format, damaged, a copy of another: none of that is a drop, and no
+            # reason to keep the others from being recorded. Or it was dropped since it was listed.
             if name in recorded and is_catalog(root / name):
                 found[name] = recorded[name]
             continue

@@ -28,6 +28,7 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import FIRST
 from tailrace_server.wal import documents
 from tailrace_server.wal.batch import BatchReader, Head
+from tailrace_server.wal.catalog_folder import check_folders
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import (
     CHECKPOINTS,
@@ -126,6 +127,7 @@ def _verify_objects(path: Path, result: Verification) -> LogState:
     document = documents.read(path, documents.CATALOG_FILE, documents.CatalogDocument)
     if document is None:
         return CommitLog.open(path).state  # raises what a folder that is no catalog deserves
+    check_folders(path)
     state = LogState(document[0].name, document[0].uuid)
     try:
         while True:
@@ -228,6 +230,8 @@ class _Records:
             size = os.stat(self._path / segment.path).st_size
         except FileNotFoundError:
             return  # its first batch will say so
+        if segment.path.startswith(f"{ENTRIES}/"):
+            return  # the entry has been read, and the batches say what is missing
         if size != segment.bytes:
             fault = f"the file has {size} bytes, but its entry says {segment.bytes}"
             _note(self._result, LogCorrupted(segment.path, min(size, segment.bytes), fault))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import SubscribeResponse
-from tailrace_server.capture.codecs import JSON, PROTOBUF, CaptureColumns
+from tailrace_server.capture.codecs import JSON, PROTOBUF, CaptureColumns, accelerator, machine
 
 if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
@@ -100,6 +101,56 @@ def test_protobuf_frames_decode_to_what_went_in(
             expected.ordinal, expected.container_type = ordinal, kind
             expected.container_name = name if kind else ""
         assert capture == expected
+
+
+@given(
+    rows=st.lists(captures, min_size=1, max_size=12),
+    wanted=st.sets(st.sampled_from(BODIES)),
+    data=st.data(),
+)
+def test_machine_code_writes_what_arrow_joins(
+    rows: list[dict[str, Any]], wanted: set[str], data: st.DataObject
+) -> None:
+    whole = columns(rows, by_column=False, wanted=wanted)
+    assert machine.encode(whole).equals(PROTOBUF.join(whole))
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12).map(sorted))
+    places = np.array(chosen, np.int32)
+    some = replace(
+        whole,
+        rows=places,
+        versions=whole.versions[places],
+        indexes=whole.indexes[places],
+        timestamps=whole.timestamps[places],
+    )
+    assert machine.encode(some).equals(PROTOBUF.join(some.gathered()))
+
+
+@given(rows=st.lists(captures, min_size=2, max_size=12), data=st.data())
+def test_machine_code_reads_slices_of_arrays(
+    rows: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(1, len(rows) - 1))
+    whole = columns(rows, by_column=False, wanted=set(BODIES))
+    part = columns(rows[start:], by_column=False, wanted=set(BODIES))
+    sliced = replace(
+        part,
+        primary_keys=whole.primary_keys[start:],
+        changed=whole.changed[start:],
+        bodies={name: body[start:] for name, body in whole.bodies.items()},
+    )
+    assert machine.encode(sliced).equals(machine.encode(part))
+
+
+def test_the_first_large_batch_loads_the_machine_code_and_the_frames_stay_the_same() -> None:
+    row = {
+        **{"version": 3, "index": 1, "timestamp": 5, "area": Area.DATA, "type": 0, "key": "7"},
+        **{"operation": Operation.UPSERT, "changed": ["id"], "container": (0, 0, "")},
+    }
+    many = columns([row] * 1_000, by_column=False, wanted=set())
+    before = PROTOBUF.encode(many)
+    accelerator.load().join()
+    assert accelerator.encoder(1) is machine.encode
+    assert PROTOBUF.encode(many).equals(before)
 
 
 @given(rows=st.lists(captures, max_size=8), by_column=st.booleans())

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.criteria import Content, FromTime, Operation, Since
-from tailrace.errors import CatalogUnknown, InternalError, LogError, ServerStopping
+from tailrace.capture import Heartbeat
+from tailrace.criteria import After, Content, FromTime, Operation, Since
+from tailrace.errors import (
+    CatalogUnknown,
+    InternalError,
+    LogError,
+    PositionCompacted,
+    ServerStopping,
+    TransportError,
+)
 from tailrace.position import Position, TimestampMicros
+from tailrace_server.capture import engine as engine_module
 from tailrace_server.capture.cache import BatchCache, Kind
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.memory import MemoryGovernor
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal import batch
@@ -37,6 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tailrace.criteria import Start
+    from tailrace_server.capture.subscription import Subscription
     from tailrace_server.wal.batch import Head
     from tailrace_server.wal.table import BatchRef
 
@@ -282,3 +295,127 @@ async def test_contract_26_a_subscribe_that_races_with_the_stop_is_told_so(
         subscription = await opening
         with pytest.raises(ServerStopping):
             await receive(subscription, 1)
+
+
+def hang_for(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, catalog: str
+) -> threading.Event:
+    """Let a function of one path hang for a catalog until the event that is returned is set."""
+    released, real = threading.Event(), getattr(owner, name)
+
+    def hanging(path: Path) -> object:
+        if path.name == catalog:
+            released.wait(PATIENCE_S)
+        return real(path)
+
+    monkeypatch.setattr(owner, name, hanging)
+    return released
+
+
+async def subscribe_at_last(
+    engine: Engine, catalog: str, start: Since | None = None
+) -> Subscription:
+    """Subscribe to a catalog whose opening may still be under way."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await engine.subscribe(catalog, start=start, codec=JSON)
+            except TransportError:
+                continue
+
+
+async def test_a_storage_that_hangs_keeps_the_other_catalogs_waiting_neither_at_start_nor_later(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write([upsert(0)])
+    stuck = [ModelWriter(log_root, f"stuck{number}", ModelLog()) for number in range(4)]
+    for each in stuck:
+        each.write([upsert(0)])
+        each.writer.close()
+    released = [hang_for(monkeypatch, CommitLog, "open", f"stuck{n}") for n in range(4)]
+    settings = EngineSettings(heartbeat_interval_s=0.01, opening_patience_s=0.05)
+    try:
+        async with asyncio.timeout(PATIENCE_S / 2), Engine(log_root, settings) as engine:
+            live = await subscribe_at_last(engine, "shop")
+            assert [each.name for each in engine.catalogs()] == ["shop"]
+            writer.write([upsert(1)])
+            assert len(await receive(live, 2)) == 2
+            with pytest.raises(TransportError, match=r"stuck0.*storage") as refused:
+                await engine.subscribe("stuck0", codec=JSON)
+            assert refused.value.retriable
+            for event in released:
+                event.set()
+            late = await subscribe_at_last(engine, "stuck0", OLDEST)
+            assert len(await receive(late, 2)) == 2
+    finally:
+        for event in released:
+            event.set()
+
+
+async def test_a_root_that_hangs_keeps_neither_subscribers_nor_the_memory_governor_waiting(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write([upsert(0)])
+    governed = asyncio.Event()
+    settings = EngineSettings(heartbeat_interval_s=0.01, opening_patience_s=0.05)
+    monkeypatch.setattr(MemoryGovernor, "relieve", lambda *_: governed.set())
+    async with asyncio.timeout(PATIENCE_S / 2), Engine(log_root, settings) as engine:
+        released = hang_for(monkeypatch, engine_module, "_catalog_names", log_root.name)
+        try:
+            with pytest.raises(TransportError):
+                await engine.subscribe("new", codec=JSON)
+            governed.clear()
+            await governed.wait()
+            await subscribe_at_last(engine, "shop")
+        finally:
+            released.set()
+
+
+async def test_the_resume_cursor_of_one_that_has_ended_is_behind_what_was_handed_over(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """Not behind what waited in its queue."""
+    for number in range(4):
+        writer.write([upsert(number)])
+    async with Engine(log_root, quick()) as engine:
+        ended = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=3)
+        await receive(ended, 3)
+        before = ended.resume_cursor()
+        ended.end(ServerStopping("enough"))
+        assert ended.resume_cursor() == before
+        assert ended.statistics().position == before.position
+        again = await engine.subscribe("shop", start=After(ended.resume_cursor()), codec=JSON)
+        assert coordinates((await receive(again, 5))[0]) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("kind", ["in the log", "by version", "by time"])
+async def test_contract_21_one_without_demand_ends_when_retention_takes_what_it_needs_next(
+    log_root: Path, writer: ModelWriter, kind: str
+) -> None:
+    """Whether it has begun, or waits for a start that is published and trimmed before it asks."""
+    for number in range(4):
+        writer.write([upsert(number)])
+    async with Engine(log_root, quick()) as engine:
+        (info,) = engine.catalogs()
+        starts: dict[str, Start] = {
+            "in the log": OLDEST,
+            "by version": Since(Position(6)),
+            "by time": FromTime(TimestampMicros(info.newest_timestamp + 1)),
+        }
+        paused = await engine.subscribe("shop", start=starts[kind], codec=JSON, demand=0)
+        kept = await engine.subscribe("shop", start=Since(Position(9)), codec=JSON, demand=0)
+        for number in range(4, 10):
+            writer.write([upsert(number)])
+        writer.writer.trim(before=8)
+        with pytest.raises(PositionCompacted) as raised:
+            await end_of(paused)
+        assert raised.value.oldest == Position(8, 0)
+        kept.request(2)
+        assert coordinates((await receive(kept, 2))[0]) == (9, 0, 0)
+
+
+async def end_of(subscription: Subscription) -> None:
+    """Receive heartbeats until the subscription ends."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            assert isinstance(await subscription.receive(), Heartbeat)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.criteria import Area, Operation
 from tailrace_server import failpoints
 from tailrace_server.failpoints import VARIABLE
+from tailrace_server.wal import log_writer
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.record import BODY_COLUMNS
@@ -19,6 +20,8 @@ from tailrace_server.wal.writer import LogWriter, Mutation
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
 
     from tailrace_server.wal.view import LogView
 
@@ -108,6 +111,11 @@ def transactions_in(rows: list[Row]) -> list[str]:
         if row[AREA] == Area.DATA:
             keys.setdefault(row[VERSION], row[KEY])
     return list(keys.values())
+
+
+def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have log writers write every segment as a file, as small ones are not."""
+    monkeypatch.setattr(log_writer, "ROWS_MAX", 0)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from tailrace.position import END, Position
 from tailrace_server.wal import checkpoint
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.objects import seal
+from tailrace_server.wal.compaction import compact
+from tailrace_server.wal.objects import seal, without_records
 from tailrace_server.wal.table import (
     BATCH_FIELDS,
     FIRST_ROW,
@@ -223,6 +224,8 @@ def test_contract_35_opening_reads_a_checkpoint_and_a_bounded_share_of_the_entri
     assert log.state.checkpoint >= 2
     assert log.state.last_entry - log.state.checkpoint_entry <= 120 // checkpoint.CHECKPOINT_SHARE
     assert transactions_in(rows_of(log_root / "shop", log.view)) == [*map(str, range(60))]
+    compact(log_root / "shop", 5)  # so that no entry carries records any more
+    log.refresh()
     for file in (log_root / "shop" / "log").iterdir():
         if int(file.stem) <= log.state.checkpoint_entry:
             file.unlink()
@@ -250,7 +253,7 @@ def test_a_folder_that_is_no_catalog_is_named_with_advice(log_root: Path) -> Non
 def test_a_newer_format_is_named_and_not_guessed_at(log_root: Path) -> None:
     write(log_root, "shop", 1)
     entry = log_root / "shop" / "log" / f"{2:020d}.json"
-    text = entry.read_bytes().splitlines()[0]
+    text = without_records(entry.read_bytes()).splitlines()[0]
     entry.write_bytes(seal(text.replace(b'"format_version":1', b'"format_version":2'))[0])
     with pytest.raises(LogUnreadable, match="format version 2, and this tailrace reads up to 1"):
         CommitLog.open(log_root / "shop")
@@ -264,6 +267,7 @@ import os, sys
 from pathlib import Path
 from tailrace.errors import LogUnreadable
 from tailrace_server.wal.catalog import list_catalogs
+from tailrace_server.wal.compaction import compact
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.writer import LogWriter
 root = Path(sys.argv[1])

@@ -7,12 +7,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import LogCorrupted, LogFull
-from tailrace_server.wal import compaction
+from tailrace_server.wal import checkpoint, compaction, maintenance, upkeep
 from tailrace_server.wal.batch import BatchReader, SegmentMissing
 from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
@@ -45,7 +46,7 @@ def test_small_neighbours_become_one_and_every_reader_sees_the_same(log_root: Pa
     done = compaction.compact(catalog, 5)
     assert done is not None
     assert (done.segments_before, done.segments_after, done.rows) == (12, 1, 49)
-    assert done.bytes_after < done.bytes_before / 5
+    assert done.bytes_after < done.bytes_before / 3
     view = follower.refresh()
     assert view is not None
     assert (len(view), len(old)) == (1, 12)
@@ -264,3 +265,57 @@ def test_a_writer_compacts_by_itself_once_many_neighbours_are_small(log_root: Pa
     assert view.revision >= 1
     assert len(view) < compaction.DUE_SEGMENTS
     assert len(transactions_in(rows_of(log_root / "shop", view))) == compaction.DUE_SEGMENTS + 100
+
+
+@pytest.mark.slow
+def test_upkeep_is_a_process_that_ends_with_its_writer(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it is killed while it works: the next look starts another."""
+    monkeypatch.setattr(maintenance, "is_due", lambda state: True)
+    monkeypatch.setattr(maintenance, "DUE_SEGMENTS", 8)
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(4):
+            writer.append([upsert(str(number))])
+            writer.commit()
+            writer.publish()
+            (child,) = psutil.Process().children()
+            assert child.cmdline()[2:] == ["tailrace_server.wal.upkeep", str(log_root / "shop")]
+            if number % 2:
+                child.kill()
+                child.wait(20)
+    assert psutil.Process().children() == []
+    assert transactions_in(rows_of(log_root / "shop")) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.slow
+def test_upkeep_does_not_outlive_a_killed_writer(log_root: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from tailrace_server.wal import maintenance;"
+        "from tailrace_server.wal.writer import LogWriter; from tests.server.wal.logs import upsert;"
+        "maintenance.is_due = lambda state: True;"
+        "writer = LogWriter.open(Path(sys.argv[1]), 'shop'); writer.append([upsert('1')]);"
+        "writer.commit(); writer.publish(); print('published', flush=True); sys.stdin.read()"
+    )
+    process = python(code, log_root)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "published\n"
+    (child,) = psutil.Process(process.pid).children()
+    process.kill()
+    finish(process)
+    child.wait(20)
+
+
+def test_upkeep_takes_what_is_due_and_nothing_else(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(log_root, "shop", 12)
+    catalog = log_root / "shop"
+    upkeep.look(catalog, 5)
+    assert CommitLog.open(catalog).state.checkpoint == 0
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_ENTRIES_MIN", 8)
+    upkeep.look(catalog, 6)
+    assert (CommitLog.open(catalog).state.checkpoint, len(CommitLog.open(catalog).view)) == (1, 12)
+    monkeypatch.setattr(compaction, "DUE_SEGMENTS", 8)
+    upkeep.look(catalog, 7)
+    assert (CommitLog.open(catalog).state.checkpoint, len(CommitLog.open(catalog).view)) == (2, 1)

@@ -12,7 +12,7 @@ from tailrace_server.wal.objects import crc32c
 from tailrace_server.wal.retention import delete_unnamed, orphans, trim
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter, PendingSegment
-from tests.server.wal.logs import armed, rows_of, transactions_in, upsert, write
+from tests.server.wal.logs import armed, rows_of, transactions_in, upsert, write, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +28,9 @@ def files(catalog: Path) -> list[str]:
 
 
 def test_a_trim_moves_the_oldest_position_and_files_follow_after_their_grace(
-    log_root: Path,
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_files(monkeypatch)
     write(log_root, "shop", 6)
     catalog = log_root / "shop"
     log = CommitLog.open(catalog)

@@ -170,7 +170,7 @@ def start(request: _Started) -> Start | None:
 
 
 def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
-    """Return the range of a read; ``before`` is checked against the log by who knows it.
+    """Return the range of a read.
 
     Raises:
         InvalidRequest: Bounds without meaning.
@@ -179,12 +179,11 @@ def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
     _refuse_several(request, ("until_version", "before", "to_time"))
     if request.HasField("until_index") and not request.HasField("until_version"):
         raise InvalidRequest("until_index: it needs an until_version")
-    before = Cursor.parse(request.before) if request.HasField("before") else None
     return HistoryBounds(
         lower=start(request),
         until=_until(request),
         until_time=request.to_time if request.HasField("to_time") else None,
-        before=None if before is None else (before.position, before.ordinal),
+        before=Cursor.parse(request.before) if request.HasField("before") else None,
         anchor=request.anchor if request.HasField("anchor") else None,
     )
 

@@ -54,17 +54,15 @@ def heartbeat(value: Heartbeat) -> bytes:
     return SubscribeResponse(heartbeat=message).SerializeToString()
 
 
-def history_header(
-    history: History, *, catalog: str, catalog_uuid: UUID, oldest: Position, truncated: bool
-) -> bytes:
+def history_header(history: History, *, catalog: str) -> bytes:
     """Return the first message of a read."""
     message = change_capture_pb2.HistoryHeader(
         catalog=catalog,
-        catalog_uuid=str(catalog_uuid),
+        catalog_uuid=str(history.catalog_uuid),
         anchor=history.anchor,
         closed_until=history.closed_until,
-        oldest=_position(oldest),
-        truncated=truncated,
+        oldest=_position(history.oldest),
+        truncated=history.truncated,
     )
     return ReadChangesResponse(header=message).SerializeToString()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
@@ -18,6 +18,9 @@ from tailrace_server.api.grpc.settings import GrpcSettings
 if TYPE_CHECKING:
     from tailrace_server.capture.engine import Engine
 
+_RECEIVED: Final = 16
+"""Times ``request_bytes`` up to which gRPC takes a request. The service refuses it by name from one time on;
+beyond this gRPC does, without an ErrorInfo, so that nobody can fill the memory with one request."""
 _NAMES = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
 
 
@@ -50,8 +53,7 @@ class GrpcServer:
             options=(
                 # A second server on the same port is a mistake; it must not share its connections silently.
                 ("grpc.so_reuseport", 0),
-                # The service refuses what is above `request_bytes` by name; this is for what is absurd.
-                ("grpc.max_receive_message_length", 4 * settings.request_bytes),
+                ("grpc.max_receive_message_length", _RECEIVED * settings.request_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout_s * 1000)),

@@ -16,9 +16,8 @@ import grpc.aio
 import structlog
 
 from tailrace.capture import Heartbeat
-from tailrace.criteria import FromTime
 from tailrace.cursor import Cursor
-from tailrace.errors import CatalogReplaced, InvalidRequest, SubscriberTooSlow, TailraceError
+from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.position import END
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from tailrace_server.api.grpc.settings import GrpcSettings
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.subscription import Subscription
-    from tailrace_server.wal.view import LogView
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -277,29 +275,18 @@ class ChangeCaptureService:
 
     async def _read_changes(self, request: ReadChangesRequest, sender: GuardedSender) -> None:
         catalog = requests.catalog(request.catalog)
-        bounds = requests.history_bounds(request)
         bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
         history = await self._engine.history(
             catalog,
             requests.criteria(request.criteria),
-            bounds=bounds,
+            bounds=requests.history_bounds(request),
             reverse=request.reverse,
             content=requests.content(request.body),
             codec=PROTOBUF,
             limit=requests.limit(request),
             max_message_bytes=bytes_max,
         )
-        view = self._engine.observer(catalog).view
-        _refuse_foreign(request, view)
-        await sender.send(
-            responses.history_header(
-                history,
-                catalog=catalog,
-                catalog_uuid=view.uuid,
-                oldest=view.oldest,
-                truncated=_truncated(bounds.lower, view),
-            )
-        )
+        await sender.send(responses.history_header(history, catalog=catalog))
         captures, last = 0, None
         async for frames in history:
             captures += frames.count
@@ -311,7 +298,9 @@ class ChangeCaptureService:
         next_cursor = None
         if history.has_next and last is not None:
             version, index, _ = last
-            next_cursor = Cursor(view.uuid, version, index, 0 if request.reverse else END)
+            next_cursor = Cursor(
+                history.catalog_uuid, version, index, 0 if request.reverse else END
+            )
         await sender.send(responses.history_end(next_cursor=next_cursor, captures=captures))
 
     async def _guarded(self, serve: Callable[[], Awaitable[None]], context: Context) -> None:
@@ -345,20 +334,6 @@ async def _next_request(context: Context) -> bytes | None:
     except grpc.aio.BaseError:
         return None
     return data if isinstance(data, bytes) else None
-
-
-def _refuse_foreign(request: ReadChangesRequest, view: LogView) -> None:
-    if request.HasField("before"):
-        belongs_to = Cursor.parse(request.before).catalog_uuid
-        if belongs_to != view.uuid:
-            raise CatalogReplaced(view.name, belongs_to, view.uuid)
-
-
-def _truncated(lower: object, view: LogView) -> bool:
-    """Return whether a time bound lies below what is retained."""
-    if not isinstance(lower, FromTime) or view.oldest.version <= 1 or not view.published:
-        return False
-    return lower.timestamp < view.timestamp_of(view.oldest.version)
 
 
 async def _abort(error: TailraceError, context: Context) -> None:

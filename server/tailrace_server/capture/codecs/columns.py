@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,28 +17,59 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CaptureColumns:
-    """Captures of one batch, one array element each, all arrays of one length."""
+    """Captures of one batch: some columns have an element a capture, the others an element a record."""
 
     catalog_uuid: UUID
     versions: NDArray[np.int64]
+    """A capture."""
     indexes: NDArray[np.int32]
+    """A capture."""
     timestamps: NDArray[np.int64]
-    """Commit timestamps, µs."""
+    """A capture: commit timestamps, µs."""
     areas: NDArray[np.uint8]
+    """A record."""
     operations: NDArray[np.uint8]
+    """A record."""
     type_codes: NDArray[np.int32]
-    """Place in ``entity_types``; -1 on leads."""
+    """A record: place in ``entity_types``; -1 on leads."""
     entity_types: tuple[str, ...]
     primary_keys: pa.StringArray
+    """A record."""
     changed: pa.ListArray
+    """A record."""
     bodies: dict[str, pa.BinaryArray]
-    """``change``, ``before``, ``after``: those that the content asks for."""
+    """A record: ``change``, ``before``, ``after``, those that the content asks for."""
+    rows: NDArray[np.int32] | None = None
+    """A capture: its record. None: one capture a record, in their order."""
     ordinals: NDArray[np.int32] | None = None
-    """None: all entity level."""
+    """A capture. None: all entity level."""
     container_types: NDArray[np.uint8] | None = None
-    """Role of the column; 0 at entity level."""
+    """A capture: role of the column; 0 at entity level."""
     container_names: tuple[str, ...] | None = None
-    """Name of the column; "" at entity level."""
+    """A capture: name of the column; "" at entity level."""
+
+    def gathered(self) -> CaptureColumns:
+        """Return the same captures with one record each."""
+        rows = self.rows
+        if rows is None:
+            return self
+        places = pa.array(rows)
+
+        def taken(array: pa.Array) -> pa.Array:
+            if array.null_count == len(array) >= len(rows):  # whatever the rows, all are null
+                return array.slice(0, len(rows))
+            return array.take(places)
+
+        return replace(
+            self,
+            areas=self.areas[rows],
+            operations=self.operations[rows],
+            type_codes=self.type_codes[rows],
+            primary_keys=taken(self.primary_keys),
+            changed=taken(self.changed),
+            bodies={name: taken(body) for name, body in self.bodies.items()},
+            rows=None,
+        )
 
     def __len__(self) -> int:
         """Return the number of captures."""

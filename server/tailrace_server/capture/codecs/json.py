@@ -42,6 +42,7 @@ class JsonCodec:
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one JSON object a capture."""
+        columns = columns.gathered()
         versions, indexes = _digits(columns.versions), _digits(columns.indexes)
         zeros = np.zeros(len(columns), np.int32)
         ordinals = _digits(zeros if columns.ordinals is None else columns.ordinals)

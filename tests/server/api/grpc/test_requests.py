@@ -202,10 +202,21 @@ async def test_bytes_that_are_no_request_are_refused(serve: Serve) -> None:
 
 
 async def test_a_request_that_is_too_large_is_refused_with_the_limit(serve: Serve) -> None:
+    """Far above it, too, by us and with our code; what is absurd by gRPC itself, which our client knows."""
     served = await serve(GrpcSettings(request_bytes=1000))
-    for size in (1001, 100_000):
+    for size in (1001, 15_000):
         error = await served.refused("Subscribe", criteria(primary_key=["k" * size]))
         assert isinstance(error, tailrace.InvalidRequest)
+        assert "the limit is 1000" in str(error)
+    error = await served.refused("Subscribe", criteria(primary_key=["k" * 100_000]))
+    assert isinstance(error, tailrace.InvalidRequest)
+
+
+async def test_a_request_of_17_mib_is_refused_by_name(serve: Serve) -> None:
+    served = await serve()
+    error = await served.refused("Subscribe", criteria(primary_key=["k" * (17 << 20)]))
+    assert isinstance(error, tailrace.InvalidRequest)
+    assert "the limit is 4194304" in str(error)
 
 
 async def test_a_method_that_does_not_exist_is_unsupported(serve: Serve) -> None:

@@ -1,0 +1,59 @@
+"""Whether a batch is encoded by machine code: from when the compiled encoder is loaded.
+
+The first large batch begins to load it, in a thread of its own; until it is there Arrow does the
+work. So a server starts at once, and one whose commits are all small never spends the second and
+the memory.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from tailrace_server.capture.codecs.columns import CaptureColumns
+
+_LARGE: Final = 512
+"""So many captures show that there is a second's work to save."""
+_MODULE: Final = "tailrace_server.capture.codecs.machine"
+
+_log = structlog.get_logger()
+_lock = threading.Lock()
+_loading: threading.Thread | None = None
+_encode: Callable[[CaptureColumns], pa.BinaryArray] | None = None
+
+
+def encoder(captures: int) -> Callable[[CaptureColumns], pa.BinaryArray] | None:
+    """Return the compiled encoder for so many captures; None: Arrow is to do it. Any thread may ask."""
+    if _encode is None and _loading is None and captures >= _LARGE:
+        load()
+    return _encode
+
+
+def load() -> threading.Thread:
+    """Begin to load it, once a process; return the thread that does, for who wants to wait."""
+    global _loading
+    with _lock:
+        if _loading is None:
+            _loading = threading.Thread(target=_load, name="load encoder", daemon=True)
+            _loading.start()
+        return _loading
+
+
+def _load() -> None:
+    global _encode
+    begun = time.monotonic()
+    try:
+        _encode = import_module(_MODULE).encode
+    except Exception as error:  # as fast as before, only not faster
+        _log.warning("compiled encoder not loaded; Arrow goes on encoding", error=str(error))
+    else:
+        _log.info("compiled encoder loaded", seconds=round(time.monotonic() - begun, 3))

@@ -1,0 +1,58 @@
+"""The process that maintenance.py starts: ``python -m tailrace_server.wal.upkeep CATALOG_FOLDER``.
+
+Its input is a line for each look, the time in µs; it does what is due then, and ends with its input. Killing it
+at any moment is harmless: all that it does is exclusive or repeatable (compaction.py, retention.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from tailrace.errors import TailraceError
+from tailrace_server.wal.checkpoint import write_checkpoint_if_due
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.compaction import compact, is_due
+from tailrace_server.wal.retention import delete_unnamed
+
+_NICENESS: Final = 10
+"""Commits come first where both want the processor."""
+
+_log = logging.getLogger("tailrace.wal")
+
+
+def look(path: Path, now: int) -> None:
+    """Do what is due in a catalog.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch.
+
+    Raises:
+        LogError: It cannot be done; the log is as it was.
+    """
+    log = CommitLog.open(path)
+    if is_due(log.state):
+        done = compact(path, now)
+        deleted = delete_unnamed(path, now)
+        _log.debug("catalog %s: %s, %d files deleted", path.name, done, len(deleted))
+    else:
+        write_checkpoint_if_due(log, now)
+
+
+def main() -> None:
+    """Look whenever told to."""
+    path = Path(sys.argv[1])
+    os.nice(_NICENESS)
+    for line in sys.stdin.buffer:
+        try:
+            look(path, int(line))
+        except TailraceError as error:
+            _log.warning("no upkeep of catalog %s: %s", path.name, error)
+
+
+if __name__ == "__main__":
+    main()
