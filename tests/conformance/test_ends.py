@@ -25,11 +25,12 @@ from tailrace import (
 )
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.retention import trim
-from tests.conformance.reading import collect, coordinates, error_ending, published, until
+from tests.conformance.reading import collect, coordinates, error_ending, published
 from tests.conformance.shop import OLDEST, SHOP, upsert
 from tests.server.wal.logs import write_files
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -30,7 +30,7 @@ class SchemaConflict(TailraceError):
         """Keep both types."""
         super().__init__(
             f"column {column} of {entity_type} is {before}, and the source now announces {after}, "
-            "which is neither the same nor wider"
+            "which is neither the same nor wider; declare a type that holds both to take it"
         )
         self.entity_type = entity_type
         self.column = column

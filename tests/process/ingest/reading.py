@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -12,7 +11,6 @@ from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -93,11 +91,3 @@ def leads(catalog: Path) -> list[dict[str, Any]]:
 def published(catalog: Path) -> int:
     """Return the published version of a catalog."""
     return CommitLog.open(catalog).view.published
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something holds; what is waited for happens in Spark, which tells nobody."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)

@@ -18,9 +18,10 @@ from tailrace_server.pipeline.stream import CHECKPOINT
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.schema_mapping import SchemaMapping
 from tailrace_server.wal.verify import verify
-from tests.process.ingest.reading import data, leads, published, records, wait_until
+from tests.process.ingest.reading import data, leads, published, records
 from tests.process.ingest.truth import check_against_truth
 from tests.server.pipeline.shapes import INT, LONG, TEXT, end, envelope, line, listed, postgres
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

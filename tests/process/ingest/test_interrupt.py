@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from tests.process.commands import INTERRUPT, PATIENCE_S, TERMINATE, Command
+from tests.process.commands import INTERRUPT, TERMINATE, Command
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +28,8 @@ async def test_a_signal_while_spark_starts_ends_the_command_and_its_jvm(
     (feed / "lines.json").write_text("null\n")
     arguments = ("--input", feed, "--log", log_root, "--catalog", "shop", "--follow")
     async with Command("ingest", "debezium", *arguments) as command:
-        async with asyncio.timeout(PATIENCE_S):
-            family = await descendants(command.process.pid, moment)
+        await until(lambda: has_come(family_of(command.process.pid), moment))
+        family = family_of(command.process.pid)
         command.send(number)
         assert await command.end() == 128 + number, command.notes
         assert not any(is_alive(each) for each in family)
@@ -45,13 +45,9 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-async def descendants(pid: int, moment: str) -> list[psutil.Process]:
-    """Return a command's descendants once Spark's start has come to a certain moment."""
-    while True:
-        family = psutil.Process(pid).children(recursive=True)
-        if has_come(family, moment):
-            return family
-        await asyncio.sleep(0.01)
+def family_of(pid: int) -> list[psutil.Process]:
+    """Return the descendants of a process."""
+    return psutil.Process(pid).children(recursive=True)
 
 
 def has_come(family: list[psutil.Process], moment: str) -> bool:

@@ -16,10 +16,12 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeSystemRequest,
 )
 from tailrace_server.api.grpc import GrpcSettings
+from tailrace_server.wal.commit_log import CommitLog
 from tests.support.model import ModelMutation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from google.protobuf.message import Message
 
@@ -225,7 +227,7 @@ async def test_a_method_that_does_not_exist_is_unsupported(serve: Serve) -> None
 
 
 async def test_schemas_are_of_a_version_and_say_what_is_inferred(
-    serve: Serve, writer: ModelWriter
+    serve: Serve, writer: ModelWriter, log_root: Path
 ) -> None:
     def upsert(**columns: object) -> ModelMutation:
         return ModelMutation("box", "1", tailrace.Operation.UPSERT, None, columns)
@@ -243,6 +245,8 @@ async def test_schemas_are_of_a_version_and_say_what_is_inferred(
         }
         assert names == {None: ["id", "name"], 1: ["id"], 2: ["id", "name"], 99: ["id", "name"]}
         schema = await client.get_schema("shop")
+        kept = writer.writer.state
+        assert CommitLog.open(log_root / "shop").view.schema_of(kept.last_version) == schema
         assert schema.entity_types["box"][0].inferred
         assert schema.entity_types["box"][0].role is tailrace.ContainerType.ATTRIBUTE
         with pytest.raises(tailrace.CatalogUnknown):
