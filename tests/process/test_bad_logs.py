@@ -11,6 +11,7 @@ from tailrace_server.wal.objects import seal
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import Command, ServerProcess, outcome
 from tests.server.wal.logs import write_files
+from tests.support.inprocess import know
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 def write(root: Path, catalog: str, versions: int = 3) -> Path:
     """Publish versions, a segment file each, and return the catalog's folder."""
+    know(root, catalog, {"product": ("id", "text")})
     with pytest.MonkeyPatch.context() as patch, LogWriter.open(root, catalog) as writer:
         write_files(patch)
         for number in range(versions):

@@ -15,6 +15,7 @@ from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureStub
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import INTERRUPT, TERMINATE, ServerProcess, outcome
+from tests.support.inprocess import know
 from tests.support.polling import until_answered
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 def write(root: Path, transactions: int, *, size: int = 10) -> None:
     """Publish transactions of one row each."""
+    if not (root / "shop").exists():
+        know(root, "shop", {"product": ("id", "text")})
     with LogWriter.open(root, "shop") as writer:
         for number in range(transactions):
             image = b'{"id":%d,"text":"%s"}' % (number, b"x" * size)

@@ -12,6 +12,7 @@ from tailrace.cursor import Cursor
 from tailrace.position import Position
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import INTERRUPT, KILL, Command, ServerProcess, outcome
+from tests.support.inprocess import know
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def order(number: int) -> Mutation:
 
 
 def publish(root: Path, *transactions: list[Mutation], catalog: str = "shop") -> None:
+    if not (root / catalog).exists():
+        know(root, catalog, {"product": tuple(json.loads(IMAGE % 1)), "order": ("id",)})
     with LogWriter.open(root, catalog) as writer:
         for transaction in transactions:
             writer.append(transaction)

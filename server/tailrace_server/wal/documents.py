@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from tailrace.criteria import ContainerType
 from tailrace.errors import LogCorrupted, LogUnreadable
-from tailrace.schema import Column, Schema
+from tailrace.schema import Column, Origin, Schema
 from tailrace_server.wal.objects import object_name, read_bytes, seal, unseal, without_records
 
 if TYPE_CHECKING:
@@ -196,13 +196,46 @@ class CheckpointBody(Struct, frozen=True):
 
 
 class ColumnDocument(Struct, frozen=True):
-    """A column of a schema."""
+    """A column of a schema; the fields of `tailrace.schema.Column`."""
 
     name: str
     role: str
     sql_type: str | None
     encoding: str
-    inferred: bool
+    nullable: bool = True
+    key: int = 0
+    origin: Origin = Origin.INFERRED
+    id: int = 0
+    dropped: bool = False
+
+    @classmethod
+    def of(cls, column: Column) -> ColumnDocument:
+        """Return the document of a column."""
+        return cls(
+            name=column.name,
+            role=column.role.name,
+            sql_type=column.sql_type,
+            encoding=column.encoding,
+            nullable=column.nullable,
+            key=column.key,
+            origin=column.origin,
+            id=column.id,
+            dropped=column.dropped,
+        )
+
+    def column(self, id: int) -> Column:
+        """Return the column that it describes, under an id."""
+        return Column(
+            name=self.name,
+            role=ContainerType[self.role],
+            sql_type=self.sql_type,
+            encoding=self.encoding,
+            nullable=self.nullable,
+            key=self.key,
+            origin=self.origin,
+            id=id,
+            dropped=self.dropped,
+        )
 
 
 class SchemaDocument(Struct, frozen=True):
@@ -219,36 +252,22 @@ class SchemaDocument(Struct, frozen=True):
             FORMAT_VERSION,
             id,
             {
-                entity_type: [
-                    ColumnDocument(
-                        column.name,
-                        column.role.name,
-                        column.sql_type,
-                        column.encoding,
-                        column.inferred,
-                    )
-                    for column in columns
-                ]
+                entity_type: [ColumnDocument.of(column) for column in columns]
                 for entity_type, columns in schema.entity_types.items()
             },
         )
 
     def schema(self) -> Schema:
         """Return the schema that it describes."""
+        # Columns written before they had ids: both orders only ever grew, so the places are ids.
         return Schema(
             self.id,
             {
                 entity_type: tuple(
-                    Column(
-                        column.name,
-                        ContainerType[column.role],
-                        column.sql_type,
-                        column.encoding,
-                        column.inferred,
-                    )
-                    for column in columns
+                    column.column(column.id or (number << 20) + place)
+                    for place, column in enumerate(columns, 1)
                 )
-                for entity_type, columns in self.entity_types.items()
+                for number, (entity_type, columns) in enumerate(self.entity_types.items())
             },
         )
 

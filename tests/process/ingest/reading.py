@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from tailrace.criteria import Operation
+from tailrace.criteria import Area, Operation
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 
@@ -19,6 +19,7 @@ class Record(NamedTuple):
 
     version: int
     place: int
+    area: int
     operation: int
     entity_type: str | None
     primary_key: str | None
@@ -41,6 +42,7 @@ def records(catalog: Path) -> list[Record]:
             columns: list[list[Any]] = [
                 head.versions.tolist(),
                 head.indexes.tolist(),
+                head.areas.tolist(),
                 head.operations.tolist(),
                 types,
                 head.primary_keys.to_pylist(),
@@ -67,6 +69,11 @@ def check(found: list[Record]) -> None:
     assert left == 0
     positions = [(record.version, record.place) for record in found]
     assert positions == sorted(set(positions))
+
+
+def data(catalog: Path) -> list[Record]:
+    """Return the published records of rows: no leads, no changes of the schema."""
+    return [record for record in records(catalog) if record.area == Area.DATA]
 
 
 def lead(record: Record) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tailrace.criteria import Operation
+from tailrace.criteria import Area, Operation
 from tailrace_server import failpoints
 from tailrace_server.failpoints import VARIABLE
 from tailrace_server.wal import log_writer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 """Running number, version, index, area, operation, type, hash, key, changed, change, before, after, time."""
 
-VERSION, INDEX, KEY, AFTER = 1, 2, 7, 11
+VERSION, INDEX, AREA, KEY, AFTER = 1, 2, 3, 7, 11
 
 
 class SteppingClock:
@@ -64,7 +64,10 @@ def remove(key: str) -> Mutation:
 
 
 def write(root: Path, catalog: str, transactions: int, *, per_commit: int = 1) -> None:
-    """Write and publish transactions of three records, numbered by their keys."""
+    """Write and publish transactions of three records, numbered by their keys.
+
+    The first transaction of a catalog has a SCHEMA record besides.
+    """
     with LogWriter.open(root, catalog) as writer:
         first = writer.state.last_version
         for number in range(first + 1, first + transactions + 1):
@@ -103,7 +106,11 @@ def batch_rows(reader: BatchReader, view: LogView, place: int) -> list[Row]:
 
 def transactions_in(rows: list[Row]) -> list[str]:
     """Return the keys of the first mutation of each version, which number the transactions of ``write``."""
-    return [row[KEY] for row in rows if row[INDEX] == 1]
+    keys: dict[int, str] = {}
+    for row in rows:
+        if row[AREA] == Area.DATA:
+            keys.setdefault(row[VERSION], row[KEY])
+    return list(keys.values())
 
 
 def write_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,15 +56,16 @@ def test_transactions_become_dense_versions_with_a_lead_each(log_root: Path) -> 
         (0, 1, 0),
         (1, 1, 1),
         (2, 1, 2),
-        (3, 2, 0),
-        (4, 3, 0),
-        (5, 3, 1),
+        (3, 1, 3),
+        (4, 2, 0),
+        (5, 3, 0),
+        (6, 3, 1),
     ]
     assert rows[0][AFTER] == (
-        b'{"transaction_id":"t1","mutation_count":2,"counts":{"order":2},"source_count":2,'
-        b'"source_timestamp":7}'
+        b'{"transaction_id":"t1","mutation_count":3,"counts":{"order":3},"source_count":2,'
+        b'"source_timestamp":7,"schema_changes":1}'
     )
-    assert rows[4][AFTER].endswith(b'"late":true,"of":1}')
+    assert rows[5][AFTER].endswith(b'"late":true,"of":1}')
 
 
 def test_an_update_says_what_changed_and_images_are_kept_byte_for_byte(log_root: Path) -> None:
@@ -72,7 +73,7 @@ def test_an_update_says_what_changed_and_images_are_kept_byte_for_byte(log_root:
     after = b'{"price":1e2,"id":12345678901234567890,"name":"\\u00e9","new":[1, 2]}'
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([Mutation("order", "1", before=before, after=after)])
-    *_, changed, change, read_before, read_after, _ = rows_of(log_root / "shop")[1]
+    *_, changed, change, read_before, read_after, _ = rows_of(log_root / "shop")[2]
     assert (read_before, read_after) == (before, after)
     assert changed == ["price", "new", "old"]
     assert change == b'{"price":1e2,"new":[1, 2],"old":null}'
