@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.errors import CatalogReplaced, TailraceError
+from tailrace_server.capture.codecs import accelerator
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading import CatalogReading
 from tailrace_server.errors import as_tailrace_error
@@ -108,6 +109,7 @@ class ObservedCatalog:
         path = self._path
         log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
         view = log.view
+        accelerator.expect(view.end_row - view.first_row)
 
         async def refresh() -> LogView | None:
             return await loop.run_in_executor(self._threads, log.refresh)
@@ -117,7 +119,7 @@ class ObservedCatalog:
             observer = Observer(view, reading, refresh, self._settings, self._counters, self._rings)
             self.observer = observer
             self.opened.set()
-            async with Tailer(log) as tailer:
+            async with Tailer(log, prepare=reading.fresh.prepare) as tailer:
                 await observer.run(tailer)
 
 

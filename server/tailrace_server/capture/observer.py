@@ -79,6 +79,7 @@ class Observer:
         self.view = view
         """What is published; replaced as a whole, in one step."""
         self.reading = reading
+        reading.fresh.end_row = view.end_row
         self.routed = view.end_row
         """First row that the live path has not seen."""
         self.routed_position = Position(view.published, END)
@@ -158,6 +159,7 @@ class Observer:
         publisher.detach(subscription)
         if not publisher.subscriptions and publisher.id in self._publishers:
             del self._publishers[publisher.id]
+            self.reading.fresh.wanted = bool(self._publishers)
             del self._by_criteria[publisher.predicate.identity]
             self._router.remove(publisher.id)
             publisher.ring.forget_all()
@@ -384,6 +386,7 @@ class Observer:
             next(self._ids), Predicate(criteria), floor, self._settings, self._rings
         )
         self._publishers[publisher.id] = publisher
+        self.reading.fresh.wanted = True
         self._by_criteria[criteria] = publisher
         self._router.add(publisher.id, publisher.predicate)
         return publisher

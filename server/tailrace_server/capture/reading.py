@@ -17,6 +17,7 @@ from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.capture.cache import Kind
 from tailrace_server.capture.classes import GroupedHead, group
 from tailrace_server.capture.frames import FrameBlock, body_columns, encode
+from tailrace_server.capture.fresh import Bodies, FreshBatches
 from tailrace_server.capture.run import Run, whole
 from tailrace_server.wal.batch import SegmentMissing
 
@@ -35,14 +36,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.batch import BatchReader
     from tailrace_server.wal.table import BatchRef
     from tailrace_server.wal.view import LogView
-
-
-@dataclass(frozen=True, slots=True)
-class Bodies:
-    """Body columns of one batch."""
-
-    columns: dict[str, pa.BinaryArray]
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +83,14 @@ class CatalogReading:
         self._reader = reader
         self._cache = cache
         self._settings = settings
+        self.fresh = FreshBatches(reader)
+        """Small batches that were published last; its ``prepare`` is the tailer's."""
 
     async def grouped(self, ref: BatchRef) -> GroupedHead:
         """Return a batch's head, grouped by class."""
+        fresh = self.fresh.get(ref)
+        if fresh is not None:
+            return fresh.grouped
         key = (self._uuid, ref.key)
         return await self._cache.get(Kind.HEAD, key, partial(self._load_grouped, ref))
 
@@ -175,7 +173,11 @@ class CatalogReading:
             if block is not None:
                 return block
             key, load = self._frames_job(run, view, codec, content)
-            block = await self._cache.get(Kind.FRAMES, key, load)
+            if self.fresh.get(run.batch) is not None:  # no file to read, and few captures
+                block = load()
+                self._cache.put(Kind.FRAMES, key, block)
+            else:
+                block = await self._cache.get(Kind.FRAMES, key, load)
             if key[2] == run.selection.identity:
                 return block
             return block.pick(run.selection, self._settings.message_bytes)
@@ -205,6 +207,9 @@ class CatalogReading:
     # From here on: reader threads.
 
     def _head(self, ref: BatchRef) -> GroupedHead:
+        fresh = self.fresh.get(ref)
+        if fresh is not None:
+            return fresh.grouped
         held = self._cache.peek(Kind.HEAD, (self._uuid, ref.key))
         return self._load_grouped(ref) if held is None else cast("GroupedHead", held)
 
@@ -212,10 +217,12 @@ class CatalogReading:
         return group(self._reader.head(ref))
 
     def _load_bodies(self, ref: BatchRef, names: Sequence[str]) -> Bodies:
-        columns = self._reader.body(ref, names)
-        return Bodies(columns, sum(column.nbytes for column in columns.values()))
+        return Bodies(self._reader.body(ref, names))
 
     def _bodies(self, ref: BatchRef, names: tuple[str, ...]) -> Bodies:
+        fresh = self.fresh.get(ref)
+        if fresh is not None:
+            return fresh.bodies
         held = self._cache.peek(Kind.BODY, (self._uuid, ref.key, names))
         return self._load_bodies(ref, names) if held is None else cast("Bodies", held)
 
@@ -238,7 +245,7 @@ class CatalogReading:
         names = body_columns(content)
         return encode(
             self._head(run.batch).head,
-            self._bodies(run.batch, names).columns if names else {},
+            self._bodies(run.batch, names).only(names) if names else {},
             run.selection,
             codec=codec,
             catalog_uuid=self._uuid,

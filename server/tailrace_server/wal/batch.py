@@ -11,6 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _ENTRIES: Final = f"{ENTRIES}/"
 _OPEN_FILES_MAX: Final = 64
-_DICTIONARIES_MAX: Final = 4_096
+_DICTIONARIES_MAX: Final = 256
 _CHANGED_TYPE: Final = pa.list_(NAME_TYPE)
 
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
@@ -189,12 +190,7 @@ class BatchReader:
                     segment.path, offset, "checksum of a schema or dictionary message"
                 )
             parts.append(data.tobytes())
-        stream = pa.ipc.open_stream(pa.py_buffer(b"".join(parts) + _DICTIONARY_TAIL))
-        batch = stream.read_next_batch()
-        found = _Dictionaries(
-            entity_types=tuple(batch.column("entity_type").dictionary.to_pylist()),
-            columns=batch.column("changed").values.dictionary,
-        )
+        found = _decoded(b"".join(parts))
         with self._lock:
             self._dictionaries[segment.path] = found
             while len(self._dictionaries) > _DICTIONARIES_MAX:
@@ -241,6 +237,17 @@ class BatchReader:
             while len(self._files) > _OPEN_FILES_MAX:
                 self._files.popitem(last=False)
             return file
+
+
+@lru_cache(maxsize=_DICTIONARIES_MAX)
+def _decoded(prefix: bytes) -> _Dictionaries:
+    """Return the dictionaries of a file's schema and dictionary messages; most files of a log have the same."""
+    stream = pa.ipc.open_stream(pa.py_buffer(prefix + _DICTIONARY_TAIL))
+    batch = stream.read_next_batch()
+    return _Dictionaries(
+        entity_types=tuple(batch.column("entity_type").dictionary.to_pylist()),
+        columns=batch.column("changed").values.dictionary,
+    )
 
 
 class _Buffers:

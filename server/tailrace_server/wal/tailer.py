@@ -18,6 +18,7 @@ from tailrace_server.wal.documents import CHECKPOINTS, PUBLICATIONS
 from tailrace_server.wal.inotify import CREATED, GONE, Inotify, InotifyUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from tailrace_server.wal.commit_log import CommitLog
@@ -43,6 +44,7 @@ class Tailer:
         poll_min_s: float = POLL_MIN_S,
         poll_max_s: float = POLL_MAX_S,
         inotify: bool = True,
+        prepare: Callable[[LogView], None] = lambda view: None,
     ) -> None:
         """Follow from ``log.view`` as it is now.
 
@@ -51,7 +53,10 @@ class Tailer:
             poll_min_s: First wait after a change, without inotify.
             poll_max_s: Longest wait, without inotify.
             inotify: Use it where it works.
+            prepare: Called with a view, in the tailer's thread, before the consumer has it: what it reads need
+                not be read later. It must not raise.
         """
+        self._prepare = prepare
         self._log = log
         self._seen = log.view
         self._poll_min_s = poll_min_s
@@ -142,6 +147,7 @@ class Tailer:
                 view = self._log.view
                 if view is not self._seen:
                     self._seen = view
+                    self._prepare(view)
                     self._loop.call_soon_threadsafe(self._receive, view, None)
                     wait_s = self._poll_min_s
                 waiting.poll(1000 * (WATCH_CHECK_S if watch else wait_s))

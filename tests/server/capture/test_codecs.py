@@ -17,6 +17,7 @@ from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import SubscribeResponse
 from tailrace_server.capture.codecs import JSON, PROTOBUF, CaptureColumns, accelerator, machine
+from tailrace_server.capture.codecs.protobuf import spelled
 
 if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
@@ -79,7 +80,9 @@ def columns(rows: list[dict[str, Any]], *, by_column: bool, wanted: set[str]) ->
 def test_protobuf_frames_decode_to_what_went_in(
     rows: list[dict[str, Any]], by_column: bool, wanted: set[str]
 ) -> None:
-    frames = PROTOBUF.encode(columns(rows, by_column=by_column, wanted=wanted)).to_pylist()
+    given_columns = columns(rows, by_column=by_column, wanted=wanted)
+    frames = PROTOBUF.encode(given_columns).to_pylist()
+    assert PROTOBUF.join(given_columns).to_pylist() == frames
     message = SubscribeResponse.FromString(b"".join(frames))
     assert len(message.captures) == len(rows) == len(frames)
     for capture, row in zip(message.captures, rows, strict=True):
@@ -108,10 +111,11 @@ def test_protobuf_frames_decode_to_what_went_in(
     wanted=st.sets(st.sampled_from(BODIES)),
     data=st.data(),
 )
-def test_machine_code_writes_what_arrow_joins(
+def test_captures_spelled_joined_and_written_by_machine_code_are_the_same_bytes(
     rows: list[dict[str, Any]], wanted: set[str], data: st.DataObject
 ) -> None:
     whole = columns(rows, by_column=False, wanted=wanted)
+    assert spelled(whole).equals(PROTOBUF.join(whole))
     assert machine.encode(whole).equals(PROTOBUF.join(whole))
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12).map(sorted))
     places = np.array(chosen, np.int32)
@@ -122,6 +126,7 @@ def test_machine_code_writes_what_arrow_joins(
         indexes=whole.indexes[places],
         timestamps=whole.timestamps[places],
     )
+    assert spelled(some).equals(PROTOBUF.join(some.gathered()))
     assert machine.encode(some).equals(PROTOBUF.join(some.gathered()))
 
 
@@ -149,7 +154,7 @@ def test_the_first_large_batch_loads_the_machine_code_and_the_frames_stay_the_sa
     many = columns([row] * 1_000, by_column=False, wanted=set())
     before = PROTOBUF.encode(many)
     accelerator.load().join()
-    assert accelerator.encoder(1) is machine.encode
+    assert accelerator.encoder(1_000) is machine.encode
     assert PROTOBUF.encode(many).equals(before)
 
 

@@ -75,6 +75,20 @@ async def test_contract_01_27_a_subscription_gets_what_is_published_after_its_ac
         ]
 
 
+async def test_a_small_commit_is_sent_without_a_reader_thread(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)])
+    async with Engine(log_root, quick()) as engine:
+        subscription = await engine.subscribe("shop", codec=JSON, content=Content.AFTER)
+        before = engine.statistics().cache.misses
+        for number in range(2, 40):  # more than are kept
+            writer.write([upsert(number)])
+            _, change = await receive(subscription, 2)
+            assert change["after"] == {"id": number}
+        assert engine.statistics().cache.misses == before
+
+
 async def test_contract_06_what_is_committed_and_not_published_is_not_delivered(
     log_root: Path, writer: ModelWriter
 ) -> None:

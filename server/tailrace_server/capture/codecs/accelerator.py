@@ -1,8 +1,8 @@
 """Whether a batch is encoded by machine code: from when the compiled encoder is loaded.
 
-The first large batch begins to load it, in a thread of its own; until it is there Arrow does the
-work. So a server starts at once, and one whose commits are all small never spends the second and
-the memory.
+A log of some size begins to load it when a server opens it, else the first large batch, in a thread of its
+own; until it is there Arrow does the work. So a server starts at once, and one with little to do
+never spends the second and the memory. Loading takes turns with the event loop: better early.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs.columns import CaptureColumns
 
 _LARGE: Final = 512
-"""So many captures show that there is a second's work to save."""
+"""So many captures in a batch show that there is a second's work to save,"""
+_MANY: Final = 100_000
+"""and so many records in a log."""
 _MODULE: Final = "tailrace_server.capture.codecs.machine"
 
 _log = structlog.get_logger()
@@ -33,9 +35,15 @@ _encode: Callable[[CaptureColumns], pa.BinaryArray] | None = None
 
 def encoder(captures: int) -> Callable[[CaptureColumns], pa.BinaryArray] | None:
     """Return the compiled encoder for so many captures; None: Arrow is to do it. Any thread may ask."""
-    if _encode is None and _loading is None and captures >= _LARGE:
+    if _loading is None and captures >= _LARGE:
         load()
     return _encode
+
+
+def expect(records: int) -> None:
+    """Load it if so many records are likely to be asked for."""
+    if _loading is None and records >= _MANY:
+        load()
 
 
 def load() -> threading.Thread:

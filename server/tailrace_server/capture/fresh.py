@@ -1,0 +1,95 @@
+"""Small batches that have just been published, read before anybody asks.
+
+A commit of a few rows is wanted at once by everybody who is live, and to read it costs less than to
+hand it to a reader thread and back, twice. So the tailer's thread, which has just read the
+commit's entry, reads the batch too; the loop then routes and encodes it where it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace_server.capture.classes import GroupedHead, group
+from tailrace_server.wal.record import BODY_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    import pyarrow as pa
+
+    from tailrace_server.wal.batch import BatchReader
+    from tailrace_server.wal.table import BatchRef
+    from tailrace_server.wal.view import LogView
+
+_ROWS_MAX: Final = 48
+"""As many as an entry carries; more are worth a reader thread."""
+_BATCHES_MAX: Final = 16
+"""Of one view, and kept in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Body columns of one batch."""
+
+    columns: dict[str, pa.BinaryArray]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they hold."""
+        return sum(column.nbytes for column in self.columns.values())
+
+    def only(self, names: Iterable[str]) -> dict[str, pa.BinaryArray]:
+        """Return some of them."""
+        return {name: self.columns[name] for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class FreshBatch:
+    """All of one batch."""
+
+    grouped: GroupedHead
+    bodies: Bodies
+
+
+class FreshBatches:
+    """The last few. Filled by one thread, the tailer's; any thread may look."""
+
+    def __init__(self, reader: BatchReader) -> None:
+        """Begin with none; nothing is read before there is somebody to read it for."""
+        self._reader = reader
+        self._batches: dict[Hashable, FreshBatch] = {}
+        self.end_row = 0
+        """First row of what is new; the observer sets it before the tailer begins."""
+        self.wanted = False
+        """Whether anybody is subscribed."""
+
+    def get(self, ref: BatchRef) -> FreshBatch | None:
+        """Return a batch if it is one of them."""
+        return self._batches.get(ref.key)
+
+    def prepare(self, view: LogView) -> None:
+        """Read what is new in a view, if it is little; what cannot be read fails where it is asked for."""
+        row, self.end_row = self.end_row, view.end_row
+        if not self.wanted:
+            return
+        try:
+            for ref in _small_batches(view, row):
+                bodies = Bodies(self._reader.body(ref, BODY_COLUMNS))
+                self._batches[ref.key] = FreshBatch(group(self._reader.head(ref)), bodies)
+        except Exception:  # it is read again by who needs it, and fails there
+            return
+        while len(self._batches) > _BATCHES_MAX:
+            del self._batches[next(iter(self._batches))]
+
+
+def _small_batches(view: LogView, row: int) -> list[BatchRef]:
+    """Return the batches from a row on; none at all if they are many or large."""
+    refs: list[BatchRef] = []
+    while row < view.end_row:
+        ref = view.batch(view.find_row(row))
+        if ref.rows > _ROWS_MAX or len(refs) == _BATCHES_MAX:
+            return []
+        refs.append(ref)
+        row = ref.first_row + ref.rows
+    return refs
