@@ -2,8 +2,9 @@
 
 Everything that is read from the log or made of it passes through here, so that ten subscribers at
 near positions cost about one reading. A value is loaded in a reader thread by whoever comes first;
-the others wait for it (*single flight*). Frames go first when room is short, since the rest is
-dearer to have again.
+the others wait for it (*single flight*). Frames have a bound of their own, so has what was read; both
+are far below the budget, since memory that is used again is faster than fresh pages and what was
+read once is in the page cache. When room is short all the same, frames go first.
 
 The budget is kept by measurement: the cache never charges itself more than half of it, and whenever
 the process as a whole is found above it, the cache sheds a quarter of what it holds and hands freed
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable
     from concurrent.futures import Executor, Future
 
 _MEASURE_EVERY_S: Final = 0.1
@@ -47,6 +48,9 @@ class Kind(IntEnum):
     BODY = 2
     HEAD = 3
 
+
+_READS: Final = (Kind.BODY, Kind.HEAD, Kind.SCAN)
+"""What was read, in the order in which it goes when it is too much: a scan stands for many heads."""
 
 S = TypeVar("S", bound=Sized)
 
@@ -74,6 +78,7 @@ class BatchCache:
         self,
         memory_bytes: int,
         frames_bytes: int,
+        reads_bytes: int,
         executor: Executor,
         *,
         measure: Callable[[], int] | None = None,
@@ -81,7 +86,8 @@ class BatchCache:
         """Make an empty cache; ``measure`` returns the process's anonymous bytes."""
         self._memory_bytes = memory_bytes
         self._frames_bytes_max = frames_bytes
-        self._frames_bytes = 0
+        self._reads_bytes_max = reads_bytes
+        self._held = dict.fromkeys(Kind, 0)
         self._executor = executor
         self._measure = measure or anonymous_bytes
         self._measured_at = float("-inf")
@@ -130,8 +136,7 @@ class BatchCache:
         if key not in values:
             values[key] = value
             self._bytes += value.nbytes
-            if kind is Kind.FRAMES:
-                self._frames_bytes += value.nbytes
+            self._held[kind] += value.nbytes
             self._shed()
 
     def statistics(self) -> CacheStatistics:
@@ -178,9 +183,12 @@ class BatchCache:
             self.put(kind, key, job.result())
 
     def _shed(self) -> None:
-        while self._frames_bytes > self._frames_bytes_max or self._bytes > self._memory_bytes // 2:
-            if not self._evict_one():
-                break
+        while self._held[Kind.FRAMES] > self._frames_bytes_max:
+            self._evict_one([Kind.FRAMES])
+        while sum(self._held[kind] for kind in _READS) > self._reads_bytes_max:
+            self._evict_one(_READS)
+        while self._bytes > self._memory_bytes // 2 and self._evict_one(Kind):
+            pass
         now = asyncio.get_running_loop().time()
         if now - self._measured_at >= _MEASURE_EVERY_S:
             self._measured_at = now
@@ -197,19 +205,20 @@ class BatchCache:
             return self._process_bytes
         if self._process_bytes > self._memory_bytes:
             keep = self._bytes * 3 // 4
-            while self._bytes > keep and self._evict_one():
+            while self._bytes > keep and self._evict_one(Kind):
                 pass
             return_freed_pages()
             self._process_bytes = self._measure()
         return self._process_bytes
 
-    def _evict_one(self) -> bool:
-        for kind, values in self._kinds.items():
+    def _evict_one(self, kinds: Iterable[Kind]) -> bool:
+        """Let go of the value that was not used for longest, of the first of these kinds that has any."""
+        for kind in kinds:
+            values = self._kinds[kind]
             if values:
                 _, value = values.popitem(last=False)
                 self._bytes -= value.nbytes
-                if kind is Kind.FRAMES:
-                    self._frames_bytes -= value.nbytes
+                self._held[kind] -= value.nbytes
                 self._evicted += 1
                 return True
         return False

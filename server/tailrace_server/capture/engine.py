@@ -92,7 +92,12 @@ class Engine:
         self._stack.push_async_callback(_shut_down, threads)
         self._folder_threads = ThreadPoolExecutor(_FOLDER_THREADS, "tailrace-folder")
         self._stack.push_async_callback(_shut_down, self._folder_threads)
-        self._cache = BatchCache(self.settings.memory_bytes, self.settings.frames_bytes, threads)
+        self._cache = BatchCache(
+            self.settings.memory_bytes,
+            self.settings.frames_bytes,
+            self.settings.reads_bytes,
+            threads,
+        )
         self._rings = RingBudget(self.settings.rings_bytes)
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())

@@ -27,6 +27,11 @@ class EngineSettings:
         "encoded frames kept for others: enough for subscribers near each other, and memory that is used "
         "again costs a third less than fresh pages",
     )
+    reads_bytes: int = setting(
+        16 << 20,
+        "bytes",
+        "heads and scans kept for others: some 300,000 records near each other; the page cache has the rest",
+    )
     ring_captures: int = setting(
         250_000,
         "captures",

@@ -219,7 +219,7 @@ async def test_a_cache_that_cannot_measure_still_answers(tmp_path: Path) -> None
         nbytes = 1
 
     with ThreadPoolExecutor(1) as threads:
-        cache = BatchCache(1 << 20, 1 << 20, threads, measure=unmeasurable)
+        cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads, measure=unmeasurable)
         async with asyncio.timeout(PATIENCE_S):
             assert isinstance(await cache.get(Kind.HEAD, "key", Value), Value)
 
