@@ -7,19 +7,14 @@ at any moment is harmless: all that it does is exclusive or repeatable (compacti
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from pathlib import Path
-from typing import Final
 
 from tailrace.errors import TailraceError
 from tailrace_server.wal.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.compaction import compact, is_due
 from tailrace_server.wal.retention import delete_unnamed
-
-_NICENESS: Final = 10
-"""Commits come first where both want the processor."""
 
 _log = logging.getLogger("tailrace.wal")
 
@@ -46,7 +41,6 @@ def look(path: Path, now: int) -> None:
 def main() -> None:
     """Look whenever told to."""
     path = Path(sys.argv[1])
-    os.nice(_NICENESS)
     for line in sys.stdin.buffer:
         try:
             look(path, int(line))
