@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tailrace_server.api.grpc.settings import GrpcSettings
+from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.cli.ingest import ingest_app
 from tailrace_server.config import SECTIONS, ServerSettings, described
@@ -122,7 +123,7 @@ def _ingest_options() -> Iterator[str]:
 
 def _bounds(place: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield (name, unit, default, reason) of the settings below a package, those of the server left out."""
-    server = (ServerSettings, EngineSettings, GrpcSettings)
+    server = (ServerSettings, EngineSettings, GrpcSettings, HttpSettings)
     for name in _modules(place):
         module = importlib.import_module(name)
         source = ast.parse(inspect.getsource(module))

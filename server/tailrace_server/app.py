@@ -37,6 +37,8 @@ from tailrace_server.log_root import check_log_root
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from tailrace_server.config import ServerSettings
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -91,7 +93,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     deadline_s = settings.engine.stop_deadline_s
     engine = Engine(settings.log, settings.engine)
     registry = metrics.registry(engine.statistics, version=version("tailrace"))
-    http = None if settings.http is None else HttpFace(engine, registry, settings.http)
+    http = _http(engine, registry, settings)
     async with engine, asyncio.TaskGroup() as tasks:
         grpc = GrpcServer(engine, settings.grpc_face)
         port = await _start(grpc, settings.grpc)
@@ -110,10 +112,18 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
             http.stopping = True
         ended = engine.statistics().subscriptions
         engine.stop_subscriptions()
-        await grpc.stop(deadline_s)
-        if http is not None:
-            http.stop()
+        async with asyncio.TaskGroup() as faces:
+            faces.create_task(grpc.stop(deadline_s), name="stop gRPC")
+            if http is not None:
+                faces.create_task(http.stop(deadline_s), name="stop HTTP")
     _log.info("stopped", subscriptions_ended=ended)
+
+
+def _http(engine: Engine, registry: CollectorRegistry, settings: ServerSettings) -> HttpFace | None:
+    """Return the HTTP listener, bound; None where it is off."""
+    if settings.http is None:
+        return None
+    return HttpFace(engine, registry, settings.http, settings.http_faces)
 
 
 async def _start(grpc: GrpcServer, address: Address) -> int:

@@ -33,6 +33,7 @@ from pydantic_settings import (
 )
 
 from tailrace_server.api.grpc.settings import GrpcSettings
+from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.errors import ConfigError
 from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
@@ -64,7 +65,7 @@ class ServerSettings:
     http: Address | None = setting(
         Address("127.0.0.1", 7412),
         "host:port",
-        "/health and /metrics; loopback as well, `off` for none",
+        "REST, WebSocket and event streams, /health and /metrics; loopback as well, `off` for none",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "name", "a line for each start, end and fault, none for each subscription"
@@ -74,6 +75,7 @@ class ServerSettings:
     )
     engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)
     grpc_face: GrpcSettings = dataclasses.field(default_factory=GrpcSettings)
+    http_faces: HttpSettings = dataclasses.field(default_factory=HttpSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,14 @@ def described(cls: type) -> tuple[Setting, ...]:
 PROCESS: Final = described(ServerSettings)
 ENGINE: Final = described(EngineSettings)
 GRPC: Final = described(GrpcSettings)
+HTTP: Final = described(HttpSettings)
 SECTIONS: Final = {
     "the process": PROCESS,
     "bounds of the engine": ENGINE,
     "bounds of the gRPC face": GRPC,
+    "bounds of the HTTP faces": HTTP,
 }
-EVERY: Final = (*PROCESS, *ENGINE, *GRPC)
+EVERY: Final = (*PROCESS, *ENGINE, *GRPC, *HTTP)
 
 
 def load(
@@ -181,12 +185,15 @@ def load(
         values = _model(given["file"], environment)(**given["flag"])
     except ValidationError as error:
         raise ConfigError(_complaint(error, sources, file)) from error
-    process, engine, grpc = (
+    process, engine, grpc, http = (
         {each.field: getattr(values, each.name) for each in group}
-        for group in (PROCESS, ENGINE, GRPC)
+        for group in (PROCESS, ENGINE, GRPC, HTTP)
     )
     settings = ServerSettings(
-        **process, engine=EngineSettings(**engine), grpc_face=GrpcSettings(**grpc)
+        **process,
+        engine=EngineSettings(**engine),
+        grpc_face=GrpcSettings(**grpc),
+        http_faces=HttpSettings(**http),
     )
     return Loaded(settings, sources)
 
@@ -202,6 +209,7 @@ def render(loaded: Loaded) -> str:
         ("the process", PROCESS, settings),
         ("bounds of the engine", ENGINE, settings.engine),
         ("bounds of the gRPC face", GRPC, settings.grpc_face),
+        ("bounds of the HTTP faces", HTTP, settings.http_faces),
     ):
         lines += ["", f"# {title}"]
         for each in group:

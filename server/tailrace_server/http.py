@@ -1,4 +1,4 @@
-"""HTTP of the server process: ``/health``, ``/metrics`` and ``/subscriptions``, on uvicorn.
+"""HTTP of the server process, on uvicorn: ``/health``, ``/metrics``, ``/subscriptions``; the faces at ``/v1``.
 
 ``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "subscriptions": n}`` while subscribers
 are accepted, 503 with the status ``stopping`` from the first signal on, so that a load balancer sends
@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailrace_server import metrics
+from tailrace_server.api.rest import RestFace, http_problem
+from tailrace_server.api.rest.streaming import TRANSPORT
+from tailrace_server.api.settings import HttpSettings
+from tailrace_server.api.websocket import Sockets
 from tailrace_server.errors import CannotStart
 from tailrace_server.units import Address
 
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
     from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.statistics import SubscriptionStatistics
@@ -51,7 +57,13 @@ class _Uvicorn(uvicorn.Server):
 class HttpFace:
     """The HTTP listener; ``serve`` runs until ``stop``."""
 
-    def __init__(self, engine: Engine, registry: CollectorRegistry, address: Address) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        registry: CollectorRegistry,
+        address: Address,
+        settings: HttpSettings | None = None,
+    ) -> None:
         """Bind the address; nothing is answered before ``serve``.
 
         Raises:
@@ -62,16 +74,27 @@ class HttpFace:
         self.stopping = False
         self._engine = engine
         self._registry = registry
+        settings = settings or HttpSettings()
+        self.sockets = Sockets(settings, engine.settings.send_deadline_s)
+        metrics.register_sockets(registry, self.sockets.statistics)
         application = Starlette(
             routes=[
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
                 Route("/subscriptions", self._subscriptions),
-            ]
+                *RestFace(engine, settings, self.sockets).routes(),
+            ],
+            exception_handlers={HTTPException: http_problem},
         )
         self._server = _Uvicorn(
             uvicorn.Config(
-                application,
+                _with_transport(application),
+                ws=self.sockets.protocol(),
+                ws_max_size=settings.ws_message_bytes,
+                ws_ping_interval=settings.ws_ping_interval_s,
+                ws_ping_timeout=settings.ws_ping_timeout_s,
+                # Deflate would cost ten times what everything else does.
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -87,8 +110,12 @@ class HttpFace:
         finally:
             self._socket.close()
 
-    def stop(self) -> None:
-        """Accept no more and let ``serve`` return once what is under way has been answered."""
+    async def stop(self, deadline_s: float) -> None:
+        """Accept no more, let live connections say their last words, and then let ``serve`` return.
+
+        The engine has ended their subscriptions. What has not left after ``deadline_s`` is cut. Idempotent.
+        """
+        await self.sockets.stop(deadline_s)
         self._server.should_exit = True
 
     async def _health(self, _request: Request) -> Response:
@@ -110,6 +137,17 @@ class HttpFace:
             for subscription in self._engine.observer(catalog.name).subscriptions
         ]
         return JSONResponse(found)
+
+
+def _with_transport(application: ASGIApp) -> ASGIApp:
+    """Hand the connection's transport to those who may have to cut it; uvicorn keeps it beside ``send``."""
+
+    async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
+        cycle = getattr(send, "__self__", None)
+        scope[TRANSPORT] = getattr(cycle, "transport", None)
+        await application(scope, receive, send)
+
+    return outermost
 
 
 def _plain(statistics: SubscriptionStatistics) -> dict[str, object]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from tailrace_server.api.websocket.sockets import SocketStatistics
     from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -83,6 +84,44 @@ class EngineCollector(Collector):
             "Anonymous memory of the process when last measured; what --memory bounds.",
             cache.process_bytes,
         )
+
+
+class SocketCollector(Collector):
+    """The live connections of the HTTP listener."""
+
+    def __init__(self, statistics: Callable[[], SocketStatistics]) -> None:
+        """Read from ``statistics`` at each scrape."""
+        self._statistics = statistics
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        found = self._statistics()
+        yield GaugeMetricFamily(
+            "tailrace_live_connections", "WebSockets and event streams that are open.", found.open
+        )
+        yield CounterMetricFamily(
+            "tailrace_live_connections_opened", "WebSockets and event streams opened.", found.opened
+        )
+        yield CounterMetricFamily(
+            "tailrace_live_connections_refused",
+            "WebSockets and event streams refused because too many were open.",
+            found.refused,
+        )
+        guards = CounterMetricFamily(
+            "tailrace_live_connections_ended",
+            "Live connections that the server ended, by the guard or the close code that ended them.",
+            labels=["guard"],
+        )
+        for guard, count in sorted(found.guards.items()):
+            guards.add_metric([guard], count)
+        yield guards
+
+
+def register_sockets(
+    metrics: CollectorRegistry, statistics: Callable[[], SocketStatistics]
+) -> None:
+    """Add the live connections to a registry."""
+    metrics.register(SocketCollector(statistics))
 
 
 def registry(statistics: Callable[[], EngineStatistics], *, version: str) -> CollectorRegistry:

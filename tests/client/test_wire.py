@@ -25,7 +25,7 @@ from tailrace.errors import Unsupported
 from tailrace.position import Position, TimestampMicros
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
-from tailrace_server.api.grpc import requests
+from tailrace_server.api import requests
 from tailrace_server.capture.codecs import PROTOBUF, CaptureColumns
 
 UUID_ = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")

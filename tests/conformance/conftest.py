@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from tests.conformance.drivers import Driver
+    from tests.conformance.ways import Driver
 
 HEARTBEAT_S = 0.05
 
@@ -25,6 +26,23 @@ class Serve(Protocol):
     """Starts serving the test's log root."""
 
     async def __call__(self, **settings: int) -> Driver: ...
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a transport has no words for, as its driver says."""
+    left_out = [item for item in items if isinstance(item, pytest.Function) and _cannot(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+def _cannot(item: pytest.Function) -> bool:
+    """Return whether a test of this suite names what its driver cannot express, as ``demand=3``."""
+    way_in = getattr(item, "callspec", None) and item.callspec.params.get("way_in")
+    if way_in not in DRIVERS:
+        return False
+    source = inspect.getsource(item.function)
+    return any(f"{name}=" in source for name in DRIVERS[way_in].cannot)
 
 
 @pytest.fixture(params=DRIVERS)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
@@ -28,101 +27,23 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeResponse,
 )
 from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureStub
-from tailrace_server.api.grpc import GrpcServer, requests
+from tailrace_server.api import requests
+from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
+from tests.conformance.http_drivers import RestWebSocket, ServerSentEvents
 from tests.conformance.reading import PATIENCE_S
+from tests.conformance.ways import Acknowledged, DrivenSubscription, Driver, Page
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
-    from uuid import UUID
 
     from tailrace.capture import Capture
     from tailrace.criteria import Criteria, Start
-    from tailrace.cursor import Cursor
-    from tailrace.position import Position
     from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureAsyncStub
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.subscription import Subscription as EngineSubscription
-
-
-class Acknowledged(Protocol):
-    """What every transport says first."""
-
-    @property
-    def subscription_id(self) -> str: ...
-    @property
-    def catalog_uuid(self) -> UUID: ...
-    @property
-    def start(self) -> Position: ...
-    @property
-    def resume_cursor(self) -> Cursor: ...
-    @property
-    def published(self) -> int: ...
-    @property
-    def heartbeat_interval_s(self) -> float: ...
-
-
-class DrivenSubscription(Protocol):
-    """A subscription in the hands of a test."""
-
-    @property
-    def acknowledgement(self) -> Acknowledged: ...
-
-    async def request(self, n: int) -> None:
-        """Ask for more; only where the subscription was made with a demand."""
-
-    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
-        """Return the next message, or raise the error that ended the subscription."""
-
-    async def cancel(self) -> None:
-        """End it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A closed range of history."""
-
-    captures: list[Capture]
-    anchor: int
-    closed_until: int
-    next_cursor: Cursor | None
-    """None: nothing follows."""
-    truncated: bool
-
-
-class Driver:
-    """A served engine; subscriptions made through it end with it."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    async def subscribe(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        catalog: str = "shop",
-        start: Start | None = None,
-        content: Content = Content.HEADER,
-        demand: int | None = None,
-    ) -> DrivenSubscription:
-        """Subscribe; ``demand`` None takes everything as it comes."""
-        raise NotImplementedError
-
-    async def read(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        content: Content = Content.HEADER,
-        **bounds: Any,
-    ) -> Page:
-        """Read a range of the catalog ``shop``; ``bounds`` are fields of ReadChangesRequest."""
-        raise NotImplementedError
-
-    async def stop(self) -> None:
-        """Stop the server in good order."""
-        self.engine.stop_subscriptions()
 
 
 class InProcess(Driver):
@@ -435,10 +356,12 @@ def _arguments(start: Start | None) -> dict[str, Any]:
             return {"from_time": timestamp}
 
 
-DRIVERS: Final[dict[str, Callable[[Engine], Any]]] = {
-    "in-process": InProcess.serve,
-    "client": OurClient.serve,
-    "stub": BareStub.serve,
+DRIVERS: Final[dict[str, type[Driver]]] = {
+    "in-process": InProcess,
+    "client": OurClient,
+    "stub": BareStub,
+    "rest-ws": RestWebSocket,
+    "sse": ServerSentEvents,
 }
 """Every way in, by name."""
 
@@ -446,5 +369,5 @@ DRIVERS: Final[dict[str, Callable[[Engine], Any]]] = {
 @asynccontextmanager
 async def serving(root: Path, way_in: str, settings: EngineSettings) -> AsyncIterator[Driver]:
     """Serve a log root and reach it in one of the ways."""
-    async with Engine(root, settings) as engine, DRIVERS[way_in](engine) as driver:
+    async with Engine(root, settings) as engine, DRIVERS[way_in].serve(engine) as driver:
         yield driver

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tailrace.capture import Capture
-    from tests.conformance.drivers import DrivenSubscription, Driver
+    from tests.conformance.ways import DrivenSubscription, Driver
 
 PATIENCE_S: Final = 20.0
 """How long a test waits for what must happen; a passing one waits for none of it."""

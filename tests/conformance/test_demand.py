@@ -13,7 +13,7 @@ from tests.conformance.shop import OLDEST, upsert
 
 if TYPE_CHECKING:
     from tests.conformance.conftest import Serve
-    from tests.conformance.drivers import DrivenSubscription, Driver
+    from tests.conformance.ways import DrivenSubscription, Driver
     from tests.support.inprocess import ModelWriter
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conformance.conftest import Serve
-    from tests.conformance.drivers import Driver
+    from tests.conformance.ways import Driver
 
 
 async def subscribed(driver: Driver, count: int) -> None:

@@ -3,6 +3,13 @@
 On gRPC an error is a status code, a text, and a google.rpc.Status in the trailer ``grpc-status-details-bin``
 with one google.rpc.ErrorInfo: domain ``tailrace``, reason = the error's ``code``, metadata = its
 ``figures()``. The client makes the same exception of it again (tailrace/status.py).
+
+On the JSON faces it is a Problem Details object (RFC 9457): an HTTP answer of its status, or the payload of an
+``error`` message. ``code``, ``retriable`` and ``figures`` are extensions::
+
+    {"type": "urn:tailrace:error:position-compacted", "title": "Position compacted", "status": 410,
+     "detail": "position 1:0 is no longer in the log, …", "code": "POSITION_COMPACTED", "retriable": false,
+     "figures": {"wanted": "1:0", "oldest": "4:0", "newest": "6:1"}}
 """
 
 from __future__ import annotations
@@ -10,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import grpc
+import msgspec
 from google.protobuf.any_pb2 import Any
 from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
@@ -46,6 +54,33 @@ GRPC_STATUS: Final[Mapping[type[TailraceError], grpc.StatusCode]] = {
 }
 """Every class of the tree but its root."""
 
+HTTP_STATUS: Final[Mapping[type[TailraceError], int]] = {
+    errors.InvalidRequest: 400,
+    errors.CursorInvalid: 400,
+    errors.CatalogUnknown: 404,
+    errors.Unsupported: 400,
+    errors.PositionCompacted: 410,
+    errors.CatalogReplaced: 409,
+    errors.SubscriptionClosed: 409,
+    errors.SubscriptionBroken: 503,
+    errors.HeartbeatMissed: 504,
+    errors.SubscriberTooSlow: 429,
+    errors.ServerStopping: 503,
+    errors.TransportError: 502,
+    errors.ConnectTimeout: 504,
+    errors.LogError: 500,
+    errors.LogCorrupted: 500,
+    errors.LogUnreadable: 500,
+    errors.LogFull: 507,
+    errors.WriterFenced: 409,
+    errors.UnknownWriter: 409,
+    errors.InternalError: 500,
+}
+"""The same classes; an HTTP answer has this status, and an ``error`` message names it."""
+
+PROBLEM_TYPE: Final = "application/problem+json"
+PROBLEM_URN: Final = "urn:tailrace:error:"
+
 _TEXT_MAX: Final = 600
 """Characters of a text in a trailer. Clients refuse metadata above 8 KiB, and other than ASCII is tripled."""
 
@@ -65,6 +100,25 @@ def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple
     number: int = code.value[0]
     status = Status(code=number, message=text, details=[packed])
     return code, text, ((DETAILS_KEY, status.SerializeToString()),)
+
+
+def problem(error: TailraceError) -> dict[str, object]:
+    """Return an error as a Problem Details object."""
+    code = error.code
+    return {
+        "type": PROBLEM_URN + code.lower().replace("_", "-"),
+        "title": code.replace("_", " ").capitalize(),
+        "status": next(HTTP_STATUS[cls] for cls in type(error).__mro__ if cls in HTTP_STATUS),
+        "detail": _shortened(str(error)),
+        "code": code,
+        "retriable": error.retriable,
+        "figures": {name: _shortened(value) for name, value in error.figures().items()},
+    }
+
+
+def encoded_problem(error: TailraceError) -> bytes:
+    """Return an error as the text of a Problem Details object."""
+    return msgspec.json.encode(problem(error))
 
 
 def _shortened(text: str) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _PANELS: Final = {
     **dict.fromkeys(config.ENGINE, "Bounds of the engine"),
     **dict.fromkeys(config.GRPC, "Bounds of the gRPC face"),
+    **dict.fromkeys(config.HTTP, "Bounds of the HTTP faces"),
 }
 
 

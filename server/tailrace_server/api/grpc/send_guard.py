@@ -15,6 +15,8 @@ import grpc.aio
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
+    from tailrace_server.api.send_guard import SendGuard
+
 
 class SendDeadlineExceeded(Exception):
     """A write stayed blocked past the deadline; the message is still on its way."""
@@ -88,41 +90,3 @@ class GuardedSender:
         if not self.expired:
             self.expired = True
             self._task.cancel()
-
-
-class SendGuard:
-    """Looks after the senders of one server."""
-
-    def __init__(self, deadline_s: float) -> None:
-        """Keep the deadline; no timer runs while there is no stream."""
-        self.deadline_s = deadline_s
-        self.expired = 0
-        """Streams ended as too slow, since it began."""
-        self._interval_s = min(1.0, deadline_s / 4)
-        self._senders: set[GuardedSender] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self, sender: GuardedSender) -> None:
-        """Begin to look after a sender."""
-        self._senders.add(sender)
-        if self._timer is None:
-            self._arm()
-
-    def forget(self, sender: GuardedSender) -> None:
-        """Stop looking after a sender."""
-        self._senders.discard(sender)
-        if not self._senders and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _arm(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._interval_s, self._look)
-
-    def _look(self) -> None:
-        latest = asyncio.get_running_loop().time() - self.deadline_s
-        for sender in self._senders:
-            if sender.blocked_since is not None and sender.blocked_since <= latest:
-                self.expired += not sender.expired
-                sender.expire()
-        self._arm()

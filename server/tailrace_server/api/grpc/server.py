@@ -11,9 +11,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tailrace.transport.grpc import SERVICE
-from tailrace_server.api.grpc.send_guard import SendGuard
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
+from tailrace_server.api.send_guard import SendGuard
 
 if TYPE_CHECKING:
     from tailrace_server.capture.engine import Engine

@@ -16,9 +16,7 @@ import grpc.aio
 import structlog
 
 from tailrace.capture import Heartbeat
-from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
-from tailrace.position import END
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
 from tailrace.v1.change_capture_pb2 import (
@@ -27,8 +25,10 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeRequest,
     SubscribeSystemRequest,
 )
+from tailrace_server.api import requests
 from tailrace_server.api.errors import grpc_status
-from tailrace_server.api.grpc import requests, responses
+from tailrace_server.api.grpc import responses
+from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, ReaderGone, SendDeadlineExceeded
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.errors import as_tailrace_error
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from tailrace_server.api.grpc.requests import Wish
-    from tailrace_server.api.grpc.send_guard import SendGuard
     from tailrace_server.api.grpc.settings import GrpcSettings
+    from tailrace_server.api.requests import Wish
+    from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.subscription import Subscription
 
@@ -166,7 +166,7 @@ class ChangeCaptureService:
         return await self._answered(answer, context)
 
     def _parse(self, kind: type[_Message], data: bytes) -> _Message:
-        return requests.parse(kind, data, bytes_max=self._settings.request_bytes)
+        return parse(kind, data, bytes_max=self._settings.request_bytes)
 
     async def _subscribe(
         self, catalog: str | None, wish: Wish, *, demand: int | None
@@ -295,12 +295,7 @@ class ChangeCaptureService:
             if frames.count == 1 and len(data) > bytes_max:
                 data = responses.without_bodies(data)
             await sender.send(data)
-        next_cursor = None
-        if history.has_next and last is not None:
-            version, index, _ = last
-            next_cursor = Cursor(
-                history.catalog_uuid, version, index, 0 if request.reverse else END
-            )
+        next_cursor = requests.next_cursor(history, last, reverse=request.reverse)
         await sender.send(responses.history_end(next_cursor=next_cursor, captures=captures))
 
     async def _guarded(self, serve: Callable[[], Awaitable[None]], context: Context) -> None:

@@ -43,16 +43,16 @@ class JsonCodec:
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one JSON object a capture."""
         columns = columns.gathered()
-        versions, indexes = _digits(columns.versions), _digits(columns.indexes)
+        versions, indexes = digits(columns.versions), digits(columns.indexes)
         zeros = np.zeros(len(columns), np.int32)
-        ordinals = _digits(zeros if columns.ordinals is None else columns.ordinals)
+        ordinals = digits(zeros if columns.ordinals is None else columns.ordinals)
         cursor = f',"cursor":"1.{columns.catalog_uuid.hex}.'
         dot = _text(b".")
         parts: list[pa.Array | pa.Scalar] = [
             *(_text(b'{"version":'), versions, _text(b',"index":'), indexes),
             *(_text(b',"ordinal":'), ordinals, _text(cursor.encode())),
             *(versions, dot, indexes, dot, ordinals),
-            *(_text(b'","commitTimestamp":'), _digits(columns.timestamps), _kinds(columns)),
+            *(_text(b'","commitTimestamp":'), digits(columns.timestamps), _kinds(columns)),
             *(_text(b',"primaryKey":'), _keys(columns.primary_keys)),
             *(
                 _text(b',"changed":'),
@@ -76,7 +76,8 @@ def _text(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.binary())
 
 
-def _digits(numbers: np.ndarray[tuple[int], np.dtype[np.signedinteger]]) -> pa.BinaryArray:
+def digits(numbers: np.ndarray[tuple[int], np.dtype[np.signedinteger]]) -> pa.BinaryArray:
+    """Return numbers as decimal text."""
     return pa.array(numbers).cast(pa.string()).view(pa.binary())
 
 

@@ -1,0 +1,239 @@
+"""From JSON and query strings to request messages: the JSON form of proto/tailrace/v1, read strictly.
+
+::
+
+    {"sinceVersion": 4, "body": ["change", "after"],
+     "criteria": [{"area": "DATA", "entityType": ["product"], "operation": ["UPSERT"]}]}
+
+Names are protobuf's JSON names; enums plain names, without the prefix of their type (``UPSERT``; bodies as the
+captures name them, ``after``); 64-bit numbers numbers or decimal text. Null means absent. Unlike protobuf's own
+reader this one refuses by path whatever it does not know, and takes no second spelling of anything.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.v1.capture_pb2 import Body
+from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_Request = TypeVar("_Request", bound=Message)
+
+_INTEGERS: Final = {
+    FieldDescriptor.TYPE_INT32: range(-(1 << 31), 1 << 31),
+    FieldDescriptor.TYPE_UINT32: range(1 << 32),
+    FieldDescriptor.TYPE_INT64: range(-(1 << 63), 1 << 63),
+}
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
+_SHOWN: Final = 60
+
+
+def decode(data: bytes | str) -> Any:
+    """Return a JSON value.
+
+    Raises:
+        InvalidRequest: It is none, or too deeply nested.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"not JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("not JSON that is read here: nested too deeply") from None
+    except UnicodeError:
+        raise InvalidRequest("not JSON: not UTF-8") from None
+
+
+def from_json(kind: type[_Request], value: object, *, without: Iterable[str] = ()) -> _Request:
+    """Return a request message from its JSON form.
+
+    Args:
+        kind: The message.
+        value: A decoded JSON value; must be an object.
+        without: JSON names of fields that stand elsewhere, as the catalog does in the path.
+
+    Raises:
+        InvalidRequest: A value of the wrong type or out of range; names its path.
+        Unsupported: A field or enum value that this server does not know; names its path.
+    """
+    message = kind()
+    _fill(message, value, "", frozenset(without))
+    return message
+
+
+def from_query(
+    kind: type[_Request],
+    pairs: Iterable[tuple[str, str]],
+    *,
+    flat: str = "criteria",
+    without: Iterable[str] = (),
+) -> _Request:
+    """Return a request message from the parameters of a URL.
+
+    The fields of one criteria are parameters of their own, lists by repetition: ``entityType=a&entityType=b``.
+    ``body`` may also be one text with commas, and ``criteria`` the JSON text of the whole list.
+
+    Raises:
+        InvalidRequest, Unsupported: As ``from_json``; also a parameter that is given twice.
+    """
+    fields = _fields(kind.DESCRIPTOR)
+    alternative = _fields(fields[flat].message_type) if flat in fields else {}
+    value: dict[str, Any] = {}
+    one: dict[str, Any] = {}
+    for name, text in pairs:
+        if name == flat and name in fields:
+            if name in value:
+                raise InvalidRequest(f"{name}: given twice")
+            value[name] = decode(text)
+            continue
+        into, field = (one, alternative[name]) if name in alternative else (value, fields.get(name))
+        if field is None:
+            raise Unsupported(name, "this server does not know the parameter")
+        if field.is_repeated:
+            into.setdefault(name, []).extend(text.split(",") if name == "body" else [text])
+        elif name in into:
+            raise InvalidRequest(f"{name}: given twice")
+        else:
+            into[name] = _as_bool(name, text) if field.type == FieldDescriptor.TYPE_BOOL else text
+    if one:
+        if flat in value:
+            raise InvalidRequest(f"{flat}: give it, or {', '.join(one)}, not both")
+        value[flat] = [one]
+    return from_json(kind, value, without=without)
+
+
+def in_json_names(error: InvalidRequest) -> InvalidRequest:
+    """Return an error of the shared rules with the names that a JSON caller wrote: ``sinceIndex``."""
+    text = _SNAKE.sub(lambda match: _JSON_NAMES.get(match[0], match[0]), str(error))
+    if text != str(error):
+        error.args = (text,)
+    return error
+
+
+def _as_bool(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"{name}: true or false is wanted, not {_shown(text)}")
+    return text == "true"
+
+
+@cache
+def _fields(descriptor: Descriptor) -> Mapping[str, FieldDescriptor]:
+    return {field.json_name: field for field in descriptor.fields}
+
+
+@cache
+def _names(enum: EnumDescriptor) -> Mapping[str, int]:
+    """Return the plain names of an enum; UNSPECIFIED is none of them."""
+    values = {value.name: value.number for value in enum.values if value.number}
+    prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
+    plain = {name.removeprefix(prefix): number for name, number in values.items()}
+    if enum is Body.DESCRIPTOR:
+        return {name.lower(): number for name, number in plain.items()}
+    return plain
+
+
+def _fill(message: Message, value: object, path: str, without: frozenset[str]) -> None:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{path or 'the request'}: an object is wanted, not {_shown(value)}")
+    fields = _fields(message.DESCRIPTOR)
+    for name, part in value.items():
+        at = f"{path}.{name}" if path else name
+        field = fields.get(name)
+        if field is None or (not path and name in without):
+            kind = message.DESCRIPTOR.name
+            raise Unsupported(at[:_SHOWN], f"this server does not know the field in {kind}")
+        if part is None:
+            continue
+        if not field.is_repeated:
+            _set(message, field, part, at)
+            continue
+        if not isinstance(part, list):
+            raise InvalidRequest(f"{at}: a list is wanted, not {_shown(part)}")
+        target = getattr(message, field.name)
+        for place, each in enumerate(part):
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                _fill(target.add(), each, f"{at}[{place}]", without)
+            else:
+                target.append(_scalar(field, each, f"{at}[{place}]"))
+
+
+def _set(message: Message, field: FieldDescriptor, value: object, path: str) -> None:
+    if field.type == FieldDescriptor.TYPE_MESSAGE:
+        part = getattr(message, field.name)
+        part.SetInParent()
+        _fill(part, value, path, frozenset())
+    else:
+        setattr(message, field.name, _scalar(field, value, path))
+
+
+def _scalar(field: FieldDescriptor, value: object, path: str) -> Any:
+    if field.type == FieldDescriptor.TYPE_STRING:
+        if not isinstance(value, str):
+            raise InvalidRequest(f"{path}: a text is wanted, not {_shown(value)}")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"{path}: not a text that UTF-8 can hold") from None
+        return value
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"{path}: true or false is wanted, not {_shown(value)}")
+        return value
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        assert field.enum_type is not None
+        return _enum(field.enum_type, value, path)
+    return integer(_INTEGERS[field.type], value, path)
+
+
+def _enum(enum: EnumDescriptor, value: object, path: str) -> int:
+    names = _names(enum)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{path}: one of {', '.join(names)} is wanted, not {_shown(value)}")
+    if value not in names:
+        raise Unsupported(path, f"{_shown(value)} is none of {', '.join(names)}")
+    return names[value]
+
+
+def integer(allowed: range, value: object, path: str) -> int:
+    """Return a whole number, given as number or as decimal text.
+
+    Raises:
+        InvalidRequest: It is none, or out of range; names the path.
+    """
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{path}: a whole number is wanted, not {_shown(value)}")
+    if value not in allowed:
+        raise InvalidRequest(
+            f"{path}: {value} does not lie in {allowed.start} to {allowed.stop - 1}"
+        )
+    return value
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = repr(value) if not isinstance(value, bool | type(None)) else str(value).lower()
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _json_names() -> dict[str, str]:
+    kinds = (SubscribeRequest.DESCRIPTOR, ReadChangesRequest.DESCRIPTOR)
+    criteria = SubscribeRequest.DESCRIPTOR.fields_by_name["criteria"].message_type
+    assert criteria is not None
+    return {f.name: f.json_name for kind in (*kinds, criteria) for f in kind.fields}
+
+
+_JSON_NAMES: Final = _json_names()

@@ -1,0 +1,252 @@
+"""From request messages to values: the rules that every face shares, whatever its wire form.
+
+The messages of proto/tailrace/v1 are the one shape of a request. gRPC reads them from bytes
+(api/grpc/requests.py), the JSON faces from objects and query strings (api/json_requests.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tailrace.criteria import (
+    After,
+    Area,
+    ContainerType,
+    Content,
+    Criteria,
+    FromTime,
+    Operation,
+    Since,
+)
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest
+from tailrace.position import END, MAX_VERSION, Position, TimestampMicros
+from tailrace.v1 import capture_pb2
+from tailrace_server.capture.history import HistoryBounds
+from tailrace_server.capture.settings import SubscriptionLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tailrace.criteria import Start
+    from tailrace.v1.change_capture_pb2 import (
+        ReadChangesRequest,
+        SubscribeRequest,
+        SubscribeSystemRequest,
+    )
+    from tailrace_server.capture.history import History
+
+    _Started = SubscribeRequest | SubscribeSystemRequest | ReadChangesRequest
+
+_CONTENT: Final = {
+    capture_pb2.BODY_CHANGE: Content.CHANGE,
+    capture_pb2.BODY_BEFORE: Content.BEFORE,
+    capture_pb2.BODY_AFTER: Content.AFTER,
+    capture_pb2.BODY_ALL: Content.BODY,
+}
+_MESSAGE_BYTES: Final = range(1 << 10, (64 << 20) + 1)
+_HEARTBEAT_MS: Final = range(10, 3_600_000 + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a subscribe asks for, checked."""
+
+    criteria: tuple[Criteria, ...]
+    start: Start | None
+    content: Content
+    limits: SubscriptionLimits
+
+
+def subscribe(request: SubscribeRequest) -> tuple[str, Wish]:
+    """Return catalog and wish of a subscribe.
+
+    Raises:
+        InvalidRequest: Something in it has no meaning.
+    """
+    found = wish(request)
+    return catalog(request.catalog), found
+
+
+def wish(request: SubscribeRequest) -> Wish:
+    """Return what a subscribe asks for, whatever the catalog; raises as ``subscribe``."""
+    return Wish(
+        criteria=criteria(request.criteria),
+        start=start(request),
+        content=content(request.body),
+        limits=SubscriptionLimits(
+            max_message_bytes=_max_message_bytes(request),
+            heartbeat_interval_s=_heartbeat_interval_s(request),
+        ),
+    )
+
+
+def subscribe_system(request: SubscribeSystemRequest) -> Wish:
+    """Return the wish of a subscribe to the system log; raises as ``subscribe``."""
+    return Wish(
+        criteria=(),
+        start=start(request),
+        content=content(request.body),
+        limits=SubscriptionLimits(heartbeat_interval_s=_heartbeat_interval_s(request)),
+    )
+
+
+def catalog(name: str) -> str:
+    """Return a catalog's name; an empty one is refused."""
+    if not name:
+        raise InvalidRequest("catalog: a name is required")
+    return name
+
+
+def criteria(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
+    """Return criteria.
+
+    Raises:
+        InvalidRequest: One contradicts itself; says which.
+    """
+    out = []
+    for place, message in enumerate(messages):
+        _refuse_unspecified(message.operation, f"criteria[{place}].operation")
+        _refuse_unspecified(message.container_type, f"criteria[{place}].container_type")
+        try:
+            one = Criteria(
+                area=Area(message.area) if message.area else None,
+                entity_type=tuple(message.entity_type),
+                primary_key=tuple(message.primary_key),
+                operation=tuple(map(Operation, message.operation)),
+                container_type=tuple(map(ContainerType, message.container_type)),
+                container_name=tuple(message.container_name),
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(str(error).replace("criteria", f"criteria[{place}]", 1)) from None
+        out.append(one)
+    return tuple(out)
+
+
+def content(bodies: Sequence[int]) -> Content:
+    """Return the content that a list of bodies names."""
+    _refuse_unspecified(bodies, "body")
+    wanted = Content.HEADER
+    for body in bodies:
+        wanted |= _CONTENT[capture_pb2.Body.ValueType(body)]
+    return wanted
+
+
+def start(request: _Started) -> Start | None:
+    """Return the start, or the lower bound, that a request names.
+
+    Raises:
+        InvalidRequest: More than one, or one without meaning.
+        CursorInvalid: ``after`` is not a cursor.
+    """
+    _refuse_several(request, ("since_version", "after", "from_time"))
+    if request.HasField("since_index") and not request.since_version:
+        raise InvalidRequest("since_index: it needs a since_version from 1")
+    if request.HasField("since_version"):
+        version = _at_least(0, request.since_version, "since_version")
+        return Since(Position(version, _at_least(0, request.since_index, "since_index")))
+    if request.HasField("after"):
+        return After(Cursor.parse(request.after))
+    if request.HasField("from_time"):
+        return FromTime(TimestampMicros(request.from_time))
+    return None
+
+
+def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
+    """Return the range of a read.
+
+    Raises:
+        InvalidRequest: Bounds without meaning.
+        CursorInvalid: ``after`` or ``before`` is not a cursor.
+    """
+    _refuse_several(request, ("until_version", "before", "to_time"))
+    if request.HasField("until_index") and not request.HasField("until_version"):
+        raise InvalidRequest("until_index: it needs an until_version")
+    return HistoryBounds(
+        lower=start(request),
+        until=_until(request),
+        until_time=request.to_time if request.HasField("to_time") else None,
+        before=Cursor.parse(request.before) if request.HasField("before") else None,
+        anchor=request.anchor if request.HasField("anchor") else None,
+    )
+
+
+def _until(request: ReadChangesRequest) -> Position | None:
+    """Return the first position behind the bound."""
+    if not request.HasField("until_version"):
+        return None
+    version = _at_least(0, request.until_version, "until_version")
+    if request.HasField("until_index"):
+        index = _at_least(0, request.until_index, "until_index")
+        if index < END:
+            return Position(version, index + 1)
+    return Position(min(version, MAX_VERSION - 1) + 1, 0)
+
+
+def limit(request: ReadChangesRequest) -> int | None:
+    """Return how many records a read may give; None: no limit."""
+    return _at_least(1, request.limit, "limit") if request.HasField("limit") else None
+
+
+def demand(n: int) -> int:
+    """Return a demand.
+
+    Raises:
+        InvalidRequest: It is not positive.
+    """
+    if n <= 0:
+        raise InvalidRequest(f"request({n}): demand must be positive (Reactive Streams rule 3.9)")
+    return n
+
+
+def _max_message_bytes(request: SubscribeRequest | ReadChangesRequest) -> int | None:
+    if not request.HasField("max_message_bytes"):
+        return None
+    return _within(_MESSAGE_BYTES, request.max_message_bytes, "max_message_bytes")
+
+
+def max_message_bytes(request: ReadChangesRequest, default: int) -> int:
+    """Return the size above which a read gives headers only."""
+    return _max_message_bytes(request) or default
+
+
+def _heartbeat_interval_s(request: SubscribeRequest | SubscribeSystemRequest) -> float | None:
+    if not request.HasField("heartbeat_interval_ms"):
+        return None
+    return _within(_HEARTBEAT_MS, request.heartbeat_interval_ms, "heartbeat_interval_ms") / 1000
+
+
+def _refuse_several(request: _Started, names: tuple[str, ...]) -> None:
+    given = [name for name in names if request.HasField(name)]  # type: ignore[arg-type]
+    if len(given) > 1:
+        raise InvalidRequest(f"give at most one of {', '.join(names)}, not {' and '.join(given)}")
+
+
+def _refuse_unspecified(values: Iterable[int], path: str) -> None:
+    if 0 in values:
+        raise InvalidRequest(f"{path}: UNSPECIFIED asks for nothing; leave the value out")
+
+
+def _at_least(least: int, value: int, path: str) -> int:
+    if value < least:
+        raise InvalidRequest(f"{path} {value}: it must be at least {least}")
+    return value
+
+
+def _within(allowed: range, value: int, path: str) -> int:
+    if value not in allowed:
+        raise InvalidRequest(
+            f"{path} {value}: it must lie in {allowed.start} to {allowed.stop - 1}"
+        )
+    return value
+
+
+def next_cursor(
+    history: History, last: tuple[int, int, int] | None, *, reverse: bool
+) -> Cursor | None:
+    """Return the bound of the page behind a read that is over; None when nothing follows."""
+    if not history.has_next or last is None:
+        return None
+    version, index, _ = last
+    return Cursor(history.catalog_uuid, version, index, 0 if reverse else END)

@@ -1,0 +1,157 @@
+r"""Live changes as server-sent events, for ``EventSource`` and ``curl``.
+
+::
+
+    event: subscribed\nid: 1.….5.2147483647.2147483647\ndata: {"subscriptionId": …}\n\n
+    id: 1.….6.0.0\ndata: {"version":6,"index":0,…}\n\n                         one capture an event
+    event: heartbeat\nid: …\ndata: {"publishedVersion": …}\n\n
+    event: error\ndata: {a Problem Details object}\n\n                         then the stream ends
+
+Every id is a cursor: a browser that reconnects sends the last one as ``Last-Event-ID`` and misses nothing.
+There is no demand; the socket's pace is the demand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from tailrace.capture import Heartbeat
+from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
+from tailrace.v1.change_capture_pb2 import SubscribeRequest
+from tailrace_server.api import requests
+from tailrace_server.api.errors import encoded_problem
+from tailrace_server.api.json_requests import from_json, from_query, in_json_names
+from tailrace_server.api.rest import responses
+from tailrace_server.api.rest.asking import EVENTS_TYPE, accepted, body, parameters
+from tailrace_server.api.rest.codecs import EVENTS
+from tailrace_server.api.rest.streaming import StreamedAnswer
+from tailrace_server.errors import as_tailrace_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.subscription import Subscription
+
+_HEADERS: Final = {
+    "Content-Type": EVENTS_TYPE,
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # nginx would hold events back
+}
+
+
+async def live(
+    request: Request, engine: Engine, settings: HttpSettings, sockets: Sockets, catalog: str
+) -> Response | EventStream:
+    """Answer ``GET`` and ``POST …/changes/live`` with a stream of events.
+
+    Raises:
+        TailraceError: Before the stream begins: the subscribe is refused.
+    """
+    accepted(request, (EVENTS_TYPE,))
+    if request.method == "HEAD":
+        return Response(headers=_HEADERS)
+    if not sockets.enter():
+        raise HTTPException(429, str(sockets.refusal()))
+    try:
+        message = await _asked(request, settings)
+        try:
+            wish = requests.wish(message)
+        except InvalidRequest as error:
+            raise in_json_names(error) from None
+        subscription = await engine.subscribe(
+            catalog,
+            wish.criteria,
+            start=wish.start,
+            content=wish.content,
+            codec=EVENTS,
+            limits=wish.limits,
+        )
+    except BaseException:
+        sockets.leave()
+        raise
+    deadline_s = engine.settings.send_deadline_s
+    return EventStream(subscription, sockets, settings.ws_message_bytes, deadline_s)
+
+
+async def _asked(request: Request, settings: HttpSettings) -> SubscribeRequest:
+    """Return the request; ``Last-Event-ID`` stands above any start that the URL or body names."""
+    if request.method == "POST":
+        value = await body(request, settings)
+        message = from_json(SubscribeRequest, value, without=("catalog",))
+    else:
+        message = from_query(SubscribeRequest, parameters(request), without=("catalog",))
+    last = request.headers.get("last-event-id")
+    if last:
+        for name in ("since_version", "since_index", "from_time"):
+            message.ClearField(name)
+        message.after = last
+    return message
+
+
+class EventStream:
+    """The answer that carries one subscription; it ends with it."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        sockets: Sockets,
+        request_bytes: int,
+        send_deadline_s: float,
+    ) -> None:
+        """Take over a subscription, and its place among the live connections."""
+        self._subscription = subscription
+        self._sockets = sockets
+        self._first = _event(
+            "subscribed",
+            str(subscription.acknowledgement.resume_cursor),
+            responses.acknowledgement(
+                subscription.acknowledgement,
+                send_deadline_s=send_deadline_s,
+                request_bytes=request_bytes,
+            ),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the subscription ends or the reader leaves."""
+        answer = StreamedAnswer(self._chunks(), self._sockets, _HEADERS)
+
+        def on_end(error: TailraceError) -> None:
+            if isinstance(error, SubscriberTooSlow):
+                answer.interrupt()
+
+        self._subscription.on_end = on_end
+        try:
+            await answer(scope, receive, send)
+        finally:
+            self._subscription.cancel()
+            self._sockets.leave()
+
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
+        yield self._first
+        try:
+            while True:
+                message = await self._subscription.receive()
+                if isinstance(message, Heartbeat):
+                    yield _event("heartbeat", str(message.cursor), responses.heartbeat(message))
+                else:
+                    yield message.data
+        except Exception as error:
+            yield b"event: error\ndata: %s\n\n" % encoded_problem(as_tailrace_error(error))
+
+
+def _event(name: str, cursor: str, data: dict[str, Any]) -> bytes:
+    return b"event: %s\nid: %s\ndata: %s\n\n" % (
+        name.encode(),
+        cursor.encode(),
+        msgspec.json.encode(data),
+    )

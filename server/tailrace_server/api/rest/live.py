@@ -1,0 +1,164 @@
+"""Live changes over WebSocket: what the payloads of the sub-protocol ``tailrace.v1`` mean.
+
+::
+
+    subscribe   {"sinceVersion" | "after" | "fromTime", "sinceIndex", "body": ["after"], "criteria": [{…}],
+                 "maxMessageBytes", "heartbeatIntervalMs", "request": 100}
+    subscribed  {"subscriptionId", "start", "resumeCursor", "publishedVersion", "limits", …}
+    next        {"captures": [{…}, …], "cursor": "1.….42.2.0", "position": {"version", "index", "ordinal"}}
+    heartbeat   {"publishedVersion", "resumeCursor", "recordsScanned", "recordsMatched", "nextWithinMs"}
+    request     {"n": 100}
+    error       a Problem Details object
+
+A subscription that names ``request`` is sent as many captures as were requested and no more; 0 waits for the
+first ``request`` message. One that does not is sent everything as fast as the socket takes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.capture import Heartbeat
+from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
+from tailrace.v1.change_capture_pb2 import SubscribeRequest
+from tailrace_server.api import requests
+from tailrace_server.api.errors import problem
+from tailrace_server.api.json_requests import from_json, in_json_names, integer
+from tailrace_server.api.rest import responses
+from tailrace_server.capture.codecs import JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tailrace_server.api.requests import Wish
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.api.websocket import Operation
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.subscription import Subscription
+
+SUBPROTOCOL: Final = "tailrace.v1"
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+@dataclass(slots=True)
+class _Live:
+    """One operation: what it asks for, and what was requested before its subscription stood."""
+
+    wish: Wish
+    demand: int | None
+    waiting: list[int] = field(default_factory=list)
+    subscription: Subscription | None = None
+
+
+class LiveFace:
+    """The face of one catalog's sockets."""
+
+    def __init__(self, engine: Engine, settings: HttpSettings, catalog: str) -> None:
+        """Bind to a catalog by name; whether there is one shows at a subscribe."""
+        self._engine = engine
+        self._settings = settings
+        self._catalog = catalog
+        self.extra: Mapping[str, Callable[[Operation, object], None]] = {"request": self._request}
+
+    async def on_init(self, payload: object) -> object:
+        """Take everyone."""
+        return None
+
+    def error_payload(self, error: TailraceError) -> object:
+        """Return a Problem Details object."""
+        return problem(error)
+
+    def begin(self, operation: Operation, payload: object) -> None:
+        """Read what is asked for."""
+        operation.state = _Live(*wish_of(payload))
+
+    async def run(self, operation: Operation) -> None:
+        """Serve one subscription until it ends."""
+        state: _Live = operation.state
+        wish = state.wish
+        subscription = await self._engine.subscribe(
+            self._catalog,
+            wish.criteria,
+            start=wish.start,
+            content=wish.content,
+            codec=JSON,
+            demand=state.demand,
+            limits=wish.limits,
+        )
+        subscription.on_end = partial(_on_end, operation)
+        try:
+            state.subscription = subscription
+            for n in state.waiting:
+                subscription.request(n)
+            await self._pump(operation, subscription)
+        finally:
+            subscription.cancel()
+
+    async def _pump(self, operation: Operation, subscription: Subscription) -> None:
+        """Send everything, captures in the frames that all subscribers share."""
+        acknowledgement = subscription.acknowledgement
+        await operation.send(
+            "subscribed",
+            responses.acknowledgement(
+                acknowledgement,
+                send_deadline_s=self._engine.settings.send_deadline_s,
+                request_bytes=self._settings.ws_message_bytes,
+            ),
+        )
+        head = responses.cursor_head(acknowledgement.catalog_uuid)
+        while True:
+            message = await subscription.receive()
+            if isinstance(message, Heartbeat):
+                await operation.send("heartbeat", responses.heartbeat(message))
+            else:
+                await operation.next(
+                    b'{"captures":[',
+                    memoryview(message.data)[:-1],
+                    responses.after_captures(message, head),
+                )
+
+    def _request(self, operation: Operation, payload: object) -> None:
+        """Add to the demand of an operation.
+
+        Raises:
+            InvalidRequest: It is no demand, or the operation has none; it ends with this.
+        """
+        if not isinstance(payload, dict) or set(payload) != {"n"}:
+            raise InvalidRequest('request: the payload is {"n": captures}')
+        n = requests.demand(integer(_INT64, payload["n"], "request.n"))
+        state: _Live = operation.state
+        if state.demand is None:
+            raise InvalidRequest(
+                'request: this subscription has no demand; subscribe with "request": 0 or more'
+            )
+        if state.subscription is None:
+            state.waiting.append(n)
+        else:
+            state.subscription.request(n)
+
+
+def wish_of(payload: object) -> tuple[Wish, int | None]:
+    """Return what a subscribe asks for, and its first demand; None where the socket's pace is the demand.
+
+    Raises:
+        InvalidRequest, Unsupported: Something in it has no meaning; named as the caller wrote it.
+    """
+    demand = None
+    if isinstance(payload, dict) and payload.get("request") is not None:
+        payload = dict[Any, Any](payload)
+        demand = integer(_INT64, payload.pop("request"), "request")
+        if demand:
+            requests.demand(demand)
+    message = from_json(SubscribeRequest, payload, without=("catalog",))
+    try:
+        return requests.wish(message), demand
+    except InvalidRequest as error:
+        raise in_json_names(error) from None
+
+
+def _on_end(operation: Operation, error: TailraceError) -> None:
+    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
+    if isinstance(error, SubscriberTooSlow):
+        operation.interrupt()

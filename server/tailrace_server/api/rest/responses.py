@@ -1,0 +1,132 @@
+"""From values to JSON objects: what the REST face says around the captures, which come as bytes already.
+
+Names are those of proto/tailrace/v1 in protobuf's JSON form; docs/rest.md shows each of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tailrace.capture import Heartbeat
+    from tailrace.position import Position
+    from tailrace.schema import Schema
+    from tailrace_server.capture.engine import CatalogInfo
+    from tailrace_server.capture.frames import Frames
+    from tailrace_server.capture.history import History
+    from tailrace_server.capture.subscription import Acknowledgement
+    from tailrace_server.wal.view import LogView
+
+
+def acknowledgement(
+    value: Acknowledgement, *, send_deadline_s: float, request_bytes: int
+) -> dict[str, Any]:
+    """Return what the server made of a subscribe."""
+    return {
+        "subscriptionId": value.subscription_id,
+        "catalog": value.catalog,
+        "catalogUuid": str(value.catalog_uuid),
+        "start": position(value.start),
+        "resumeCursor": str(value.resume_cursor),
+        "publishedVersion": value.published,
+        "heartbeatIntervalMs": milliseconds(value.heartbeat_interval_s),
+        "overrunPolicy": "RESYNC",
+        "limits": {
+            "queueCaptures": value.queue_captures,
+            "messageBytes": value.message_bytes,
+            "maxMessageBytes": value.max_message_bytes,
+            "sendDeadlineMs": milliseconds(send_deadline_s),
+            "requestBytes": request_bytes,
+        },
+    }
+
+
+def heartbeat(value: Heartbeat) -> dict[str, Any]:
+    """Return a heartbeat."""
+    return {
+        "publishedVersion": value.published,
+        "resumeCursor": str(value.cursor),
+        "recordsScanned": value.records_scanned,
+        "recordsMatched": value.records_matched,
+        "nextWithinMs": milliseconds(value.next_within_s),
+    }
+
+
+def after_captures(frames: Frames, cursor_head: bytes) -> bytes:
+    """Return the members of a ``next`` payload behind its captures: cursor and position of the last one."""
+    version, index, ordinal = frames.last
+    return b'],"cursor":"%s%d.%d.%d","position":{"version":%d,"index":%d,"ordinal":%d}}' % (
+        cursor_head,
+        version,
+        index,
+        ordinal,
+        version,
+        index,
+        ordinal,
+    )
+
+
+def cursor_head(catalog_uuid: UUID) -> bytes:
+    """Return what all cursors of one log begin with."""
+    return b"1.%s." % catalog_uuid.hex.encode()
+
+
+def history_header(history: History, view: LogView) -> dict[str, Any]:
+    """Return what a read is pinned to."""
+    return {
+        "catalog": view.name,
+        "catalogUuid": str(view.uuid),
+        "anchor": history.anchor,
+        "closedUntil": history.closed_until,
+        "oldest": position(view.oldest),
+        "truncated": history.truncated,
+    }
+
+
+def catalog(info: CatalogInfo) -> dict[str, Any]:
+    """Return a catalog as it stands now."""
+    return {
+        "name": info.name,
+        "uuid": str(info.uuid),
+        "oldest": position(info.oldest),
+        "publishedVersion": info.published,
+        "committedVersion": info.committed,
+        "newestTimestamp": info.newest_timestamp,
+    }
+
+
+def schema(value: Schema, view: LogView) -> dict[str, Any]:
+    """Return entity types and columns."""
+    return {
+        "catalog": view.name,
+        "catalogUuid": str(view.uuid),
+        "schemaId": value.id,
+        "entityTypes": [
+            {
+                "name": name,
+                "columns": [
+                    {
+                        "name": column.name,
+                        "role": column.role.name,
+                        "sqlType": column.sql_type,
+                        "encoding": column.encoding,
+                        "inferred": column.inferred,
+                    }
+                    for column in columns
+                ],
+            }
+            for name, columns in value.entity_types.items()
+        ],
+    }
+
+
+def position(value: Position) -> dict[str, int]:
+    """Return the place of a record."""
+    return {"version": value.version, "index": value.index}
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a duration in whole milliseconds, at least one."""
+    return max(1, round(seconds * 1000))

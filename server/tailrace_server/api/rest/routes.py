@@ -1,0 +1,172 @@
+"""The paths of the REST face.
+
+::
+
+    GET        /v1/catalogs                       the catalogs that are served now
+    GET        /v1/catalogs/{c}                   one of them
+    GET        /v1/catalogs/{c}/schema            entity types and columns, ?version=
+    GET        /v1/catalogs/{c}/changes           history
+    POST       /v1/catalogs/{c}/changes/query     the same, asked for in a JSON body
+    WebSocket  /v1/catalogs/{c}/changes/live      live, sub-protocol tailrace.v1
+    GET, POST  /v1/catalogs/{c}/changes/live      live, server-sent events
+    …          /v1/system/changes…                the same of the system log
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+
+from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
+from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, problem
+from tailrace_server.api.rest import events, history, responses
+from tailrace_server.api.rest.asking import no_parameters, parameters
+from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
+from tailrace_server.errors import as_tailrace_error
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+    from starlette.websockets import WebSocket
+
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.engine import Engine
+
+
+_log = structlog.get_logger("tailrace.rest")
+_VERSION: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+class RestFace:
+    """The handlers of the REST face."""
+
+    def __init__(self, engine: Engine, settings: HttpSettings, sockets: Sockets) -> None:
+        """Serve an engine; the sockets are shared with the other faces of the listener."""
+        self._engine = engine
+        self._settings = settings
+        self._sockets = sockets
+
+    def routes(self) -> list[BaseRoute]:
+        """Return what a Starlette application mounts."""
+        found: list[BaseRoute] = [
+            Route("/v1/catalogs", self._answered(self._catalogs)),
+            Route("/v1/catalogs/{catalog}", self._answered(self._catalog)),
+            Route("/v1/catalogs/{catalog}/schema", self._answered(self._schema)),
+        ]
+        for base in ("/v1/catalogs/{catalog}", "/v1/system"):
+            found += [
+                Route(f"{base}/changes", self._answered(self._changes)),
+                Route(f"{base}/changes/query", self._answered(self._changes), methods=["POST"]),
+                Route(
+                    f"{base}/changes/live", self._answered(self._events), methods=["GET", "POST"]
+                ),
+                WebSocketRoute(f"{base}/changes/live", self._live),
+            ]
+        return found
+
+    async def _catalogs(self, request: Request) -> Response:
+        no_parameters(request)
+        found = [responses.catalog(info) for info in self._engine.catalogs()]
+        return _json({"catalogs": found})
+
+    async def _catalog(self, request: Request) -> Response:
+        no_parameters(request)
+        name = _catalog_of(request)
+        await self._engine.schema(
+            name
+        )  # a catalog of a moment ago is looked for; one that is broken says why
+        for info in self._engine.catalogs():
+            if info.name == name:
+                return _json(responses.catalog(info))
+        raise CatalogUnknown(name, [info.name for info in self._engine.catalogs()])
+
+    async def _schema(self, request: Request) -> Response:
+        name = _catalog_of(request)
+        version = _version(request)
+        await self._engine.schema(name)
+        view = self._engine.observer(name).view
+        at = view.published if version is None else min(version, view.published)
+        return _json(responses.schema(view.schema_of(at), view))
+
+    async def _changes(self, request: Request) -> ASGIApp:
+        name = _catalog_of(request)
+        return await history.changes(request, self._engine, self._settings, self._sockets, name)
+
+    async def _events(self, request: Request) -> ASGIApp:
+        name = _catalog_of(request)
+        return await events.live(request, self._engine, self._settings, self._sockets, name)
+
+    async def _live(self, websocket: WebSocket) -> None:
+        face = LiveFace(self._engine, self._settings, _catalog_of(websocket))
+        await self._sockets.serve(websocket, {SUBPROTOCOL: face})
+
+    def _answered(
+        self, handler: Callable[[Request], Awaitable[ASGIApp]]
+    ) -> Callable[[Request], Awaitable[ASGIApp]]:
+        """Turn what a handler raises into a Problem Details answer."""
+
+        async def answer(request: Request) -> ASGIApp:
+            try:
+                return await handler(request)
+            except HTTPException as error:
+                return http_problem(request, error)
+            except ClientDisconnect:
+                return Response(status_code=400)
+            except Exception as error:
+                return refused(as_tailrace_error(error))
+
+        return answer
+
+
+def refused(error: TailraceError) -> Response:
+    """Return an error as an answer."""
+    if error.code == "INTERNAL":
+        _log.error("internal error", error=str(error), exc_info=error.__cause__ or error)
+    body = problem(error)
+    status = body["status"]
+    assert isinstance(status, int)
+    return Response(encoded_problem(error), status, media_type=PROBLEM_TYPE)
+
+
+def http_problem(_request: Request, error: Exception) -> Response:
+    """Return what HTTP itself refuses (a path, a method, a media type) as an answer in the same form."""
+    assert isinstance(error, HTTPException)
+    body = {**problem(InvalidRequest(error.detail)), "status": error.status_code}
+    return Response(
+        msgspec.json.encode(body), error.status_code, dict(error.headers or {}), PROBLEM_TYPE
+    )
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return Response(
+        msgspec.json.encode(value),
+        headers={"Cache-Control": "no-store"},
+        media_type="application/json",
+    )
+
+
+def _catalog_of(request: Request | WebSocket) -> str:
+    name: str = request.path_params.get("catalog", SYSTEM_CATALOG)
+    return name
+
+
+def _version(request: Request) -> int | None:
+    version = None
+    for name, text in parameters(request):
+        if name != "version" or version is not None:
+            raise InvalidRequest(f"{name[:60]}: this path takes one parameter, version")
+        if not _VERSION.fullmatch(text) or not 1 <= int(text) < 1 << 63:
+            raise InvalidRequest("version: a whole number from 1 is wanted")
+        version = int(text)
+    return version

@@ -1,0 +1,120 @@
+"""Answers that are streamed to a reader who may be slow, may stop, or may leave.
+
+A chunk is written when the transport has room. One that had none for the send deadline cuts the connection, and
+so does an error for which the format has no words: a cut body is seen by every client, while a body that merely
+ended early would be taken for whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tailrace.errors import SubscriberTooSlow
+from tailrace_server.api.websocket.sockets import TOO_SLOW
+from tailrace_server.errors import as_tailrace_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.types import Receive, Scope, Send
+
+    from tailrace.errors import TailraceError
+    from tailrace_server.api.websocket import Sockets
+
+_log = structlog.get_logger("tailrace.rest")
+
+TRANSPORT: Final = "tailrace.transport"
+"""Key in the scope under which http.py hands in the connection's transport, if the server lets it."""
+
+
+class ReaderGone(Exception):
+    """The client has left."""
+
+
+class StreamedAnswer:
+    """An ASGI response of chunks that are made while they are sent."""
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        sockets: Sockets,
+        headers: dict[str, str],
+    ) -> None:
+        """Keep what to send; ``chunks`` is closed whatever happens."""
+        self._chunks = chunks
+        self._sockets = sockets
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        self.blocked_since: float | None = None
+        self.expired = False
+        self._transport: asyncio.Transport | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the chunks end, the reader leaves or its deadline passes."""
+        self._transport = scope.get(TRANSPORT)
+        guard = self._sockets.guard
+        guard.watch(self)
+        try:
+            async with aclosing(self._chunks), asyncio.TaskGroup() as tasks:
+                watcher = tasks.create_task(_until_gone(receive), name="watch reader")
+                await self._send_all(send)
+                watcher.cancel()
+        except* ReaderGone:
+            pass
+        finally:
+            guard.forget(self)
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        try:
+            async for chunk in self._chunks:
+                await self._write(send, chunk, more=True)
+        except ReaderGone:
+            raise
+        except Exception as error:
+            self._cut(as_tailrace_error(error))
+            raise ReaderGone from error
+        await self._write(send, b"", more=False)
+
+    async def _write(self, send: Send, data: bytes, *, more: bool) -> None:
+        self.blocked_since = asyncio.get_running_loop().time()
+        try:
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+        except OSError as error:
+            raise ReaderGone from error
+        finally:
+            self.blocked_since = None
+        if self.expired:
+            raise ReaderGone
+        await asyncio.sleep(0)  # a fast reader would keep the loop to itself
+
+    def _cut(self, error: TailraceError) -> None:
+        _log.error("answer cut", error=str(error), code=error.code)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def interrupt(self) -> None:
+        """End the answer if a write is under way: there is no memory for a reader that does not read."""
+        if self.blocked_since is not None:
+            self.expire()
+
+    def expire(self) -> None:
+        """Cut the connection of a reader that has left a chunk unread past the send deadline."""
+        if self.expired:
+            return
+        self.expired = True
+        self._sockets.count(TOO_SLOW)
+        seconds = self._sockets.guard.deadline_s
+        error = SubscriberTooSlow(f"a chunk stayed unread for {seconds:g} s")
+        _log.warning("subscriber too slow", error=str(error), guard=TOO_SLOW)
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise ReaderGone

@@ -1,0 +1,59 @@
+"""One timer for all streams of a face: who leaves a message unread for too long is let go.
+
+A stream notes when its write began, which costs nothing a message; the timer looks at the notes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+
+class Guarded(Protocol):
+    """A stream that writes one message after the other."""
+
+    blocked_since: float | None
+    """Loop time at which the write under way began; None between writes."""
+    expired: bool
+    """Whether the deadline has passed."""
+
+    def expire(self) -> None:
+        """Interrupt the write under way."""
+
+
+class SendGuard:
+    """Looks after the senders of one face."""
+
+    def __init__(self, deadline_s: float) -> None:
+        """Keep the deadline; no timer runs while there is no stream."""
+        self.deadline_s = deadline_s
+        self.expired = 0
+        """Streams ended as too slow, since it began."""
+        self._interval_s = min(1.0, deadline_s / 4)
+        self._senders: set[Guarded] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, sender: Guarded) -> None:
+        """Begin to look after a sender."""
+        self._senders.add(sender)
+        if self._timer is None:
+            self._arm()
+
+    def forget(self, sender: Guarded) -> None:
+        """Stop looking after a sender."""
+        self._senders.discard(sender)
+        if not self._senders and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._interval_s, self._look)
+
+    def _look(self) -> None:
+        latest = asyncio.get_running_loop().time() - self.deadline_s
+        for sender in self._senders:
+            if sender.blocked_since is not None and sender.blocked_since <= latest:
+                self.expired += not sender.expired
+                sender.expire()
+        self._arm()

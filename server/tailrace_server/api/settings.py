@@ -1,0 +1,55 @@
+"""The bounds of REST, WebSocket and server-sent events; docs/settings.md is made from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailrace_server.capture.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """Bounds of the faces on the HTTP listener."""
+
+    page_records: int = setting(
+        1_000,
+        "records",
+        "in a JSON page of history that names no limit; NDJSON and Arrow are read as they come",
+    )
+    request_body_s: float = setting(
+        10.0, "seconds", "how long the body of a request may take to arrive; then 408"
+    )
+    http_connections: int = setting(
+        10_000,
+        "connections",
+        "WebSockets and event streams that are open at once; above it a handshake is answered with 429",
+    )
+    ws_subscriptions: int = setting(
+        100, "subscriptions", "open at once on one socket; above it the new one ends with an error"
+    )
+    ws_init_timeout_s: float = setting(
+        10.0, "seconds", "how long a socket may stay without connection_init; then close code 4408"
+    )
+    ws_message_bytes: int = setting(
+        4 << 20,
+        "bytes",
+        "largest message of a client: 10,000 keys of 400 bytes; above it close code 1009",
+    )
+    ws_init_message_bytes: int = setting(
+        64 << 10,
+        "bytes",
+        "the same before connection_init, when nobody knows yet who is there",
+    )
+    ws_ping_interval_s: float = setting(
+        20.0,
+        "seconds",
+        "how often a socket is probed: finds peers that vanished or stopped reading",
+    )
+    ws_ping_timeout_s: float = setting(
+        20.0, "seconds", "how long a probe may stay unanswered before the connection is cut"
+    )
+    ws_pings_unread: int = setting(
+        1_000,
+        "pings",
+        "taken from a client that does not read our answers, which are dropped; then the connection is cut",
+    )

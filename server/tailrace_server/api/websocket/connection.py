@@ -1,0 +1,307 @@
+"""One socket from accept to close: the state machine of graphql-transport-ws.
+
+::
+
+    accepted ──connection_init──▶ acknowledged ──subscribe──▶ an operation for each id
+       │ 10 s                        │                            │
+       ▼                             ├─ ping ─▶ pong              ├─ next … (the face's messages)
+      4408                           ├─ complete: cancels it      ├─ complete: it ended well
+                                     └─ the face's own types      └─ error: it ended badly
+
+Messages are taken one after the other; operations run beside them, one task each. A client that does not read
+its answers is not read from either: the task that reads waits with the answer, and TCP makes the client wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.api.websocket import messages
+from tailrace_server.api.websocket.codes import Close, CloseCode
+from tailrace_server.api.websocket.messages import Message, head, malformed, parse, whole
+from tailrace_server.errors import as_tailrace_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tailrace_server.api.settings import HttpSettings
+
+_log = structlog.get_logger("tailrace.websocket")
+
+
+class ReaderGone(Exception):
+    """Nobody is there any more to send to."""
+
+
+class Socket(Protocol):
+    """What a connection needs of a transport."""
+
+    async def receive(self) -> str | None:
+        """Return the next text message; None once the peer is gone.
+
+        Raises:
+            Close: The frame is not allowed here.
+        """
+
+    async def send(self, *parts: bytes | memoryview) -> None:
+        """Send the parts, joined, as one text message; wait while the peer does not read.
+
+        Raises:
+            ReaderGone: The peer is gone, or was let go.
+        """
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close; nothing follows. Idempotent."""
+
+    def initialised(self) -> None:
+        """Note that the peer has introduced itself: larger messages are allowed from now on."""
+
+    def interrupt(self) -> None:
+        """End the socket if a write is under way: there is no memory for a reader that does not read."""
+
+
+class Face(Protocol):
+    """What the payloads of one sub-protocol mean."""
+
+    @property
+    def extra(self) -> Mapping[str, Callable[[Operation, object], None]]:
+        """Types of messages beside those of graphql-transport-ws, each with its handler.
+
+        A handler that raises a `TailraceError` ends the operation with it; one for an id that is not open is
+        not called.
+        """
+
+    async def on_init(self, payload: object) -> object:
+        """Return the payload of the acknowledgement (None: none); raise `Close` to refuse."""
+
+    def begin(self, operation: Operation, payload: object) -> None:
+        """Read the payload of a subscribe into ``operation.state``, before any later message is taken.
+
+        Raises:
+            TailraceError: It has no meaning; the operation ends with this error.
+        """
+
+    async def run(self, operation: Operation) -> None:
+        """Serve one operation until it ends; returning completes it.
+
+        Raises:
+            TailraceError: It ends with this error.
+        """
+
+    def error_payload(self, error: TailraceError) -> object:
+        """Return an error in the face's own form."""
+
+
+class Operation:
+    """What one subscribe has begun."""
+
+    __slots__ = ("_head", "_socket", "id", "state", "task")
+
+    def __init__(self, id: str, socket: Socket) -> None:
+        """Bind to a socket under the client's id."""
+        self.id = id
+        self.state: Any = None
+        """The face's own."""
+        self.task: asyncio.Task[None] | None = None
+        self._socket = socket
+        self._head = head("next", id)
+
+    async def next(self, *parts: bytes | memoryview) -> None:
+        """Send ``next`` with the payload that the parts make, joined; each is sent as it is."""
+        await self._socket.send(self._head, *parts, b"}")
+
+    async def send(self, type: str, payload: object = None) -> None:
+        """Send a message of this operation."""
+        await self._socket.send(whole(type, self.id, payload))
+
+    def interrupt(self) -> None:
+        """End the whole socket if it is busy with a message that is not read."""
+        self._socket.interrupt()
+
+
+class Connection:
+    """Serves one socket; ``run`` once."""
+
+    def __init__(self, socket: Socket, face: Face, settings: HttpSettings) -> None:
+        """Bind a face to a socket."""
+        self._socket = socket
+        self._face = face
+        self._settings = settings
+        self._operations: dict[str, Operation] = {}
+        self._patience: asyncio.Timeout | None = None
+        self._initialised = self._acknowledged = self._stopping = False
+        self.closed_with: int | None = None
+        """The code that we closed with; None: the peer went by itself."""
+
+    async def run(self) -> None:
+        """Serve until one side closes."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                try:
+                    close = await self._read_until_closed(tasks)
+                    if close is not None and close.code is CloseCode.GOING_AWAY:
+                        await self._wait_for_operations()
+                finally:
+                    for operation in self._operations.values():
+                        if operation.task is not None:
+                            operation.task.cancel()
+            if close is not None:
+                self.closed_with = close.code
+                await self._socket.close(close.code, close.reason)
+        except ReaderGone:
+            return
+
+    def stop(self) -> None:
+        """Take no more messages; close once all operations have ended, which is the engine's doing."""
+        if not self._stopping:
+            self._stopping = True
+            if self._patience is not None and not self._patience.expired():
+                self._patience.reschedule(asyncio.get_running_loop().time())
+
+    async def _read_until_closed(self, tasks: asyncio.TaskGroup) -> Close | None:
+        """Take messages; return why we close, None where the peer did."""
+        try:
+            async with asyncio.timeout(self._settings.ws_init_timeout_s) as self._patience:
+                if self._stopping:
+                    self._patience.reschedule(asyncio.get_running_loop().time())
+                while (text := await self._socket.receive()) is not None:
+                    await self._take(parse(text), tasks)
+        except TimeoutError:
+            if self._stopping:
+                return Close(CloseCode.GOING_AWAY, "the server is stopping")
+            seconds = self._settings.ws_init_timeout_s
+            return Close(CloseCode.INIT_TIMEOUT, f"no connection_init within {seconds:g} s")
+        except Close as close:
+            return close
+        except ReaderGone:
+            return None
+        return None
+
+    async def _take(self, message: Message, tasks: asyncio.TaskGroup) -> None:
+        match message.type:
+            case "connection_init":
+                await self._init(message.payload)
+            case "ping":
+                await self._socket.send(whole("pong", None, _echoed(message)))
+            case "pong":
+                _echoed(message)
+            case "subscribe":
+                await self._subscribe(message, tasks)
+            case "complete":
+                self._cancel(_identified(message))
+            case type if type in self._face.extra:
+                await self._extra(_identified(message))
+            case type:
+                raise malformed(f"unknown type {type[:40]!r}")
+
+    async def _init(self, payload: object) -> None:
+        if self._initialised:
+            raise Close(CloseCode.SECOND_INIT, "too many initialisation requests")
+        if not isinstance(payload, dict | None):
+            raise malformed("connection_init: payload is an object")
+        self._initialised = True
+        assert self._patience is not None
+        if not self._stopping:
+            self._patience.reschedule(None)
+        answer = await self._face.on_init(payload)
+        self._socket.initialised()
+        await self._socket.send(whole("connection_ack", None, answer))
+        self._acknowledged = True
+
+    async def _subscribe(self, message: Message, tasks: asyncio.TaskGroup) -> None:
+        _identified(message)
+        if not self._acknowledged:
+            raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
+        if not isinstance(message.payload, dict):
+            raise malformed("subscribe: payload is an object")
+        if message.id in self._operations:
+            raise Close(CloseCode.DUPLICATE_ID, f"subscriber for {message.id[:60]} already exists")
+        limit = self._settings.ws_subscriptions
+        if len(self._operations) >= limit:
+            error = InvalidRequest(
+                f"this socket has {limit} subscriptions open, the limit; complete one, or open another socket"
+            )
+            await self._socket.send(whole("error", message.id, self._face.error_payload(error)))
+            return
+        operation = Operation(message.id, self._socket)
+        try:
+            self._face.begin(operation, message.payload)
+        except Exception as error:
+            await operation.send("error", self._face.error_payload(_logged(error)))
+            return
+        self._operations[message.id] = operation
+        operation.task = tasks.create_task(
+            self._operate(operation), name=f"operation {message.id[:40]}"
+        )
+
+    async def _operate(self, operation: Operation) -> None:
+        """Run one operation and say how it ended; raises nothing."""
+        try:
+            try:
+                await self._face.run(operation)
+            except ReaderGone:
+                return
+            except Exception as error:
+                await operation.send("error", self._face.error_payload(_logged(error)))
+            else:
+                await operation.send("complete")
+        except ReaderGone:
+            return
+        finally:
+            if self._operations.get(operation.id) is operation:
+                del self._operations[operation.id]
+
+    def _cancel(self, message: Message) -> None:
+        """End an operation without a word; one that is not open is ignored: it may have ended by itself."""
+        operation = self._operations.pop(message.id, None)
+        if operation is not None and operation.task is not None:
+            operation.task.cancel()
+
+    async def _extra(self, message: Message) -> None:
+        operation = self._operations.get(message.id)
+        if operation is None:
+            return
+        try:
+            self._face.extra[message.type](operation, message.payload)
+        except TailraceError as error:
+            self._cancel(message)
+            await operation.send("error", self._face.error_payload(error))
+
+    async def _wait_for_operations(self) -> None:
+        tasks = [each.task for each in self._operations.values() if each.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _identified(message: Message) -> Message:
+    if not message.id:
+        raise malformed(
+            f"{message.type}: id is a text of 1 to {messages.ID_CHARACTERS_MAX} characters"
+        )
+    return message
+
+
+def _echoed(message: Message) -> object:
+    if not isinstance(message.payload, dict | None):
+        raise malformed(f"{message.type}: payload is an object")
+    return message.payload
+
+
+def _logged(error: Exception) -> TailraceError:
+    found = as_tailrace_error(error)
+    if found.code == "INTERNAL":
+        _log.error("internal error", error=str(found), exc_info=found.__cause__ or found)
+    return found
+
+
+_CLOSE_REASON_BYTES: Final = 123
+
+
+def close_reason(text: str) -> str:
+    """Return a reason cut to what a close frame holds."""
+    data = text.encode()
+    return data[:_CLOSE_REASON_BYTES].decode(errors="ignore")

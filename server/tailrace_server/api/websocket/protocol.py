@@ -1,0 +1,188 @@
+"""Uvicorn's WebSocket protocol with the guards that it lacks, and a door for ready frames.
+
+What is guarded, and why:
+
+- Pings of one read are answered together, and not at all while the peer does not read: uvicorn answers each
+  without flow control, so a flood costs memory without bound. After ``pings_unread`` the peer is cut.
+- A probe that stays unanswered cuts the connection: ``close()`` would wait for a flush that never comes.
+- A message of endless empty fragments is ended by their number; bytes are bounded by uvicorn already.
+- Text that is not UTF-8 costs a close code, not a stack trace in the log.
+
+Names of uvicorn that it does not publish are used here and nowhere else: its version is pinned, and every one
+has a test. `sockets.PlainSocket` serves without any of this where another server runs the application.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import OPEN
+
+from tailrace_server.api.websocket.codes import CloseCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from websockets.frames import Frame
+
+EXTENSION: Final = "tailrace.websocket"
+"""Key in the scope's extensions under which an application finds the protocol."""
+
+_FRAGMENTS_MAX: Final = 4096
+_LINGER_S: Final = 5.0
+"""How long a closed connection may take to flush its last words before it is cut."""
+
+
+class GuardedProtocol(WebSocketsSansIOProtocol):
+    """One connection. `configured` makes the class that a server uses."""
+
+    pings_unread: int = 1_000
+    init_message_bytes: int = 64 << 10
+    on_cut: Callable[[str], None] = staticmethod(lambda guard: None)
+    """Called with the name of the guard that cut a connection."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Begin with the bound for peers that have not introduced themselves."""
+        super().__init__(*arguments, **options)
+        self._pings_dropped = 0
+        self._message_bytes_max = self.conn.max_message_size
+        self.conn.max_message_size = min(
+            self.init_message_bytes, self._message_bytes_max or 1 << 62
+        )
+
+    def initialised(self) -> None:
+        """Allow messages of full size."""
+        self.conn.max_message_size = self._message_bytes_max
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return (
+            self.disconnected
+            or self.close_sent
+            or self.conn.state is not OPEN
+            or self.transport.is_closing()
+        )
+
+    def write_text(self, parts: tuple[bytes | memoryview, ...]) -> None:
+        """Write one text frame of UTF-8 parts, none of them copied; the caller has waited for ``writable``.
+
+        A server's frame is not masked, so what many are sent stays one object.
+        """
+        size = sum(map(len, parts))
+        if size < 126:
+            head = struct.pack("!BB", 0x81, size)
+        elif size < 1 << 16:
+            head = struct.pack("!BBH", 0x81, 126, size)
+        else:
+            head = struct.pack("!BBQ", 0x81, 127, size)
+        self.transport.writelines((head, *parts))
+
+    def close_with(self, code: int, reason: str) -> None:
+        """Close without waiting for the peer to read what stands before; it has a moment for that."""
+        if self.gone:
+            return
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        if self.read_paused:  # the peer's answer is wanted
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_within()
+
+    def cut(self, guard: str) -> None:
+        """Drop the connection with whatever it has not read."""
+        if not self.disconnected:
+            self.on_cut(guard)
+            self.transport.abort()
+
+    def close_within(self, seconds: float = _LINGER_S) -> None:
+        """Cut the connection unless it has ended by itself by then."""
+        self.loop.call_later(seconds, self._abort)
+
+    def _abort(self) -> None:
+        if not self.disconnected:
+            self.transport.abort()
+
+    # What uvicorn calls.
+
+    async def run_asgi(self) -> None:
+        """Let the application find this object."""
+        extensions: dict[str, Any] = self.scope["extensions"]
+        extensions[EXTENSION] = self
+        await super().run_asgi()
+        self.close_within()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, then answer all its pings at once."""
+        super().data_received(data)
+        answers = self.conn.data_to_send()
+        if not answers or self.transport.is_closing():
+            return
+        if self.writable.is_set():
+            self._pings_dropped = 0
+            self.transport.write(b"".join(answers))
+            return
+        self._pings_dropped += len(answers)
+        if self._pings_dropped > self.pings_unread:
+            self.cut("pings_unread")
+
+    def handle_ping(self) -> None:
+        """Leave the answer for the end of this read."""
+
+    def handle_cont(self, event: Frame) -> None:
+        """Bound the number of fragments."""
+        if len(self.frames) >= _FRAGMENTS_MAX:
+            self._fail(CloseCode.TOO_LARGE, "too many fragments")
+            return
+        super().handle_cont(event)
+
+    def send_receive_event_to_app(self) -> None:
+        """Refuse text that is not UTF-8 before uvicorn logs it as an exception."""
+        if self.curr_msg_data_type == "text":
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError:
+                self._fail(1007, "not UTF-8")
+                return
+        super().send_receive_event_to_app()
+
+    def _fail(self, code: int, reason: str) -> None:
+        if not self.close_sent:
+            self.conn.fail(code, reason)
+            self.handle_parser_exception()
+
+    def handle_parser_exception(self) -> None:
+        """Close; and cut a peer that does not take it."""
+        assert self.conn.close_sent is not None
+        self.on_cut(f"close_{self.conn.close_sent.code}")
+        super().handle_parser_exception()
+        self.close_within()
+
+    def keepalive_timeout(self) -> None:
+        """Cut a peer that does not read; tell one that reads."""
+        stalled = not self.writable.is_set() or self.transport.get_write_buffer_size()
+        if stalled:
+            self.cut("ping_timeout")
+            return
+        super().keepalive_timeout()
+        self.close_within()
+
+    def shutdown(self) -> None:
+        """Close at the end of the server; the flush is not waited for without end."""
+        super().shutdown()
+        self.close_within()
+
+
+def configured(
+    *, pings_unread: int, init_message_bytes: int, on_cut: Callable[[str], None]
+) -> type[GuardedProtocol]:
+    """Return the class for one server."""
+    members = {
+        "pings_unread": pings_unread,
+        "init_message_bytes": init_message_bytes,
+        "on_cut": staticmethod(on_cut),
+    }
+    return type("GuardedProtocol", (GuardedProtocol,), members)

@@ -1,0 +1,284 @@
+"""The sockets of one server: how many may be open, who stopped reading, and how they all end.
+
+::
+
+    handshake ─▶ room? ─▶ sub-protocol? ─▶ Connection over GuardedSocket ─▶ closed, counted by code
+                  429          4406
+
+A message is written when the transport has room. One that had none for the send deadline ends its socket: the
+reader is told SUBSCRIBER_TOO_SLOW behind what it has not read, and cut if it does not take that either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from starlette.responses import Response
+from starlette.websockets import WebSocketDisconnect
+
+from tailrace.errors import InvalidRequest, SubscriberTooSlow
+from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem
+from tailrace_server.api.send_guard import SendGuard
+from tailrace_server.api.websocket.codes import CloseCode
+from tailrace_server.api.websocket.connection import (
+    Connection,
+    Face,
+    ReaderGone,
+    close_reason,
+)
+from tailrace_server.api.websocket.messages import malformed
+from tailrace_server.api.websocket.protocol import EXTENSION, GuardedProtocol, configured
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.websockets import WebSocket
+
+    from tailrace_server.api.settings import HttpSettings
+
+_log = structlog.get_logger("tailrace.websocket")
+
+TOO_SLOW: Final = "send_deadline"
+"""Name of the guard that ends who leaves a message unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketStatistics:
+    """The sockets and event streams of a server, now."""
+
+    open: int
+    opened: int
+    """Since it began."""
+    refused: int
+    """Handshakes and streams refused because too many were open."""
+    guards: Mapping[str, int]
+    """Connections ended by each guard, by its name: ``send_deadline``, ``pings_unread``, ``close_4400`` …"""
+
+
+class Sockets:
+    """All WebSockets and event streams of one server process."""
+
+    def __init__(self, settings: HttpSettings, send_deadline_s: float) -> None:
+        """Begin with none."""
+        self.settings = settings
+        self.guard = SendGuard(send_deadline_s)
+        self._connections: set[Connection] = set()
+        self._open = self._opened = self._refused = 0
+        self._guards: Counter[str] = Counter()
+        self._stopping = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def protocol(self) -> type[GuardedProtocol]:
+        """Return the protocol class for uvicorn."""
+        return configured(
+            pings_unread=self.settings.ws_pings_unread,
+            init_message_bytes=self.settings.ws_init_message_bytes,
+            on_cut=self.count,
+        )
+
+    async def serve(self, websocket: WebSocket, faces: Mapping[str, Face]) -> None:
+        """Serve a handshake and everything after it with the face of the sub-protocol that is chosen."""
+        if not self.enter():
+            await _refuse(websocket, self.refusal())
+            return
+        try:
+            offered = websocket.scope["subprotocols"]
+            chosen = next((name for name in faces if name in offered), None)
+            await websocket.accept(chosen)
+            if chosen is None:
+                self.count_close(CloseCode.SUBPROTOCOL)
+                await websocket.close(
+                    CloseCode.SUBPROTOCOL, f"sub-protocol not acceptable: offer {', '.join(faces)}"
+                )
+                return
+            await self._serve(websocket, faces[chosen])
+        except WebSocketDisconnect:
+            return
+        finally:
+            self.leave()
+
+    async def _serve(self, websocket: WebSocket, face: Face) -> None:
+        protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
+        if protocol is None:
+            connection = Connection(PlainSocket(websocket), face, self.settings)
+            await self._run(connection)
+            return
+        with GuardedSocket(protocol, websocket, self.guard) as socket:
+            await self._run(Connection(socket, face, self.settings))
+            if socket.expired:
+                self.count(TOO_SLOW)
+
+    async def _run(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        if self._stopping:
+            connection.stop()
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+            if connection.closed_with is not None:
+                self.count_close(connection.closed_with)
+
+    def enter(self) -> bool:
+        """Count a connection that opens; False if there is no room for it."""
+        if self._open >= self.settings.http_connections:
+            self._refused += 1
+            return False
+        self._open += 1
+        self._opened += 1
+        self._empty.clear()
+        return True
+
+    def leave(self) -> None:
+        """Count a connection that has ended."""
+        self._open -= 1
+        if not self._open:
+            self._empty.set()
+
+    def refusal(self) -> InvalidRequest:
+        """Return why there is no room."""
+        limit = self.settings.http_connections
+        return InvalidRequest(f"{limit} live connections are open, the limit of this server")
+
+    def count(self, guard: str) -> None:
+        """Count a connection that a guard ended."""
+        self._guards[guard] += 1
+
+    def count_close(self, code: int) -> None:
+        """Count a socket that we closed with a code."""
+        self.count(f"close_{int(code)}")
+
+    def statistics(self) -> SocketStatistics:
+        """Return the figures of this moment."""
+        return SocketStatistics(self._open, self._opened, self._refused, dict(self._guards))
+
+    async def stop(self, deadline_s: float) -> None:
+        """Close every socket once its subscriptions have said their last words; at most so long."""
+        self._stopping = True
+        for connection in tuple(self._connections):
+            connection.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await self._empty.wait()
+
+
+class GuardedSocket:
+    """A socket of `GuardedProtocol`: parts are written as they are, and the guards hold."""
+
+    def __init__(self, protocol: GuardedProtocol, websocket: WebSocket, guard: SendGuard) -> None:
+        """Bind to one connection."""
+        self.blocked_since: float | None = None
+        self.expired = False
+        self._protocol = protocol
+        self._websocket = websocket
+        self._guard = guard
+        self._turn = asyncio.Lock()
+
+    def __enter__(self) -> GuardedSocket:
+        self._guard.watch(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.forget(self)
+
+    async def receive(self) -> str | None:
+        """Return the next text message; None once the peer is gone."""
+        return await _text(self._websocket)
+
+    async def send(self, *parts: bytes | memoryview) -> None:
+        """Write one message when there is room, one writer after the other.
+
+        Waiting writers wake one by one: all at once they would overrun the transport's bound together.
+        """
+        protocol = self._protocol
+        async with self._turn:
+            if not protocol.writable.is_set():
+                self.blocked_since = asyncio.get_running_loop().time()
+                try:
+                    await protocol.writable.wait()
+                finally:
+                    self.blocked_since = None
+            if self.expired or protocol.gone:
+                raise ReaderGone
+            protocol.write_text(parts)
+        # uvicorn's sends do not yield while there is room: a fast reader would keep the loop to itself.
+        await asyncio.sleep(0)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close, whether or not the peer reads."""
+        self._protocol.close_with(code, close_reason(reason))
+
+    def initialised(self) -> None:
+        """Allow messages of full size."""
+        self._protocol.initialised()
+
+    def interrupt(self) -> None:
+        """End the socket if a write is under way."""
+        if self.blocked_since is not None:
+            self.expire()
+
+    def expire(self) -> None:
+        """End the socket: its reader has left a message unread past the send deadline."""
+        if self.expired:
+            return
+        self.expired = True
+        _log.warning("subscriber too slow", peer=self._protocol.client, guard=TOO_SLOW)
+        seconds = self._guard.deadline_s
+        reason = f"{SubscriberTooSlow.code}: a message stayed unread for {seconds:g} s"
+        self._protocol.close_with(CloseCode.TOO_SLOW, reason)
+        self._protocol.writable.set()  # whoever waits to write is let go
+
+
+class PlainSocket:
+    """A socket of any ASGI server, without the guards; messages are joined and decoded."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        """Bind to one connection."""
+        self._websocket = websocket
+        self._turn = asyncio.Lock()
+
+    async def receive(self) -> str | None:
+        """Return the next text message; None once the peer is gone."""
+        return await _text(self._websocket)
+
+    async def send(self, *parts: bytes | memoryview) -> None:
+        """Send one message."""
+        async with self._turn:
+            try:
+                await self._websocket.send_text(b"".join(parts).decode())
+            except (WebSocketDisconnect, RuntimeError) as error:
+                raise ReaderGone from error
+        await asyncio.sleep(0)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close."""
+        with suppress(WebSocketDisconnect, RuntimeError):
+            await self._websocket.close(code, close_reason(reason))
+
+    def initialised(self) -> None:
+        """Nothing to do: the server's own bound holds throughout."""
+
+    def interrupt(self) -> None:
+        """Nothing that could be done."""
+
+
+async def _text(websocket: WebSocket) -> str | None:
+    message = await websocket.receive()
+    if message["type"] != "websocket.receive":
+        return None
+    text = message.get("text")
+    if text is None:
+        raise malformed("binary frames have no meaning here; send text")
+    return str(text)
+
+
+async def _refuse(websocket: WebSocket, error: InvalidRequest) -> None:
+    await websocket.send_denial_response(
+        Response(encoded_problem(error), status_code=429, media_type=PROBLEM_TYPE)
+    )

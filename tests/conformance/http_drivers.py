@@ -1,0 +1,275 @@
+"""Drivers of the HTTP listener: live over WebSocket and as server-sent events, history as JSON pages."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import httpx
+import msgspec
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+import tailrace
+from tailrace.criteria import Content
+from tailrace_server import metrics
+from tailrace_server.api.rest.live import SUBPROTOCOL
+from tailrace_server.http import HttpFace
+from tailrace_server.units import Address
+from tests.conformance import json_captures
+from tests.conformance.json_captures import JsonAcknowledgement
+from tests.conformance.reading import PATIENCE_S
+from tests.conformance.ways import DrivenSubscription, Driver, Page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from tailrace.capture import Capture, Heartbeat
+    from tailrace.criteria import Criteria, Start
+    from tailrace_server.capture.engine import Engine
+
+
+class _OverHttp(Driver):
+    """The HTTP listener on a port."""
+
+    def __init__(self, engine: Engine, face: HttpFace, http: httpx.AsyncClient) -> None:
+        super().__init__(engine)
+        self.face = face
+        self.http = http
+        self.stack = AsyncExitStack()
+
+    @classmethod
+    @asynccontextmanager
+    async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
+        async with listening(engine) as face:
+            url = f"http://127.0.0.1:{face.address.port}"
+            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
+                driver = cls(engine, face, http)
+                async with driver.stack:
+                    yield driver
+
+    async def stop(self) -> None:
+        """Stop the server in good order."""
+        self.engine.stop_subscriptions()
+        await self.face.stop(PATIENCE_S)
+
+    async def read(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        content: Content = Content.HEADER,
+        **bounds: Any,
+    ) -> Page:
+        asked = {
+            json_captures.camel(name): str(value) if isinstance(value, tailrace.Cursor) else value
+            for name, value in bounds.items()
+        }
+        asked["criteria"] = json_captures.criteria(tuple(criteria))
+        asked["body"] = json_captures.bodies(content)
+        answer = await self.http.post("/v1/catalogs/shop/changes/query", json=asked)
+        if answer.status_code != 200:
+            raise json_captures.error(answer.json())
+        page = msgspec.json.decode(answer.content, type=dict[str, msgspec.Raw])
+        captures = json_captures.captures(page.pop("captures"))
+        figures = {name: msgspec.json.decode(value) for name, value in page.items()}
+        assert figures["count"] == len(captures)
+        cursor = figures["nextCursor"]
+        assert figures["hasNext"] == (cursor is not None)
+        return Page(
+            captures=list(captures),
+            anchor=figures["anchor"],
+            closed_until=figures["closedUntil"],
+            next_cursor=None if cursor is None else tailrace.Cursor.parse(cursor),
+            truncated=figures["truncated"],
+        )
+
+
+class RestWebSocket(_OverHttp):
+    """Live changes over WebSocket: a socket for each subscription, all kinds of messages."""
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        url = f"ws://127.0.0.1:{self.face.address.port}/v1/catalogs/{catalog}/changes/live"
+        socket = await self.stack.enter_async_context(
+            connect(url, subprotocols=[_SUBPROTOCOL], max_size=None, max_queue=None)
+        )
+        subscription = _SocketSubscription(socket)
+        payload = {
+            **json_captures.start(start),
+            "criteria": json_captures.criteria(tuple(criteria)),
+            "body": json_captures.bodies(content),
+        }
+        if demand is not None:
+            payload["request"] = demand
+        await subscription.begin(payload)
+        return subscription
+
+
+class _Message(msgspec.Struct, forbid_unknown_fields=True):
+    type: str
+    id: str = ""
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _SocketSubscription:
+    acknowledgement: JsonAcknowledgement
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    async def begin(self, payload: dict[str, Any]) -> None:
+        await self._send("connection_init", id=None)
+        assert (await self._receive()).type == "connection_ack"
+        await self._send("subscribe", payload)
+        message = await self._receive()
+        assert message.type == "subscribed"
+        self.acknowledgement = JsonAcknowledgement(msgspec.json.decode(message.payload))
+
+    async def request(self, n: int) -> None:
+        await self._send("request", {"n": n})
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        message = await self._receive()
+        if message.type == "heartbeat":
+            return json_captures.heartbeat(msgspec.json.decode(message.payload))
+        assert message.type == "next"
+        parts = msgspec.json.decode(message.payload, type=dict[str, msgspec.Raw])
+        captures = json_captures.captures(parts["captures"])
+        last = captures[-1]
+        assert msgspec.json.decode(parts["cursor"]) == str(last.cursor)
+        assert msgspec.json.decode(parts["position"]) == {
+            "version": last.version,
+            "index": last.index,
+            "ordinal": last.ordinal,
+        }
+        return captures
+
+    async def cancel(self) -> None:
+        await self._send("complete")
+
+    async def _send(self, type: str, payload: object = None, id: str | None = "1") -> None:
+        message = {"type": type, "id": id, "payload": payload}
+        text = msgspec.json.encode({k: v for k, v in message.items() if v is not None})
+        await self._socket.send(text.decode())
+
+    async def _receive(self) -> _Message:
+        async with asyncio.timeout(PATIENCE_S):
+            text = await self._socket.recv()
+        message = msgspec.json.decode(text, type=_Message)
+        if message.type == "error":
+            raise json_captures.error(msgspec.json.decode(message.payload))
+        return message
+
+
+class ServerSentEvents(_OverHttp):
+    """Live changes as events; what a URL cannot hold is asked for in a body."""
+
+    cannot: ClassVar[Mapping[str, str]] = {
+        "demand": "an event stream has no way back: the pace of its connection is the demand"
+    }
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        assert demand is None, self.cannot["demand"]
+        asked = {**json_captures.start(start), "body": json_captures.bodies(content)}
+        asked["criteria"] = json_captures.criteria(tuple(criteria))
+        path = f"/v1/catalogs/{catalog}/changes/live"
+        large = len(criteria) > 1 or any(len(each.primary_key) > 100 for each in criteria)
+        headers = {"accept": "text/event-stream"}
+        if large:
+            request = self.http.stream("POST", path, json=asked, headers=headers)
+        else:
+            one = asked.pop("criteria")
+            parameters = {**asked, **(one[0] if one else {})}
+            if "after" in parameters:
+                headers["last-event-id"] = parameters.pop("after")
+            request = self.http.stream("GET", path, params=parameters, headers=headers)
+        answer = await self.stack.enter_async_context(request)
+        if answer.status_code != 200:
+            raise json_captures.error(msgspec.json.decode(await answer.aread()))
+        subscription = _EventSubscription(answer)
+        await subscription.begin()
+        return subscription
+
+
+class _EventSubscription:
+    acknowledgement: JsonAcknowledgement
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self._answer = answer
+        self._chunks = answer.aiter_bytes()
+        self._text = b""
+
+    async def begin(self) -> None:
+        fields = await self._event()
+        assert fields["event"] == b"subscribed"
+        self.acknowledgement = JsonAcknowledgement(msgspec.json.decode(fields["data"]))
+        assert fields["id"].decode() == str(self.acknowledgement.resume_cursor)
+
+    async def request(self, n: int) -> None:
+        raise AssertionError(ServerSentEvents.cannot["demand"])
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        fields = await self._event()
+        match fields.get("event"):
+            case None:
+                capture = json_captures.capture(fields["data"])
+                assert fields["id"].decode() == str(capture.cursor)
+                return (capture,)
+            case b"heartbeat":
+                beat = json_captures.heartbeat(msgspec.json.decode(fields["data"]))
+                assert fields["id"].decode() == str(beat.cursor)
+                return beat
+            case b"error":
+                raise json_captures.error(msgspec.json.decode(fields["data"]))
+            case other:
+                raise AssertionError(other)
+
+    async def cancel(self) -> None:
+        await self._answer.aclose()
+
+    async def _event(self) -> dict[str, bytes]:
+        """Return the fields of the next event."""
+        async with asyncio.timeout(PATIENCE_S):
+            while b"\n\n" not in self._text:
+                self._text += await anext(self._chunks)
+        event, _, self._text = self._text.partition(b"\n\n")
+        fields: dict[str, bytes] = {}
+        for line in event.split(b"\n"):
+            name, _, value = line.partition(b": ")
+            assert name.decode() not in fields
+            fields[name.decode()] = value
+        return fields
+
+
+@asynccontextmanager
+async def listening(engine: Engine, **options: Any) -> AsyncIterator[HttpFace]:
+    """Serve an engine over HTTP on a free port."""
+    registry = metrics.registry(engine.statistics, version="0")
+    face = HttpFace(engine, registry, Address("127.0.0.1", 0), **options)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(face.serve(), name="http")
+        try:
+            yield face
+        finally:
+            engine.stop_subscriptions()
+            await face.stop(_STOP_S)
+
+
+_STOP_S: Final = 1.0
+_SUBPROTOCOL: Final = websockets.Subprotocol(SUBPROTOCOL)

@@ -1,0 +1,156 @@
+"""From the JSON form of a capture to the value, bodies byte for byte: what the JSON drivers read with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+import tailrace
+from tailrace.capture import Capture, Heartbeat
+from tailrace.criteria import Area, ContainerType, Content, Criteria, Operation
+from tailrace.position import Position, TimestampMicros
+from tailrace.status import rebuild
+
+if TYPE_CHECKING:
+    from tailrace.errors import TailraceError
+
+_NULL: Final = b"null"
+_NO_BODY: Final = msgspec.Raw(_NULL)
+
+
+class _Capture(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    index: int
+    ordinal: int
+    cursor: str
+    commitTimestamp: int
+    area: str
+    operation: str
+    entityType: str | None
+    primaryKey: str | None
+    changed: tuple[str, ...] | None
+    containerType: str | None = None
+    containerName: str | None = None
+    change: msgspec.Raw = _NO_BODY
+    before: msgspec.Raw = _NO_BODY
+    after: msgspec.Raw = _NO_BODY
+    omittedBytes: int = 0
+
+
+def captures(data: bytes | msgspec.Raw) -> tuple[Capture, ...]:
+    """Return the captures of a JSON array."""
+    return tuple(map(_capture, msgspec.json.decode(data, type=list[_Capture])))
+
+
+def capture(data: bytes) -> Capture:
+    """Return the capture of one JSON object."""
+    return _capture(msgspec.json.decode(data, type=_Capture))
+
+
+def _capture(each: _Capture) -> Capture:
+    cursor = tailrace.Cursor.parse(each.cursor)
+    assert (cursor.version, cursor.index, cursor.ordinal) == (
+        each.version,
+        each.index,
+        each.ordinal,
+    )
+    return Capture(
+        catalog_uuid=cursor.catalog_uuid,
+        version=each.version,
+        index=each.index,
+        ordinal=each.ordinal,
+        commit_timestamp=TimestampMicros(each.commitTimestamp),
+        area=Area[each.area],
+        operation=Operation[each.operation],
+        entity_type=each.entityType,
+        primary_key=each.primaryKey,
+        changed=each.changed,
+        container_type=None if each.containerType is None else ContainerType[each.containerType],
+        container_name=each.containerName,
+        change=_body(each.change),
+        before=_body(each.before),
+        after=_body(each.after),
+        omitted_bytes=each.omittedBytes,
+    )
+
+
+def _body(raw: msgspec.Raw) -> bytes | None:
+    data = bytes(raw)
+    return None if data == _NULL else data
+
+
+def heartbeat(value: dict[str, Any]) -> Heartbeat:
+    """Return a heartbeat."""
+    return Heartbeat(
+        published=value["publishedVersion"],
+        cursor=tailrace.Cursor.parse(value["resumeCursor"]),
+        records_scanned=value["recordsScanned"],
+        records_matched=value["recordsMatched"],
+        next_within_s=value["nextWithinMs"] / 1000,
+    )
+
+
+class JsonAcknowledgement:
+    """The payload of ``subscribed``."""
+
+    def __init__(self, value: dict[str, Any]) -> None:
+        self.subscription_id: str = value["subscriptionId"]
+        self.resume_cursor = tailrace.Cursor.parse(value["resumeCursor"])
+        self.catalog_uuid = self.resume_cursor.catalog_uuid
+        assert str(self.catalog_uuid) == value["catalogUuid"]
+        self.start = Position(**value["start"])
+        self.published: int = value["publishedVersion"]
+        self.heartbeat_interval_s: float = value["heartbeatIntervalMs"] / 1000
+
+
+def error(problem: dict[str, Any]) -> TailraceError:
+    """Return the error that a Problem Details object names."""
+    found = rebuild(problem["code"], problem["detail"], problem["figures"])
+    assert found is not None
+    assert found.retriable == problem["retriable"]
+    return found
+
+
+def criteria(alternatives: tuple[Criteria, ...]) -> list[dict[str, Any]]:
+    """Return criteria in the JSON form."""
+    out = []
+    for one in alternatives:
+        value: dict[str, Any] = {
+            "entityType": one.entity_type,
+            "primaryKey": one.primary_key,
+            "operation": [each.name for each in one.operation],
+            "containerType": [each.name for each in one.container_type],
+            "containerName": one.container_name,
+        }
+        if one.area is not None:
+            value["area"] = one.area.name
+        out.append({name: part for name, part in value.items() if part})
+    return out
+
+
+def bodies(content: Content) -> list[str]:
+    """Return the names of bodies."""
+    flags = (Content.CHANGE, Content.BEFORE, Content.AFTER)
+    return [str(flag.name).lower() for flag in flags if flag in content]
+
+
+def start(value: tailrace.criteria.Start | None) -> dict[str, Any]:
+    """Return the members that name a start."""
+    match value:
+        case None:
+            return {}
+        case tailrace.Since(position) if position.index:
+            return {"sinceVersion": position.version, "sinceIndex": position.index}
+        case tailrace.Since(position):
+            return {"sinceVersion": position.version}
+        case tailrace.After(cursor):
+            return {"after": str(cursor)}
+        case tailrace.FromTime(timestamp):
+            return {"fromTime": timestamp}
+
+
+def camel(name: str) -> str:
+    """Return protobuf's JSON name of a field."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,105 @@
+"""The interface that a driver gives to the suite: a served engine, reached over one transport."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from tailrace.criteria import Content
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+    from uuid import UUID
+
+    from tailrace.capture import Capture, Heartbeat
+    from tailrace.criteria import Criteria, Start
+    from tailrace.cursor import Cursor
+    from tailrace.position import Position
+    from tailrace_server.capture.engine import Engine
+
+
+class Acknowledged(Protocol):
+    """What every transport says first."""
+
+    @property
+    def subscription_id(self) -> str: ...
+    @property
+    def catalog_uuid(self) -> UUID: ...
+    @property
+    def start(self) -> Position: ...
+    @property
+    def resume_cursor(self) -> Cursor: ...
+    @property
+    def published(self) -> int: ...
+    @property
+    def heartbeat_interval_s(self) -> float: ...
+
+
+class DrivenSubscription(Protocol):
+    """A subscription in the hands of a test."""
+
+    @property
+    def acknowledgement(self) -> Acknowledged: ...
+
+    async def request(self, n: int) -> None:
+        """Ask for more; only where the subscription was made with a demand."""
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        """Return the next message, or raise the error that ended the subscription."""
+
+    async def cancel(self) -> None:
+        """End it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A closed range of history."""
+
+    captures: list[Capture]
+    anchor: int
+    closed_until: int
+    next_cursor: Cursor | None
+    """None: nothing follows."""
+    truncated: bool
+
+
+class Driver:
+    """A served engine; subscriptions made through it end with it."""
+
+    cannot: ClassVar[Mapping[str, str]] = {}
+    """What the transport has no words for, with the reason: ``demand``. Tests that need it do not run."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @classmethod
+    def serve(cls, engine: Engine) -> AbstractAsyncContextManager[Driver]:
+        """Serve an engine and reach it."""
+        raise NotImplementedError
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        """Subscribe; ``demand`` None takes everything as it comes."""
+        raise NotImplementedError
+
+    async def read(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        content: Content = Content.HEADER,
+        **bounds: Any,
+    ) -> Page:
+        """Read a range of the catalog ``shop``; ``bounds`` are fields of ReadChangesRequest."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Stop the server in good order."""
+        self.engine.stop_subscriptions()
