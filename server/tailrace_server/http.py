@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailrace_server import metrics
+from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.streaming import TRANSPORT
 from tailrace_server.api.settings import HttpSettings
@@ -83,6 +84,7 @@ class HttpFace:
                 Route("/metrics", self._metrics),
                 Route("/subscriptions", self._subscriptions),
                 *RestFace(engine, settings, self.sockets).routes(),
+                *GraphqlFace(engine, settings, self.sockets).routes(),
             ],
             exception_handlers={HTTPException: http_problem},
         )

@@ -1,0 +1,159 @@
+"""A page of history in Relay's form.
+
+The list runs up the log, or down it with ``reverse``. ``first`` so many after a cursor are its beginning,
+``last`` so many before one its end; both count records, and a page never splits one. The log is read from the
+side on which the page begins, so no more is read than is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tailrace import wire
+from tailrace.criteria import After, FromTime, Since
+from tailrace.cursor import Cursor
+from tailrace.errors import InvalidRequest
+from tailrace.position import MAX_VERSION, Position, TimestampMicros
+from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeResponse
+from tailrace_server.api import requests
+from tailrace_server.api.graphql import types
+from tailrace_server.api.graphql.arguments import plain
+from tailrace_server.api.json_requests import from_json, in_json_names
+from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.capture.history import HistoryBounds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.capture import Capture
+    from tailrace.criteria import Start
+    from tailrace_server.api.graphql.arguments import Scope
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.history import History
+
+_PAGE_BYTES = 16 << 20
+"""A page ends behind the message that takes it above this."""
+
+
+async def read_page(
+    engine: Engine,
+    settings: HttpSettings,
+    catalog: str,
+    arguments: Mapping[str, Any],
+    scope: Scope,
+    bodies: frozenset[str],
+) -> types.Connection:
+    """Read a page.
+
+    Raises:
+        InvalidRequest: Arguments that contradict each other.
+        TailraceError: The range cannot be read.
+    """
+    asked = {name: plain(value) for name, value in arguments.items() if value is not None}
+    limit, from_end = _limit(asked, settings.page_records)
+    reverse = bool(asked.get("reverse", False))
+    backwards = reverse != from_end
+    message = from_json(
+        ReadChangesRequest,
+        {"criteria": scope.narrowed(asked.get("criteria")), "body": sorted(bodies)},
+    )
+    try:
+        criteria = requests.criteria(message.criteria)
+    except InvalidRequest as error:
+        raise in_json_names(error) from None
+    await engine.schema(catalog)  # a catalog of a moment ago is looked for
+    history = await engine.history(
+        catalog,
+        criteria,
+        bounds=_bounds(asked, reverse, engine, catalog),
+        reverse=backwards,
+        content=requests.content(message.body),
+        codec=PROTOBUF,
+        limit=limit,
+    )
+    captures, more = await _read(history)
+    if from_end:
+        captures.reverse()
+    return types.Connection(
+        captures,
+        types.PageInfo(
+            has_next_page="before" in asked if from_end else more,
+            has_previous_page=more if from_end else "after" in asked,
+            start_cursor=str(captures[0].cursor) if captures else None,
+            end_cursor=str(captures[-1].cursor) if captures else None,
+        ),
+        anchor=history.anchor,
+        closed_until=history.closed_until,
+        oldest=types.Position(version=history.oldest.version, index=history.oldest.index),  # type: ignore[arg-type]
+        truncated=history.truncated,
+    )
+
+
+def _limit(asked: Mapping[str, Any], most: int) -> tuple[int, bool]:
+    """Return how many records to read, and whether from the end of the list."""
+    if "first" in asked and "last" in asked:
+        raise InvalidRequest("give first or last, not both")
+    name = "last" if "last" in asked else "first"
+    count = asked.get(name, most)
+    if not 1 <= count <= most:
+        raise InvalidRequest(f"{name} {count}: it must lie in 1 to {most}, the largest page")
+    return count, name == "last"
+
+
+def _bounds(asked: Mapping[str, Any], reverse: bool, engine: Engine, catalog: str) -> HistoryBounds:
+    """Return the range: every bound that is given holds."""
+    lower_name, upper_name = ("before", "after") if reverse else ("after", "before")
+    lowers: list[Start] = []
+    if "sinceVersion" in asked:
+        lowers.append(Since(Position(_version(asked, "sinceVersion"), 0)))
+    if lower_name in asked:
+        lowers.append(After(Cursor.parse(asked[lower_name])))
+    if "from" in asked:
+        lowers.append(FromTime(TimestampMicros(asked["from"])))
+    until = None
+    if "untilVersion" in asked:
+        until = Position(min(_version(asked, "untilVersion"), MAX_VERSION - 1) + 1, 0)
+    view = engine.observer(catalog).view
+
+    def begins_at(start: Start) -> Position:
+        match start:
+            case Since(position):
+                return position
+            case After(cursor):
+                return cursor.position
+            case FromTime(timestamp):
+                return Position(view.version_at(timestamp), 0)
+
+    return HistoryBounds(
+        lower=max(lowers, key=begins_at, default=None),
+        until=until,
+        until_time=asked.get("to"),
+        before=Cursor.parse(asked[upper_name]) if upper_name in asked else None,
+        anchor=asked.get("anchor"),
+    )
+
+
+def _version(asked: Mapping[str, Any], name: str) -> int:
+    version: int = asked[name]
+    if version < 0:
+        raise InvalidRequest(f"{name} {version}: it must be at least 0")
+    return version
+
+
+async def _read(history: History) -> tuple[list[Capture], bool]:
+    captures: list[Capture] = []
+    size = 0
+    async for frames in history:
+        if size > _PAGE_BYTES and _begins_a_record(captures, frames.data, history):
+            return captures, True
+        size += len(frames.data)
+        captures += wire.captures(
+            SubscribeResponse.FromString(frames.data).captures, history.catalog_uuid
+        )
+    return captures, history.has_next
+
+
+def _begins_a_record(captures: list[Capture], data: bytes, history: History) -> bool:
+    first, *_ = wire.captures(SubscribeResponse.FromString(data).captures, history.catalog_uuid)
+    return first.position != captures[-1].position
