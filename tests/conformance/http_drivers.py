@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.engine import Engine
 
 
-class _OverHttp(Driver):
+class OverHttp(Driver):
     """The HTTP listener on a port."""
 
     def __init__(self, engine: Engine, face: HttpFace, http: httpx.AsyncClient) -> None:
@@ -85,7 +85,7 @@ class _OverHttp(Driver):
         )
 
 
-class RestWebSocket(_OverHttp):
+class RestWebSocket(OverHttp):
     """Live changes over WebSocket: a socket for each subscription, all kinds of messages."""
 
     async def subscribe(
@@ -169,7 +169,7 @@ class _SocketSubscription:
         return message
 
 
-class ServerSentEvents(_OverHttp):
+class ServerSentEvents(OverHttp):
     """Live changes as events; what a URL cannot hold is asked for in a body."""
 
     cannot: ClassVar[Mapping[str, str]] = {

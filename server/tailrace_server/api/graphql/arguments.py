@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.criteria import Area
-
     from tailrace_server.api.requests import Wish
 
 _BODIES: Final = ("change", "before", "after")

@@ -7,20 +7,20 @@ side on which the page begins, so no more is read than is shown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from tailrace import wire
 from tailrace.criteria import After, FromTime, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
-from tailrace.position import MAX_VERSION, Position, TimestampMicros
+from tailrace.position import Position, TimestampMicros
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeResponse
 from tailrace_server.api import requests
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.arguments import plain
 from tailrace_server.api.json_requests import from_json, in_json_names
 from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.history import HistoryBounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.arguments import Scope
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.history import History
+    from tailrace_server.capture.history import History, HistoryBounds
+    from tailrace_server.wal.view import LogView
 
-_PAGE_BYTES = 16 << 20
+_BOUNDS: Final = ("sinceVersion", "sinceIndex", "untilVersion", "untilIndex", "anchor")
+_PAGE_BYTES: Final = 16 << 20
 """A page ends behind the message that takes it above this."""
 
 
@@ -54,19 +56,17 @@ async def read_page(
     limit, from_end = _limit(asked, settings.page_records)
     reverse = bool(asked.get("reverse", False))
     backwards = reverse != from_end
-    message = from_json(
-        ReadChangesRequest,
-        {"criteria": scope.narrowed(asked.get("criteria")), "body": sorted(bodies)},
-    )
+    message = _message(asked, scope, bodies)
     try:
         criteria = requests.criteria(message.criteria)
+        bounds = requests.history_bounds(message)
     except InvalidRequest as error:
         raise in_json_names(error) from None
     await engine.schema(catalog)  # a catalog of a moment ago is looked for
     history = await engine.history(
         catalog,
         criteria,
-        bounds=_bounds(asked, reverse, engine, catalog),
+        bounds=_bounds(asked, bounds, engine.observer(catalog).view, reverse=reverse),
         reverse=backwards,
         content=requests.content(message.body),
         codec=PROTOBUF,
@@ -101,20 +101,24 @@ def _limit(asked: Mapping[str, Any], most: int) -> tuple[int, bool]:
     return count, name == "last"
 
 
-def _bounds(asked: Mapping[str, Any], reverse: bool, engine: Engine, catalog: str) -> HistoryBounds:
-    """Return the range: every bound that is given holds."""
+def _message(asked: Mapping[str, Any], scope: Scope, bodies: frozenset[str]) -> ReadChangesRequest:
+    """Return the request that every face makes of a read, without cursors and times, which may add up here."""
+    fields = {name: asked[name] for name in _BOUNDS if name in asked}
+    fields["criteria"] = scope.narrowed(asked.get("criteria"))
+    fields["body"] = sorted(bodies)
+    return from_json(ReadChangesRequest, fields)
+
+
+def _bounds(
+    asked: Mapping[str, Any], bounds: HistoryBounds, view: LogView, *, reverse: bool
+) -> HistoryBounds:
+    """Return the range: every bound that is given holds, so that a page after a cursor stays in its range."""
     lower_name, upper_name = ("before", "after") if reverse else ("after", "before")
-    lowers: list[Start] = []
-    if "sinceVersion" in asked:
-        lowers.append(Since(Position(_version(asked, "sinceVersion"), 0)))
+    lowers = [] if bounds.lower is None else [bounds.lower]
     if lower_name in asked:
         lowers.append(After(Cursor.parse(asked[lower_name])))
     if "from" in asked:
         lowers.append(FromTime(TimestampMicros(asked["from"])))
-    until = None
-    if "untilVersion" in asked:
-        until = Position(min(_version(asked, "untilVersion"), MAX_VERSION - 1) + 1, 0)
-    view = engine.observer(catalog).view
 
     def begins_at(start: Start) -> Position:
         match start:
@@ -125,20 +129,12 @@ def _bounds(asked: Mapping[str, Any], reverse: bool, engine: Engine, catalog: st
             case FromTime(timestamp):
                 return Position(view.version_at(timestamp), 0)
 
-    return HistoryBounds(
+    return replace(
+        bounds,
         lower=max(lowers, key=begins_at, default=None),
-        until=until,
         until_time=asked.get("to"),
         before=Cursor.parse(asked[upper_name]) if upper_name in asked else None,
-        anchor=asked.get("anchor"),
     )
-
-
-def _version(asked: Mapping[str, Any], name: str) -> int:
-    version: int = asked[name]
-    if version < 0:
-        raise InvalidRequest(f"{name} {version}: it must be at least 0")
-    return version
 
 
 async def _read(history: History) -> tuple[list[Capture], bool]:

@@ -286,7 +286,9 @@ def _history(connection: type, scope: Scope) -> Any:
         from_: Annotated[Long | None, strawberry.argument(name="from")] = UNSET,
         to: Long | None = UNSET,
         since_version: Long | None = UNSET,
+        since_index: int | None = UNSET,
         until_version: Long | None = UNSET,
+        until_index: int | None = UNSET,
         reverse: bool | None = UNSET,
         anchor: Long | None = UNSET,
     ) -> Any:
@@ -300,7 +302,9 @@ def _history(connection: type, scope: Scope) -> Any:
             "from": from_,
             "to": to,
             "sinceVersion": since_version,
+            "sinceIndex": since_index,
             "untilVersion": until_version,
+            "untilIndex": until_index,
             "reverse": reverse,
             "anchor": anchor,
         }
