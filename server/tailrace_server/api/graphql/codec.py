@@ -24,7 +24,7 @@ import pyarrow as pa
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace_server.api.graphql.errors import value_error
 from tailrace_server.api.graphql.schema import row_of
-from tailrace_server.api.graphql.selection import Body, Head, Row, TypeName
+from tailrace_server.api.graphql.selection import Body, Cell, Head, Row, TypeName
 from tailrace_server.capture.codecs.columns import spell
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def _template(selection: Selection) -> bytes:
     return b'{"data":{%b:{%b}}}%b' % (_key(selection.key), members, SEPARATOR)
 
 
-def _place(member: Member) -> bytes:
-    """Return a member's part of the template."""
+def _place(member: Member | Cell) -> bytes:
+    """Return a member's part of a template."""
     if isinstance(member, TypeName):
         return b"%b:%b" % (_key(member.key), _encode(member.name))
     return b"%b:%b" % (_key(member.key), b"%b")
@@ -190,7 +190,11 @@ def _bodies(columns: CaptureColumns, body: str, *, as_text: bool) -> list[bytes]
     return [_NULL if image is None else image for image in _images(columns, body)]
 
 
-def _rows(columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Errors) -> list[bytes]:
+def _rows(
+    columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Errors
+) -> list[bytes]:
+    cells = [each for each in row.cells if isinstance(each, Cell)]
+    template = b"{%b}" % b",".join(map(_place, row.cells))
     out = []
     for place, image in enumerate(_images(columns, row.body)):
         if image is None:
@@ -202,11 +206,8 @@ def _rows(columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Err
             errors.setdefault(place, []).append(value_error(str(error), path))
             out.append(_NULL)
             continue
-        parts = []
-        for cell in row.cells:
-            if isinstance(cell, TypeName):
-                parts.append(b"%b:%b" % (_key(cell.key), _encode(cell.name)))
-                continue
+        values = []
+        for cell in cells:
             raw = found.get(cell.column)
             text = _NULL if raw is None else bytes(raw)
             if text != _NULL:
@@ -216,6 +217,6 @@ def _rows(columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Err
                     fault = value_error(str(error), (*path, cell.key))
                     errors.setdefault(place, []).append(fault)
                     text = _NULL
-            parts.append(b"%b:%b" % (_key(cell.key), text))
-        out.append(b"{%b}" % b",".join(parts))
+            values.append(text)
+        out.append(template % tuple(values))
     return out
