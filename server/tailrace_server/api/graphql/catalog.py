@@ -130,6 +130,8 @@ class GraphqlCatalog:
         Raises:
             TailraceError: What is wrong with what it asks for.
         """
+        if not self.settings.graphql_compiled:
+            return None
         compiled = prepared.document.compiled(prepared.operation, prepared.asked.variables)
         if compiled is None:
             return None

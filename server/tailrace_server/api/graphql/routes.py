@@ -24,6 +24,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.errors import problem
+from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
 from tailrace_server.api.graphql.documents import DocumentCache
 from tailrace_server.api.graphql.errors import error_list
@@ -61,7 +62,7 @@ class GraphqlFace:
 
     def routes(self) -> list[BaseRoute]:
         """Return what a Starlette application mounts."""
-        found: list[BaseRoute] = []
+        found: list[BaseRoute] = [Route("/v1/graphiql/{name}", graphiql.asset)]
         for base in ("/v1/catalogs/{catalog}", "/v1/system"):
             found += [
                 Route(f"{base}/graphql", self._answer, methods=["GET", "POST"]),
@@ -87,6 +88,8 @@ class GraphqlFace:
     async def _answer(self, request: Request) -> Response:
         form = RESPONSE_TYPE
         try:
+            if _wants_page(request) and self._settings.graphql_graphiql:
+                return await graphiql.page()
             form = accepted(request, (RESPONSE_TYPE, JSON_TYPE))
             asked = await self._asked(request)
             catalog = self.catalog(_catalog_of(request))
@@ -113,6 +116,16 @@ class GraphqlFace:
                 raise InvalidRequest(f"{name[:60]}: given twice")
             value[name] = decode(text) if name in ("variables", "extensions") else text
         return asked_of(value)
+
+
+def _wants_page(request: Request) -> bool:
+    """Whether a browser opens the path, rather than a client that asks for something."""
+    wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
+    return (
+        request.method in ("GET", "HEAD")
+        and wanted == HTML_TYPE
+        and "query" not in request.query_params
+    )
 
 
 def asked_of(value: object) -> Asked:

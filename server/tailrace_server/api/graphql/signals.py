@@ -1,4 +1,4 @@
-"""Acknowledgement and heartbeats, as the ``extensions`` of a result whose data is null (ADR 0060).
+"""Acknowledgement and heartbeats, as the ``extensions`` of a result whose data is null (docs/adr/0061).
 
 ::
 
