@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.status import FIGURES
-from tailrace_server.api.errors import GRPC_STATUS
+from tailrace_server.api.errors import GRPC_STATUS, HTTP_STATUS
 
 if TYPE_CHECKING:
     from tailrace.errors import TailraceError
@@ -23,14 +23,15 @@ END = "<!-- end of errors -->"
 def table() -> str:
     """Return the table of all errors, in the order of the tree."""
     lines = [
-        "| Error | Code | gRPC status | Retry | Figures | Raised when |",
-        "|---|---|---|---|---|---|",
+        "| Error | Code | gRPC status | HTTP | Retry | Figures | Raised when |",
+        "|---|---|---|---|---|---|---|",
     ]
     for error, status in GRPC_STATUS.items():
         figures = ", ".join(f"`{name}`" for name, _ in FIGURES.get(error, {}).values())
         retry = "yes" if error.retriable else "no"
         lines.append(
-            f"| `{error.__name__}` | `{error.code}` | {status.name} | {retry} | {figures} | {_when(error)} |"
+            f"| `{error.__name__}` | `{error.code}` | {status.name} | {HTTP_STATUS[error]} | {retry} "
+            f"| {figures} | {_when(error)} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -115,7 +115,9 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as faces:
             faces.create_task(grpc.stop(deadline_s), name="stop gRPC")
             if http is not None:
-                faces.create_task(http.stop(deadline_s), name="stop HTTP")
+                faces.create_task(http.drain(deadline_s), name="drain HTTP")
+        if http is not None:
+            http.stop()
     _log.info("stopped", subscriptions_ended=ended)
 
 

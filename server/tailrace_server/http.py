@@ -112,12 +112,15 @@ class HttpFace:
         finally:
             self._socket.close()
 
-    async def stop(self, deadline_s: float) -> None:
-        """Accept no more, let live connections say their last words, and then let ``serve`` return.
+    async def drain(self, deadline_s: float) -> None:
+        """Let live connections say their last words and close; the engine has ended their subscriptions.
 
-        The engine has ended their subscriptions. What has not left after ``deadline_s`` is cut. Idempotent.
+        ``/health`` goes on answering. What has not left after ``deadline_s`` is cut by ``stop``. Idempotent.
         """
         await self.sockets.stop(deadline_s)
+
+    def stop(self) -> None:
+        """Accept no more and let ``serve`` return once what is under way has been answered."""
         self._server.should_exit = True
 
     async def _health(self, _request: Request) -> Response:

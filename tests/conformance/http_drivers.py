@@ -52,7 +52,7 @@ class OverHttp(Driver):
     async def stop(self) -> None:
         """Stop the server in good order."""
         self.engine.stop_subscriptions()
-        await self.face.stop(PATIENCE_S)
+        await self.face.drain(PATIENCE_S)
 
     async def read(
         self,
@@ -268,7 +268,8 @@ async def listening(engine: Engine, **options: Any) -> AsyncIterator[HttpFace]:
             yield face
         finally:
             engine.stop_subscriptions()
-            await face.stop(_STOP_S)
+            await face.drain(_STOP_S)
+            face.stop()
 
 
 _STOP_S: Final = 1.0

@@ -133,7 +133,7 @@ def _fields(descriptor: Descriptor) -> Mapping[str, FieldDescriptor]:
 
 
 @cache
-def _names(enum: EnumDescriptor) -> Mapping[str, int]:
+def enum_names(enum: EnumDescriptor) -> Mapping[str, int]:
     """Return the plain names of an enum; UNSPECIFIED is none of them."""
     values = {value.name: value.number for value in enum.values if value.number}
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
@@ -197,7 +197,7 @@ def _scalar(field: FieldDescriptor, value: object, path: str) -> Any:
 
 
 def _enum(enum: EnumDescriptor, value: object, path: str) -> int:
-    names = _names(enum)
+    names = enum_names(enum)
     if not isinstance(value, str):
         raise InvalidRequest(f"{path}: one of {', '.join(names)} is wanted, not {_shown(value)}")
     if value not in names:

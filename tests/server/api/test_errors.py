@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from uuid import UUID
 
 import grpc
@@ -12,8 +13,8 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from tailrace import errors
 from tailrace.errors import TailraceError
 from tailrace.position import END, Position
-from tailrace.status import error_of
-from tailrace_server.api.errors import GRPC_STATUS, grpc_status
+from tailrace.status import error_of, rebuild
+from tailrace_server.api.errors import GRPC_STATUS, HTTP_STATUS, encoded_problem, grpc_status
 from tailrace_server.errors import as_tailrace_error
 
 ONE = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
@@ -68,11 +69,22 @@ def test_an_error_arrives_as_itself_with_its_figures(error: TailraceError) -> No
     assert vars(arrived) == vars(error)
 
 
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_a_problem_object_is_the_same_error(error: TailraceError) -> None:
+    problem = json.loads(encoded_problem(error))
+    arrived = rebuild(problem["code"], problem["detail"], problem["figures"])
+    assert type(arrived) is type(error)
+    assert arrived.figures() == error.figures()
+    assert problem["retriable"] == error.retriable
+    assert problem["status"] == HTTP_STATUS[type(error)]
+
+
 def test_the_table_and_the_samples_have_every_class_but_the_root() -> None:
     def tree(root: type[TailraceError]) -> set[type[TailraceError]]:
         return {root}.union(*(tree(child) for child in root.__subclasses__()))
 
     classes = {each for each in tree(TailraceError) if each.__module__ == "tailrace.errors"}
+    assert set(HTTP_STATUS) == set(GRPC_STATUS)
     assert set(GRPC_STATUS) == classes - {TailraceError}
     assert {type(error) for error in SAMPLES} == set(GRPC_STATUS)
 

@@ -23,7 +23,7 @@ LINES_TYPE: Final = "application/x-ndjson"
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 EVENTS_TYPE: Final = "text/event-stream"
 
-_FIELDS_MAX: Final = 10_000
+_FIELDS_MAX: Final = 1_000
 
 
 def parameters(request: Request) -> list[tuple[str, str]]:

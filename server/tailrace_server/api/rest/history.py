@@ -21,6 +21,7 @@ import msgspec
 from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest
+from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem
@@ -127,7 +128,7 @@ def is_closed(bounds: HistoryBounds, history: History, view: LogView) -> bool:
     """Return whether nothing that is still to be published can fall into a range."""
     if bounds.anchor is not None:
         return True
-    if bounds.until is not None and bounds.until.version <= view.published:
+    if bounds.until is not None and bounds.until <= Position(view.published + 1, 0):
         return True
     if bounds.before is not None and bounds.before.version <= view.published:
         return True

@@ -10,6 +10,7 @@
     WebSocket  /v1/catalogs/{c}/changes/live      live, sub-protocol tailrace.v1
     GET, POST  /v1/catalogs/{c}/changes/live      live, server-sent events
     …          /v1/system/changes…                the same of the system log
+    GET        /v1/openapi.json, asyncapi.json    what all of it looks like
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, problem
-from tailrace_server.api.rest import events, history, responses
+from tailrace_server.api.rest import asyncapi, events, history, openapi, responses
 from tailrace_server.api.rest.asking import no_parameters, parameters
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.errors import as_tailrace_error
@@ -60,6 +61,8 @@ class RestFace:
     def routes(self) -> list[BaseRoute]:
         """Return what a Starlette application mounts."""
         found: list[BaseRoute] = [
+            Route("/v1/openapi.json", self._answered(self._openapi)),
+            Route("/v1/asyncapi.json", self._answered(self._asyncapi)),
             Route("/v1/catalogs", self._answered(self._catalogs)),
             Route("/v1/catalogs/{catalog}", self._answered(self._catalog)),
             Route("/v1/catalogs/{catalog}/schema", self._answered(self._schema)),
@@ -74,6 +77,14 @@ class RestFace:
                 WebSocketRoute(f"{base}/changes/live", self._live),
             ]
         return found
+
+    async def _openapi(self, request: Request) -> Response:
+        no_parameters(request)
+        return _json(openapi.document())
+
+    async def _asyncapi(self, request: Request) -> Response:
+        no_parameters(request)
+        return _json(asyncapi.document())
 
     async def _catalogs(self, request: Request) -> Response:
         no_parameters(request)

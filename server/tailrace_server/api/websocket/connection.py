@@ -189,6 +189,9 @@ class Connection:
             return close
         except ReaderGone:
             return None
+        except Exception as error:
+            _logged(error)
+            return Close(CloseCode.INTERNAL, "internal error")
         return None
 
     async def _take(self, message: Message, tasks: asyncio.TaskGroup) -> None:

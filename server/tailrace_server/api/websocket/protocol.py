@@ -23,6 +23,7 @@ from websockets.protocol import OPEN
 from tailrace_server.api.websocket.codes import CloseCode
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from websockets.frames import Frame
@@ -47,6 +48,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         """Begin with the bound for peers that have not introduced themselves."""
         super().__init__(*arguments, **options)
         self._pings_dropped = 0
+        self._linger: asyncio.TimerHandle | None = None
         self._message_bytes_max = self.conn.max_message_size
         self.conn.max_message_size = min(
             self.init_message_bytes, self._message_bytes_max or 1 << 62
@@ -101,13 +103,21 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
     def close_within(self, seconds: float = _LINGER_S) -> None:
         """Cut the connection unless it has ended by itself by then."""
-        self.loop.call_later(seconds, self._abort)
+        if self._linger is None and not self.disconnected:
+            self._linger = self.loop.call_later(seconds, self._abort)
 
     def _abort(self) -> None:
         if not self.disconnected:
             self.transport.abort()
 
     # What uvicorn calls.
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer, which would keep this object and all that it holds."""
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
         """Let the application find this object."""
@@ -168,6 +178,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         if stalled:
             self.cut("ping_timeout")
             return
+        self.on_cut("ping_timeout")
         super().keepalive_timeout()
         self.close_within()
 

@@ -1,0 +1,202 @@
+"""The JSON Schemas of everything that crosses the REST face, shared by OpenAPI and AsyncAPI.
+
+Requests and the values around captures are made from the descriptors of proto/tailrace/v1, errors from the
+error table, so that a field or a code that is added there is in the documents too. The capture is written out:
+its JSON form is the engine's own (capture/codecs/json.py). Tests hold what is sent against these schemas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from tailrace.criteria import Area, ContainerType, Operation
+from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
+from tailrace_server.api.errors import HTTP_STATUS
+from tailrace_server.api.json_requests import enum_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from google.protobuf.descriptor import Descriptor
+
+Schema = dict[str, Any]
+
+CURSOR: Final = r"^1\.[0-9a-f]{32}\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)$"
+_INTEGER: Final[dict[int, Schema]] = {
+    FieldDescriptor.TYPE_INT32: {"type": "integer", "format": "int32"},
+    FieldDescriptor.TYPE_UINT32: {"type": "integer", "format": "int64", "minimum": 0},
+    FieldDescriptor.TYPE_INT64: {"type": "integer", "format": "int64"},
+    FieldDescriptor.TYPE_UINT64: {"type": "integer", "format": "int64", "minimum": 0},
+}
+
+
+def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
+    """Return all components by name; ``reference`` says how a document refers to one."""
+    subscribe = _request(change_capture_pb2.SubscribeRequest.DESCRIPTOR, reference)
+    subscribe["properties"]["request"] = {
+        **_long(),
+        "description": "Captures that may be sent at first, from 0. Absent: as fast as the socket takes them.",
+    }
+    return {
+        "Capture": _capture(reference),
+        "Body": {
+            "type": ["object", "null"],
+            "description": "A row, or the columns of it that changed: the source's own text, byte for byte. "
+            "Its numbers may exceed what JavaScript holds exactly.",
+        },
+        "Cursor": {
+            "type": "string",
+            "pattern": CURSOR,
+            "description": 'A resume point, exclusive: "strictly after this capture". Opaque to clients.',
+        },
+        "Position": _response(capture_pb2.Position.DESCRIPTOR, reference),
+        "Criteria": _request(capture_pb2.Criteria.DESCRIPTOR, reference),
+        "Subscribe": subscribe,
+        "ReadChanges": _request(change_capture_pb2.ReadChangesRequest.DESCRIPTOR, reference),
+        "Limits": _response(change_capture_pb2.Limits.DESCRIPTOR, reference),
+        "Acknowledgement": _response(change_capture_pb2.Acknowledgement.DESCRIPTOR, reference),
+        "Heartbeat": _response(change_capture_pb2.Heartbeat.DESCRIPTOR, reference),
+        "Captures": _captures(reference),
+        "Demand": _object({"n": {**_long(), "minimum": 1}}, closed=True),
+        "Page": _page(reference),
+        "Catalog": _response(catalog_pb2.Catalog.DESCRIPTOR, reference),
+        "Schema": _response(catalog_pb2.GetSchemaResponse.DESCRIPTOR, reference, nested=True),
+        "Error": _error(),
+    }
+
+
+def _capture(reference: Callable[[str], Schema]) -> Schema:
+    text_or_null = {"type": ["string", "null"]}
+    required: dict[str, Schema] = {
+        "version": {**_INTEGER[FieldDescriptor.TYPE_INT64], "minimum": 1},
+        "index": {**_INTEGER[FieldDescriptor.TYPE_INT32], "minimum": 0},
+        "ordinal": {**_INTEGER[FieldDescriptor.TYPE_INT32], "minimum": 0},
+        "cursor": reference("Cursor"),
+        "commitTimestamp": {
+            **_INTEGER[FieldDescriptor.TYPE_INT64],
+            "description": "Microseconds since the Unix epoch; below 2^53 until the year 2255.",
+        },
+        "area": {"enum": [each.name for each in Area]},
+        "operation": {"enum": [each.name for each in Operation]},
+        "entityType": text_or_null,
+        "primaryKey": text_or_null,
+        "changed": {"type": ["array", "null"], "items": {"type": "string"}},
+    }
+    optional: dict[str, Schema] = {
+        "containerType": {"enum": [each.name for each in ContainerType]},
+        "containerName": {"type": "string"},
+        "change": reference("Body"),
+        "before": reference("Body"),
+        "after": reference("Body"),
+        "omittedBytes": {"type": "integer", "minimum": 1},
+    }
+    return {
+        **_object({**required, **optional}, required=tuple(required)),
+        "description": "One change, identified by version, index and ordinal in its catalog. Bodies are there "
+        "where they were asked for; container type and name at column level.",
+    }
+
+
+def _captures(reference: Callable[[str], Schema]) -> Schema:
+    position = {name: {"type": "integer"} for name in ("version", "index", "ordinal")}
+    members = {
+        "captures": {"type": "array", "items": reference("Capture"), "minItems": 1},
+        "cursor": reference("Cursor"),
+        "position": _object(position, required=tuple(position)),
+    }
+    return {
+        **_object(members, required=tuple(members)),
+        "description": "Captures in rising order; cursor and position are those of the last one.",
+    }
+
+
+def _page(reference: Callable[[str], Schema]) -> Schema:
+    header = _response(change_capture_pb2.HistoryHeader.DESCRIPTOR, reference)
+    header["properties"] |= {
+        "captures": {"type": "array", "items": reference("Capture")},
+        "hasNext": {"type": "boolean"},
+        "nextCursor": {"oneOf": [reference("Cursor"), {"type": "null"}]},
+        "count": {"type": "integer", "minimum": 0},
+    }
+    header["required"] = list(header["properties"])
+    return header
+
+
+def _error() -> Schema:
+    members: dict[str, Schema] = {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"enum": sorted({cls.code for cls in HTTP_STATUS})},
+        "retriable": {"type": "boolean"},
+        "figures": {"type": "object", "additionalProperties": {"type": "string"}},
+    }
+    return {
+        **_object(members, required=tuple(members)),
+        "description": "Problem Details (RFC 9457). `code` is the machine code, the same on every transport; "
+        "`retriable` says whether a retry can help; `figures` are the error's values as text.",
+    }
+
+
+def _request(descriptor: Descriptor, reference: Callable[[str], Schema]) -> Schema:
+    """Return the schema of a request: closed, numbers also as decimal text, the catalog in the path."""
+    members = {}
+    for field in descriptor.fields:
+        if field.name == "catalog":
+            continue
+        one = _field(field, reference)
+        if field.type == FieldDescriptor.TYPE_INT64:
+            one = _long()
+        members[field.json_name] = {"type": "array", "items": one} if field.is_repeated else one
+    return _object(members, closed=True)
+
+
+def _response(
+    descriptor: Descriptor, reference: Callable[[str], Schema], *, nested: bool = False
+) -> Schema:
+    members = {}
+    for field in descriptor.fields:
+        if nested and field.type == FieldDescriptor.TYPE_MESSAGE:
+            assert field.message_type is not None
+            one = _response(field.message_type, reference, nested=True)
+        else:
+            one = _field(field, reference)
+        if field.name == "sql_type":
+            one = {"type": ["string", "null"]}
+        members[field.json_name] = {"type": "array", "items": one} if field.is_repeated else one
+    return _object(members)
+
+
+def _field(field: FieldDescriptor, reference: Callable[[str], Schema]) -> Schema:
+    match field.type:
+        case FieldDescriptor.TYPE_MESSAGE:
+            assert field.message_type is not None
+            return reference(field.message_type.name)
+        case FieldDescriptor.TYPE_ENUM:
+            assert field.enum_type is not None
+            return {"enum": list(enum_names(field.enum_type))}
+        case FieldDescriptor.TYPE_BOOL:
+            return {"type": "boolean"}
+        case FieldDescriptor.TYPE_STRING:
+            cursor = field.name in ("after", "before") or field.name.endswith("cursor")
+            return reference("Cursor") if cursor else {"type": "string"}
+        case kind:
+            return dict(_INTEGER[kind])
+
+
+def _long() -> Schema:
+    return {"type": ["integer", "string"], "format": "int64", "pattern": "^-?[0-9]+$"}
+
+
+def _object(
+    members: dict[str, Schema], *, required: tuple[str, ...] = (), closed: bool = False
+) -> Schema:
+    found: Schema = {"type": "object", "properties": members}
+    if required:
+        found["required"] = list(required)
+    if closed:
+        found["additionalProperties"] = False
+    return found

@@ -1,0 +1,148 @@
+"""The OpenAPI 3.1 document of the REST face, made from the code; served at ``/v1/openapi.json``."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+from tailrace_server.api.errors import HTTP_STATUS, PROBLEM_TYPE
+from tailrace_server.api.rest import components
+from tailrace_server.api.rest.asking import ARROW_TYPE, EVENTS_TYPE, JSON_TYPE, LINES_TYPE
+
+_CATALOG: Final = {
+    "name": "catalog",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+}
+_REPEATED: Final = "May be repeated; any of the values matches."
+
+
+def reference(name: str) -> dict[str, Any]:
+    """Return a reference to a component."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the document."""
+    found = components.schemas(reference)
+    paths: dict[str, Any] = {
+        "/v1/catalogs": {"get": _get("listCatalogs", "The catalogs that are served now", _list())},
+        "/v1/catalogs/{catalog}": {
+            "parameters": [_CATALOG],
+            "get": _get("getCatalog", "One catalog as it stands now", _json(reference("Catalog"))),
+        },
+        "/v1/catalogs/{catalog}/schema": {
+            "parameters": [_CATALOG],
+            "get": {
+                **_get("getSchema", "Entity types and columns", _json(reference("Schema"))),
+                "parameters": [_query("version", {"type": "integer", "minimum": 1})],
+            },
+        },
+    }
+    for base, name in (("/v1/catalogs/{catalog}", "Changes"), ("/v1/system", "SystemChanges")):
+        shared = {"parameters": [_CATALOG]} if "{" in base else {}
+        paths[f"{base}/changes"] = {
+            **shared,
+            "get": {
+                **_get(f"read{name}", "A closed range of history", _changes()),
+                "parameters": _parameters(found["ReadChanges"], found["Criteria"]),
+            },
+        }
+        paths[f"{base}/changes/query"] = {
+            **shared,
+            "post": {
+                **_get(f"query{name}", "The same, for what is too long for a URL", _changes()),
+                "requestBody": _body("ReadChanges"),
+            },
+        }
+        paths[f"{base}/changes/live"] = {
+            **shared,
+            "get": {
+                **_get(f"follow{name}", "Live, as server-sent events", _events()),
+                "parameters": [
+                    *_parameters(found["Subscribe"], found["Criteria"], without="request"),
+                    {**_query("Last-Event-ID", reference("Cursor")), "in": "header"},
+                ],
+            },
+            "post": {
+                **_get(f"follow{name}By", "The same, for what is too long for a URL", _events()),
+                "requestBody": _body("Subscribe"),
+            },
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "tailrace",
+            "version": version("tailrace"),
+            "description": "History and live changes of catalogs. The WebSocket on the live path is described "
+            "by /v1/asyncapi.json; both share their components.",
+        },
+        "paths": paths,
+        "components": {"schemas": found},
+    }
+
+
+def _get(operation: str, summary: str, answer: dict[str, Any]) -> dict[str, Any]:
+    problem = {"content": {PROBLEM_TYPE: {"schema": reference("Error")}}}
+    statuses = sorted({*HTTP_STATUS.values(), 404, 406})
+    refused = {
+        str(status): {"description": _codes(status), **problem}
+        for status in statuses
+        if status in (400, 404, 406, 409, 410, 429, 500, 503)
+    }
+    return {
+        "operationId": operation,
+        "summary": summary,
+        "responses": {"200": {"description": summary, **answer}, **refused},
+    }
+
+
+def _codes(status: int) -> str:
+    codes = sorted({cls.code for cls, each in HTTP_STATUS.items() if each == status})
+    return ", ".join(codes) or "INVALID_REQUEST"
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {JSON_TYPE: {"schema": schema}}}
+
+
+def _list() -> dict[str, Any]:
+    catalogs = {"catalogs": {"type": "array", "items": reference("Catalog")}}
+    return _json({"type": "object", "properties": catalogs, "required": ["catalogs"]})
+
+
+def _changes() -> dict[str, Any]:
+    content: dict[str, Any] = {
+        JSON_TYPE: {"schema": reference("Page")},
+        LINES_TYPE: {"schema": {"type": "string"}},
+        ARROW_TYPE: {"schema": {"type": "string", "contentMediaType": ARROW_TYPE}},
+    }
+    names = ("Tailrace-Catalog-Uuid", "Tailrace-Anchor", "Tailrace-Closed-Until", "ETag")
+    return {"content": content, "headers": {name: {"schema": {"type": "string"}} for name in names}}
+
+
+def _events() -> dict[str, Any]:
+    return {"content": {EVENTS_TYPE: {"schema": {"type": "string"}}}}
+
+
+def _body(name: str) -> dict[str, Any]:
+    return {"required": True, **_json(reference(name))}
+
+
+def _parameters(
+    request: dict[str, Any], criteria: dict[str, Any], *, without: str = ""
+) -> list[dict[str, Any]]:
+    """Return a request as parameters: the fields of one criteria stand for themselves."""
+    members = {**criteria["properties"], **request["properties"]}
+    members["criteria"] = {"type": "string", "contentMediaType": JSON_TYPE}
+    return [_query(name, schema) for name, schema in members.items() if name != without]
+
+
+def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name, "in": "query", "schema": schema}
+    if schema.get("type") == "array":
+        found |= {"description": _REPEATED, "style": "form", "explode": True}
+    return found

@@ -1,0 +1,119 @@
+"""The documents are valid by their specifications' own rules, and what is sent is valid by the documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import openapi_spec_validator
+import pytest
+
+from tailrace_server.api.rest import asyncapi, openapi
+from tests.conformance.shop import COLUMNS, SHOP
+from tests.server.api.rest.conftest import LIVE, hear, say
+from tests.server.api.rest.test_socket import subscribe
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.server.api.rest.conftest import Served
+    from tests.support.inprocess import ModelWriter
+
+    Serve = Callable[..., Awaitable[Served]]
+
+ASYNCAPI = Path(__file__).with_name("asyncapi-3.0.0.json")
+"""The specification's own schema."""
+
+
+def check(value: object, schema: dict[str, Any]) -> None:
+    """Hold a value against a schema that refers to the shared components."""
+    root = {"components": asyncapi.document()["components"], **schema}
+    jsonschema.Draft202012Validator(root).validate(value)
+
+
+def component(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+async def test_the_openapi_document_is_valid_and_served(serve: Serve) -> None:
+    served = await serve()
+    document = (await served.http.get("/v1/openapi.json")).json()
+    openapi_spec_validator.validate(document, cls=openapi_spec_validator.OpenAPIV31SpecValidator)
+    assert document == json.loads(json.dumps(openapi.document()))
+
+
+async def test_the_asyncapi_document_is_valid_and_served(serve: Serve) -> None:
+    served = await serve()
+    document = (await served.http.get("/v1/asyncapi.json")).json()
+    jsonschema.Draft7Validator(json.loads(ASYNCAPI.read_text())).validate(document)
+    for schema in document["components"]["schemas"].values():
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+async def test_both_documents_share_their_components_and_name_every_route(serve: Serve) -> None:
+    served = await serve()
+    assert (
+        openapi.document()["components"]["schemas"] == asyncapi.document()["components"]["schemas"]
+    )
+    paths = openapi.document()["paths"]
+    for path in paths:
+        answer = await served.http.options(path.replace("{catalog}", "shop"))
+        allowed = {each.strip().lower() for each in answer.headers["allow"].split(",")}
+        assert allowed - {"head"} == set(paths[path]) - {"parameters"}, path
+
+
+async def test_every_message_is_valid_by_its_schema(serve: Serve, writer: ModelWriter) -> None:
+    writer.write(*SHOP)
+    served = await serve()
+    criteria = [{"containerType": [each.name for each in COLUMNS.container_type]}]
+    said: list[dict[str, Any]] = [
+        subscribe("1", sinceVersion="0", body=["all"], criteria=criteria, request=0),
+        {"type": "request", "id": "1", "payload": {"n": 3}},
+        subscribe("2", after="x"),
+        {"type": "ping"},
+        {"type": "complete", "id": "2"},
+    ]
+    check({"type": "connection_init"}, asyncapi.message_schema("connection_init"))
+    check({"type": "connection_ack"}, asyncapi.message_schema("connection_ack"))
+    heard: set[str] = set()
+    async with served.socket() as socket:
+        for message in said:
+            if message.get("payload", {}).get("after") != "x":
+                check(message, asyncapi.message_schema(message["type"]))
+            await say(socket, message)
+        while not heard >= {"subscribed", "next", "heartbeat", "error", "pong"}:
+            message = await hear(socket)
+            check(message, asyncapi.message_schema(message["type"]))
+            heard.add(message["type"])
+
+
+async def test_every_answer_is_valid_by_its_schema(serve: Serve, writer: ModelWriter) -> None:
+    writer.write(*SHOP)
+    served = await serve()
+    for path, name in (
+        ("/v1/catalogs/shop", "Catalog"),
+        ("/v1/catalogs/shop/schema", "Schema"),
+        ("/v1/catalogs/shop/changes?body=all&containerType=ATTRIBUTE&limit=2", "Page"),
+        ("/v1/catalogs/shop/changes?sinceVersion=99", "Page"),
+        ("/v1/catalogs/ship", "Error"),
+        (f"{LIVE}?after=x", "Error"),
+    ):
+        check((await served.http.get(path)).json(), component(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Capture", {}),
+        ("Subscribe", {"catalog": "shop"}),
+        ("Subscribe", {"criteria": [{"operation": ["DELETE"]}]}),
+        ("Subscribe", {"body": ["CHANGE"]}),
+        ("Cursor", "1.x"),
+        ("Error", {"code": "NOTHING"}),
+    ],
+)
+def test_the_schemas_refuse_what_the_server_refuses(name: str, value: object) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        check(value, component(name))

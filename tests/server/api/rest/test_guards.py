@@ -1,0 +1,280 @@
+"""Slow, stopped and hostile peers: contract 13 and 45. The guard has a name, and neighbours go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace_server.api.settings import HttpSettings
+from tests.conformance.reading import until
+from tests.conformance.shop import upsert
+from tests.server.api.rest.conftest import LIVE, closed, hear, say
+from tests.server.api.rest.test_socket import subscribe
+from tests.support.inprocess import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.server.api.rest.conftest import RawSocket, Served
+    from tests.support.inprocess import ModelWriter
+
+    Serve = Callable[..., Awaitable[Served]]
+
+LARGE = 24 << 20
+"""Bytes of captures: more than the buffers of both sockets hold."""
+
+
+def fill(writer: ModelWriter) -> None:
+    text = "x" * (1 << 20)
+    writer.write(*([upsert(str(number), text=text)] for number in range(LARGE >> 20)))
+
+
+def stop_reading(raw: RawSocket) -> None:
+    raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+
+def subscription_held(served: Served) -> int:
+    (one,) = served.engine.observer("shop").subscriptions
+    return one.held_bytes
+
+
+def ended_as_too_slow(served: Served, count: int) -> bool:
+    return served.guards.get("send_deadline", 0) == count
+
+
+def anonymous_bytes() -> int:
+    """Return the anonymous memory of this process."""
+    with open(f"/proc/{os.getpid()}/status") as status:
+        for line in status:
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) << 10
+    raise AssertionError("no RssAnon")
+
+
+@pytest.mark.slow
+async def test_contract_13_45_a_reader_that_stops_is_let_go_after_the_send_deadline(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """By name in the metrics; meanwhile a neighbour gets everything."""
+    fill(writer)
+    served = await serve(send_deadline_s=0.3)
+    stalled = await served.raw()
+    for message in (b'{"type":"connection_init"}', _everything()):
+        stalled.writer.write(stalled.frame(1, message))
+    await stalled.reader.readuntil(b"subscribed")
+    stop_reading(stalled)
+    async with served.socket() as neighbour:
+        await say(neighbour, subscribe(sinceVersion=0, body=["after"], request=2**62))
+        count = 0
+        while count < 2 * (LARGE >> 20):
+            heard = await hear(neighbour)
+            count += len(heard.get("payload", {}).get("captures", ()))
+        await until(lambda: served.guards.get("send_deadline") == 1)
+        await until(lambda: served.engine.statistics().subscriptions == 1)
+    stalled.close()
+
+
+@pytest.mark.slow
+async def test_contract_13_a_reader_that_comes_back_is_told_why(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Behind what it had not read stands close code 1008."""
+    fill(writer)
+    served = await serve(send_deadline_s=0.2)
+    stalled = await served.raw()
+    for message in (b'{"type":"connection_init"}', _everything()):
+        stalled.writer.write(stalled.frame(1, message))
+    await stalled.reader.readuntil(b'"type":"subscribed"')
+    stop_reading(stalled)
+    await until(lambda: served.engine.statistics().subscriptions == 0)
+    stalled.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    data = b""
+    async with asyncio.timeout(PATIENCE_S):
+        while chunk := await stalled.reader.read(1 << 20):
+            data = data[-200:] + chunk
+    assert (1008).to_bytes(2, "big") + b"SUBSCRIBER_TOO_SLOW" in data
+    stalled.close()
+
+
+@pytest.mark.slow
+async def test_contract_13_an_event_stream_that_is_not_read_is_cut_after_the_send_deadline(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    fill(writer)
+    served = await serve(send_deadline_s=0.3)
+    paths = (f"{LIVE}?sinceVersion=0&body=after", "/v1/catalogs/shop/changes?body=after")
+    for count, path in enumerate(paths, 1):
+        accept = "text/event-stream" if "live" in path else "application/x-ndjson"
+        reader, stalled = await asyncio.open_connection("127.0.0.1", served.port, limit=1 << 16)
+        stalled.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        stalled.transport.pause_reading()  # type: ignore[attr-defined]
+        await until(partial(ended_as_too_slow, served, count))
+        await until(lambda: served.engine.statistics().subscriptions == 0)
+        stalled.transport.abort()
+    await until(lambda: served.face.sockets.statistics().open == 0)
+
+
+async def test_contract_13_a_reader_that_leaves_ends_its_stream(serve: Serve) -> None:
+    served = await serve()
+    headers = {"accept": "text/event-stream"}
+    async with served.http.stream("GET", LIVE, headers=headers) as answer:
+        await anext(answer.aiter_bytes())
+        assert served.engine.statistics().subscriptions == 1
+    await until(lambda: served.engine.statistics().subscriptions == 0)
+    await until(lambda: served.face.sockets.statistics().open == 0)
+
+
+@pytest.mark.slow
+async def test_contract_45_a_flood_of_pings_by_who_does_not_read_costs_the_connection(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """What could not be answered is dropped, not kept."""
+    fill(writer)
+    served = await serve(HttpSettings(ws_pings_unread=500))
+    raw = await served.raw()
+    for message in (b'{"type":"connection_init"}', _everything()):
+        raw.writer.write(raw.frame(1, message))
+    await raw.reader.readuntil(b"subscribed")
+    stop_reading(raw)
+    await until(lambda: subscription_held(served) > 0)
+    ping = raw.frame(9, b"x" * 100)
+    async with asyncio.timeout(PATIENCE_S):
+        while "pings_unread" not in served.guards:
+            raw.writer.write(ping * 100)
+            await asyncio.sleep(0.001)
+    await until(lambda: served.engine.statistics().subscriptions == 0)
+    raw.close()
+
+
+async def test_contract_45_pings_are_answered_to_who_reads(serve: Serve) -> None:
+    served = await serve()
+    async with served.socket() as socket:
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(100):
+                await (await socket.ping())
+    assert served.guards == {}
+
+
+@pytest.mark.slow
+async def test_contract_45_a_flood_of_protocol_pings_makes_the_client_wait(serve: Serve) -> None:
+    """Who does not read its pongs is not read from: its own send stands still, then the deadline ends it."""
+    served = await serve(send_deadline_s=0.3)
+    raw = await served.raw()
+    raw.writer.write(raw.frame(1, b'{"type":"connection_init"}'))
+    await raw.reader.readuntil(b"connection_ack")
+    stop_reading(raw)
+    text = b'{"type":"ping","payload":{"x":"%s"}}' % (b"y" * 20_000)
+    ping = raw.frame(1, text)
+    sent = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while "send_deadline" not in served.guards and not raw.writer.is_closing():
+            if not raw.writer.transport.get_write_buffer_size():
+                raw.writer.write(ping * 10)
+                sent += 10 * len(ping)
+            await asyncio.sleep(0.001)
+    assert sent < 64 << 20
+    raw.close()
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([(1, b"\xff\xfe", True)], 1007),
+        ([(1, b'{"type":"ping', False), (0, b'"}', True), (2, b"x", True)], 4400),
+        ([(1, b"", False), *[(0, b"", False)] * 5000], 1009),
+        ([(1, b"x" * 60_000, False), (0, b"x" * 60_000, True)], 1009),
+        ([(0, b"x", True)], 1002),
+        ([(3, b"x", True)], 1002),
+        ([(9, b"x" * 126, True)], 1002),
+    ],
+    ids=["utf-8", "binary", "fragments", "size", "continuation", "opcode", "large ping"],
+)
+async def test_a_malformed_frame_closes_its_socket(
+    serve: Serve, frames: list[tuple[int, bytes, bool]], code: int
+) -> None:
+    served = await serve()
+    raw = await served.raw()
+    raw.writer.write(b"".join(raw.frame(opcode, data, fin=fin) for opcode, data, fin in frames))
+    assert await raw.close_code() == code
+    await until(lambda: served.face.sockets.statistics().open == 0)
+    assert served.guards == {f"close_{code}": 1}
+    raw.close()
+
+
+async def test_a_message_in_fragments_is_one_message(serve: Serve) -> None:
+    served = await serve()
+    raw = await served.raw()
+    for opcode, data, fin in ((1, b'{"type":', False), (9, b"", True), (0, b'"ping"}', True)):
+        raw.writer.write(raw.frame(opcode, data, fin=fin))
+    async with asyncio.timeout(PATIENCE_S):
+        await raw.reader.readuntil(b'{"type":"pong"}')
+    raw.close()
+
+
+async def test_a_large_message_is_allowed_only_once_the_peer_is_known(serve: Serve) -> None:
+    served = await serve()
+    keys = [str(number) for number in range(100_000)]
+    async with served.socket() as socket:
+        await say(socket, subscribe(criteria=[{"primaryKey": keys}]))
+        assert (await hear(socket))["type"] == "subscribed"
+    async with served.socket(init=False) as socket:
+        await say(socket, subscribe(criteria=[{"primaryKey": keys}]))
+        assert (await closed(socket))[0] == 1009
+
+
+async def test_a_probe_that_is_not_answered_costs_the_connection(serve: Serve) -> None:
+    served = await serve(HttpSettings(ws_ping_interval_s=0.05, ws_ping_timeout_s=0.05))
+    raw = await served.raw()
+    raw.writer.write(raw.frame(1, b'{"type":"connection_init"}'))
+    assert await raw.close_code() == 1011
+    assert served.guards == {"ping_timeout": 1}
+    await until(lambda: served.face.sockets.statistics().open == 0)
+    raw.close()
+
+
+async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serve) -> None:
+    served = await serve(HttpSettings(http_connections=1))
+    async with served.socket():
+        headers = {"accept": "text/event-stream"}
+        answer = await served.http.get(LIVE, headers=headers)
+        assert (answer.status_code, answer.json()["status"]) == (429, 429)
+        handshake = {
+            "connection": "upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            "sec-websocket-version": "13",
+        }
+        answer = await served.http.get(LIVE, headers=handshake)
+        assert answer.status_code == 429
+        assert "the limit" in answer.json()["detail"]
+    assert served.face.sockets.statistics().refused == 2
+
+
+@pytest.mark.slow
+async def test_contract_45_a_thousand_silent_sockets_cost_little_and_are_closed(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """A neighbour is served meanwhile."""
+    served = await serve(HttpSettings(ws_init_timeout_s=10))
+    before = anonymous_bytes()
+    silent = await asyncio.gather(*(served.raw() for _ in range(1000)))
+    assert anonymous_bytes() - before < 160 << 20, "client and server together"
+    async with served.socket() as socket:
+        await say(socket, subscribe(sinceVersion=0))
+        writer.write([upsert("1")])
+        while (await hear(socket))["type"] != "next":
+            pass
+    codes = await asyncio.gather(*(raw.close_code() for raw in silent))
+    assert set(codes) == {4408}
+    assert served.guards == {"close_4408": 1000}
+    for raw in silent:
+        raw.close()
+
+
+def _everything() -> bytes:
+    return b'{"type":"subscribe","id":"1","payload":{"sinceVersion":0,"body":["after"]}}'

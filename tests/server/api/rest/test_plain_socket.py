@@ -1,0 +1,59 @@
+"""The face under a server that is not ours: the plain path carries the same, without the guards."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import uvicorn
+import websockets
+from starlette.applications import Starlette
+from websockets.asyncio.client import connect
+
+from tailrace_server.api.rest import RestFace
+from tailrace_server.api.rest.live import SUBPROTOCOL
+from tailrace_server.api.settings import HttpSettings
+from tailrace_server.api.websocket import Sockets
+from tailrace_server.capture.engine import Engine
+from tailrace_server.http import bind, bound_to
+from tailrace_server.units import Address
+from tests.conformance.reading import until
+from tests.conformance.shop import SHOP
+from tests.server.api.rest.conftest import LIVE, closed, hear, say
+from tests.server.api.rest.test_socket import subscribe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.inprocess import ModelWriter
+
+
+async def test_the_plain_path_carries_the_same(log_root: Path, writer: ModelWriter) -> None:
+    writer.write(*SHOP)
+    listener = bind(Address("127.0.0.1", 0), "--http")
+    async with Engine(log_root) as engine, asyncio.TaskGroup() as tasks:
+        settings = HttpSettings()
+        sockets = Sockets(settings, engine.settings.send_deadline_s)
+        application = Starlette(routes=RestFace(engine, settings, sockets).routes())
+        config = uvicorn.Config(
+            application, ws="websockets-sansio", lifespan="off", log_config=None, access_log=False
+        )
+        server = uvicorn.Server(config)
+        tasks.create_task(server._serve([listener]))  # `serve` would take the signals
+        try:
+            url = f"ws://{bound_to(listener, Address('127.0.0.1', 0))}{LIVE}"
+            offered = [websockets.Subprotocol(SUBPROTOCOL)]
+            async with connect(url, subprotocols=offered) as socket:
+                await say(socket, {"type": "connection_init"})
+                assert await hear(socket) == {"type": "connection_ack"}
+                await say(socket, subscribe(sinceVersion=0))
+                assert (await hear(socket))["type"] == "subscribed"
+                count = len((await hear(socket))["payload"]["captures"])
+                assert count == len(writer.log.expected(()))
+                await say(socket, {"type": "nothing"})
+                assert (await closed(socket))[0] == 4400
+            await until(lambda: sockets.statistics().open == 0)
+        finally:
+            server.should_exit = True
+            engine.stop_subscriptions()
+    listener.close()
