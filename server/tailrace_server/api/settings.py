@@ -72,6 +72,9 @@ class HttpSettings:
     graphql_aliases: int = setting(
         100, "aliases", "in a GraphQL operation with its fragments spread"
     )
+    graphql_history_bytes: int = setting(
+        16 << 20, "bytes", "of history that one GraphQL operation reads, its pages together"
+    )
     graphql_introspection: bool = setting(
         True, "yes or no", "whether GraphQL clients may read the schema; GraphiQL needs it"
     )

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,11 @@ from tailrace_server.api.graphql.errors import DocumentRefused, field_error
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from graphql import GraphQLError, OperationDefinitionNode
 
+    from tailrace.errors import TailraceError
     from tailrace_server.api.graphql.documents import Document
     from tailrace_server.api.graphql.schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
@@ -113,16 +115,20 @@ class GraphqlCatalog:
     async def execute(self, prepared: Prepared) -> dict[str, Any]:
         """Return the response of a query."""
         document = prepared.document
-        result = execute(
+        run = partial(
+            execute,
             document.built.core,
             document.node,
             context_value=self._context(prepared),
             variable_values=prepared.asked.variables,
             operation_name=prepared.asked.operation_name,
         )
-        if not isinstance(result, ExecutionResult):
-            result = await result
-        return response(result)
+        if document.reads_schema_only(prepared.operation):
+            # It never waits, and of a large schema it is long work.
+            result = await asyncio.to_thread(run)
+        else:
+            result = run()
+        return response(result if isinstance(result, ExecutionResult) else await result)
 
     async def begin(self, prepared: Prepared) -> Live | None:
         """Begin a subscription by its compiled selection; None where it has none.
@@ -147,14 +153,21 @@ class GraphqlCatalog:
         )
         return Live(subscription, selection.key, bool(arguments.get("signals")))
 
-    async def executed(self, prepared: Prepared) -> AsyncGenerator[bytes, None]:
+    async def executed(
+        self, prepared: Prepared, on_end: Callable[[TailraceError], None]
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the payloads of a subscription, each executed by itself: the path of what is not compiled.
+
+        Args:
+            prepared: The subscription.
+            on_end: Told when it ends while its reader is busy.
 
         Raises:
             TailraceError: What it ended with.
         """
         document = prepared.document
         context = self._context(prepared)
+        context.on_end = on_end
         found = subscribe(
             document.built.core,
             document.node,

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Area, ContainerType, Operation
-from tailrace_server.api.graphql.errors import value_error
+from tailrace_server.api.graphql.errors import ValueUnfit, omitted
 from tailrace_server.api.graphql.schema import row_of
 from tailrace_server.api.graphql.selection import Body, Cell, Head, Row, TypeName
 from tailrace_server.capture.codecs.columns import spell
@@ -54,11 +54,6 @@ class SelectionCodec:
         self._key = selection.key
         self._members = [each for each in selection.members if not isinstance(each, TypeName)]
         self._template = _template(selection)
-        self._omitted = [
-            each.key
-            for each in self._members
-            if isinstance(each, Head) and each.field == "omittedBytes"
-        ]
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one payload and a separator a capture."""
@@ -79,12 +74,17 @@ class SelectionCodec:
         return pa.array(frames, pa.binary())
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return a header's payload with the size of its bodies where the selection shows it."""
-        if not self._omitted:
-            return header_frame
+        """Return a header's payload with the size of its bodies, and an error for each of them that is shown."""
         payload = msgspec.json.decode(header_frame[: -len(SEPARATOR)])
-        for key in self._omitted:
-            payload["data"][self._key][key] = omitted_bytes
+        faults = []
+        for each in self._members:
+            match each:
+                case Head(key, "omittedBytes"):
+                    payload["data"][self._key][key] = omitted_bytes
+                case Body(key) | Row(key):
+                    faults.append(omitted(omitted_bytes).as_error((self._key, key)))
+        if faults:
+            payload["errors"] = faults
         return _encode(payload) + SEPARATOR
 
     def _values(
@@ -202,8 +202,8 @@ def _rows(
             continue
         try:
             found = row_of(image)
-        except ValueError as error:
-            errors.setdefault(place, []).append(value_error(str(error), path))
+        except ValueUnfit as error:
+            errors.setdefault(place, []).append(error.as_error(path))
             out.append(_NULL)
             continue
         values = []
@@ -213,9 +213,8 @@ def _rows(
             if text != _NULL:
                 try:
                     text = cell.form.text(text)
-                except ValueError as error:
-                    fault = value_error(str(error), (*path, cell.key))
-                    errors.setdefault(place, []).append(fault)
+                except ValueUnfit as error:
+                    errors.setdefault(place, []).append(error.as_error((*path, cell.key)))
                     text = _NULL
             values.append(text)
         out.append(template % tuple(values))

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.view import LogView
 
 _BOUNDS: Final = ("sinceVersion", "sinceIndex", "untilVersion", "untilIndex", "anchor")
-_PAGE_BYTES: Final = 16 << 20
-"""A page ends behind the message that takes it above this."""
+"""Arguments that go to the request as they are."""
 
 
 async def read_page(
@@ -45,8 +44,10 @@ async def read_page(
     arguments: Mapping[str, Any],
     scope: Scope,
     bodies: frozenset[str],
+    *,
+    bytes_max: int,
 ) -> types.Connection:
-    """Read a page.
+    """Read a page; it ends behind the record that takes it above ``bytes_max``.
 
     Raises:
         InvalidRequest: Arguments that contradict each other.
@@ -72,7 +73,7 @@ async def read_page(
         codec=PROTOBUF,
         limit=limit,
     )
-    captures, more = await _read(history)
+    captures, more, size = await _read(history, bytes_max, engine.settings.max_message_bytes)
     if from_end:
         captures.reverse()
     return types.Connection(
@@ -87,6 +88,7 @@ async def read_page(
         closed_until=history.closed_until,
         oldest=types.Position(version=history.oldest.version, index=history.oldest.index),  # type: ignore[arg-type]
         truncated=history.truncated,
+        nbytes=size,
     )
 
 
@@ -137,19 +139,26 @@ def _bounds(
     )
 
 
-async def _read(history: History) -> tuple[list[Capture], bool]:
+async def _read(
+    history: History, bytes_max: int, capture_bytes_max: int
+) -> tuple[list[Capture], bool, int]:
+    """Return captures, whether there are more, and their bytes; one that is too large comes as its header."""
     captures: list[Capture] = []
     size = 0
     async for frames in history:
-        if size > _PAGE_BYTES and _begins_a_record(captures, frames.data, history):
-            return captures, True
-        size += len(frames.data)
-        captures += wire.captures(
-            SubscribeResponse.FromString(frames.data).captures, history.catalog_uuid
-        )
-    return captures, history.has_next
+        message = SubscribeResponse.FromString(frames.data)
+        found = wire.captures(message.captures, history.catalog_uuid)
+        if size > bytes_max and found[0].position != captures[-1].position:
+            return captures, True, size
+        if len(found) == 1 and len(frames.data) > capture_bytes_max:
+            found = (_without_bodies(found[0]),)
+        else:
+            size += len(frames.data)
+        captures += found
+    return captures, history.has_next, size
 
 
-def _begins_a_record(captures: list[Capture], data: bytes, history: History) -> bool:
-    first, *_ = wire.captures(SubscribeResponse.FromString(data).captures, history.catalog_uuid)
-    return first.position != captures[-1].position
+def _without_bodies(capture: Capture) -> Capture:
+    bodies = (capture.change, capture.before, capture.after)
+    size = sum(len(body or b"") for body in bodies)
+    return replace(capture, change=None, before=None, after=None, omitted_bytes=size)

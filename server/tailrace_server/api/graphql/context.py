@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,13 @@ from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
     from uuid import UUID
 
     import strawberry
 
     from tailrace.capture import Capture
+    from tailrace.errors import TailraceError
     from tailrace_server.api.graphql.schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
@@ -39,8 +41,10 @@ class Context:
         self.settings = settings
         self.catalog = catalog
         self.built = built
-        self.subscription: Subscription | None = None
-        """Of a subscription that has begun."""
+        self.on_end: Callable[[TailraceError], None] | None = None
+        """Told when a subscription ends while its reader is busy."""
+        self._reading = asyncio.Lock()
+        self._history_bytes = settings.graphql_history_bytes
         self._extensions: dict[str, Any] | None = None
 
     async def events(
@@ -48,7 +52,7 @@ class Context:
     ) -> AsyncIterator[Capture | None]:
         """Yield what a subscription field delivers; None for a signal, which is in the extensions."""
         wish = wish_of(arguments, scope, bodies_of(info.selected_fields))
-        self.subscription = subscription = await self.engine.subscribe(
+        subscription = await self.engine.subscribe(
             self.catalog,
             wish.criteria,
             start=wish.start,
@@ -56,6 +60,7 @@ class Context:
             codec=PROTOBUF,
             limits=wish.limits,
         )
+        subscription.on_end = self.on_end
         try:
             async with aclosing(
                 self._events(subscription, bool(arguments.get("signals")))
@@ -91,15 +96,29 @@ class Context:
     async def page(
         self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
     ) -> types.Connection:
-        """Return a page of history."""
-        return await read_page(
-            self.engine,
-            self.settings,
-            self.catalog,
-            arguments,
-            scope,
-            bodies_of(info.selected_fields),
-        )
+        """Return a page of history; the pages of one operation are read one after the other.
+
+        Raises:
+            InvalidRequest: The pages before it are all that one operation may read.
+        """
+        async with self._reading:
+            if self._history_bytes <= 0:
+                limit = self.settings.graphql_history_bytes
+                raise InvalidRequest(
+                    f"the fields before have read {limit} bytes of history, the limit of an operation; "
+                    "ask for this page by itself"
+                )
+            page = await read_page(
+                self.engine,
+                self.settings,
+                self.catalog,
+                arguments,
+                scope,
+                bodies_of(info.selected_fields),
+                bytes_max=self._history_bytes,
+            )
+            self._history_bytes -= page.nbytes
+            return page
 
     async def catalog_now(self) -> types.Catalog:
         """Return the catalog of this path.

@@ -81,6 +81,13 @@ class Document:
             raise InvalidRequest("the document has several operations; operationName says which")
         return next(iter(self.operations.values()))
 
+    def reads_schema_only(self, operation: OperationDefinitionNode) -> bool:
+        """Whether every field of an operation is introspection; one with fragments is taken for another."""
+        return all(
+            isinstance(each, FieldNode) and each.name.value.startswith("__")
+            for each in operation.selection_set.selections
+        )
+
     def compiled(
         self, operation: OperationDefinitionNode, variables: Mapping[str, Any]
     ) -> tuple[Compiled, str, dict[str, Any]] | None:
@@ -132,6 +139,10 @@ class DocumentCache:
         self._bytes = 0
         self.hits = self.misses = 0
 
+    def __len__(self) -> int:
+        """Return how many are held."""
+        return len(self._documents)
+
     async def get(self, key: Hashable, built: CatalogSchema, text: str) -> Document:
         """Return a document of a schema.
 
@@ -150,8 +161,8 @@ class DocumentCache:
             self.hits += 1
             return found
         self.misses += 1
-        if len(text) > self._settings.graphql_document_bytes:
-            limit = self._settings.graphql_document_bytes
+        limit = self._settings.graphql_document_bytes
+        if len(text) > limit or len(text.encode(errors="surrogatepass")) > limit:
             raise DocumentRefused(
                 [GraphQLError(f"the document is longer than {limit} bytes, the limit")]
             )

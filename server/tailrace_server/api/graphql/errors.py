@@ -11,7 +11,9 @@ an error of execution has none, since equal selections of different documents sh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.errors import problem
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
     from graphql import GraphQLError
 
-_SHOWN_MAX = 20
+_log = structlog.get_logger("tailrace.graphql")
+
+_SHOWN_MAX: Final = 20
 """Faults of one document that are told; a made-up one can have thousands."""
 
 
@@ -33,6 +37,26 @@ class DocumentRefused(InvalidRequest):
         """Keep the faults; there is at least one."""
         super().__init__(faults[0].message)
         self.faults = tuple(faults[:_SHOWN_MAX])
+
+
+class ValueUnfit(ValueError):
+    """A value that cannot be shown: its scalar cannot hold it, or it was not sent. It is null, with this error."""
+
+    def __init__(self, message: str, code: str = "VALUE_INVALID") -> None:
+        """Keep what is wrong and its machine code."""
+        super().__init__(message)
+        self.code = code
+
+    def as_error(self, path: Sequence[str | int]) -> dict[str, Any]:
+        """Return it as an error of the field at a path."""
+        return {"message": str(self), "path": list(path), "extensions": {"code": self.code}}
+
+
+def omitted(size: int) -> ValueUnfit:
+    """Return why a body is null that was too large."""
+    return ValueUnfit(
+        f"left out: the bodies have {size} bytes, above maxMessageBytes", "BODIES_OMITTED"
+    )
 
 
 def error_list(error: TailraceError) -> list[dict[str, Any]]:
@@ -50,16 +74,21 @@ def extensions_of(error: TailraceError) -> dict[str, Any]:
 
 def field_error(fault: GraphQLError) -> dict[str, Any]:
     """Return an error that a field ended with; its data is null."""
-    original = fault.original_error
-    if original is None or isinstance(original, (ValueError, TypeError)):
-        return value_error(fault.message, fault.path or ())
-    error = as_tailrace_error(original)
-    return {"message": str(error), "path": fault.path, "extensions": extensions_of(error)}
+    original, path = fault.original_error, fault.path or []
+    if original is None:
+        return ValueUnfit(fault.message).as_error(path)
+    if isinstance(original, ValueUnfit):
+        return original.as_error(path)
+    error = logged(original)
+    return {"message": str(error), "path": path, "extensions": extensions_of(error)}
 
 
-def value_error(message: str, path: Sequence[str | int]) -> dict[str, Any]:
-    """Return the error of a value that its type cannot hold."""
-    return {"message": message, "path": list(path), "extensions": {"code": "VALUE_INVALID"}}
+def logged(error: Exception) -> TailraceError:
+    """Return an error as one of ours; what is our fault is in the log."""
+    found = as_tailrace_error(error)
+    if found.code == "INTERNAL":
+        _log.error("internal error", error=str(found), exc_info=found.__cause__ or found)
+    return found
 
 
 def _document_fault(fault: GraphQLError) -> dict[str, Any]:

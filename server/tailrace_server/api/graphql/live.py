@@ -60,7 +60,8 @@ class GraphqlSocketFace:
         if live is not None:
             await self._pump(operation, live)
             return
-        async with aclosing(catalog.executed(prepared)) as payloads:
+        on_end = partial(_on_end, operation)
+        async with aclosing(catalog.executed(prepared, on_end)) as payloads:
             async for payload in payloads:
                 await operation.next(payload)
 

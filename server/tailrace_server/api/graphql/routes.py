@@ -6,17 +6,15 @@
     /v1/system/graphql           the same over the system log: catalogs created, dropped, replaced
     /v1/graphiql/…               what GraphiQL is made of
 
-HTTP is that of the GraphQL-over-HTTP draft: ``application/graphql-response+json`` has the status of the
-outcome, ``application/json`` has 200 for whatever was a GraphQL request.
+HTTP is that of the GraphQL-over-HTTP draft. An answer with data is 200, also where a field of it ended with an
+error; one without has the status of the error table.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -27,15 +25,18 @@ from tailrace_server.api.errors import problem
 from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
 from tailrace_server.api.graphql.documents import DocumentCache
-from tailrace_server.api.graphql.errors import error_list
+from tailrace_server.api.graphql.errors import error_list, logged
 from tailrace_server.api.graphql.live import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.rest.asking import JSON_TYPE, accepted, body, parameters
-from tailrace_server.errors import as_tailrace_error
+from tailrace_server.api.rest.streaming import StreamedAnswer
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
     from starlette.websockets import WebSocket
 
     from tailrace_server.api.settings import HttpSettings
@@ -44,9 +45,8 @@ if TYPE_CHECKING:
 
 RESPONSE_TYPE: Final = "application/graphql-response+json"
 HTML_TYPE: Final = "text/html"
-_CATALOGS_MAX: Final = 256
-"""Paths whose schemas are kept; a name of the path costs nothing more than that."""
-_log = structlog.get_logger("tailrace.graphql")
+_CHUNK_BYTES: Final = 64 << 10
+_HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
 
 
 class GraphqlFace:
@@ -58,7 +58,7 @@ class GraphqlFace:
         self._settings = settings
         self._sockets = sockets
         self.documents = DocumentCache(settings)
-        self._catalogs: OrderedDict[str, GraphqlCatalog] = OrderedDict()
+        self._catalogs: dict[str, GraphqlCatalog] = {}
 
     def routes(self) -> list[BaseRoute]:
         """Return what a Starlette application mounts."""
@@ -71,21 +71,23 @@ class GraphqlFace:
         return found
 
     def catalog(self, name: str) -> GraphqlCatalog:
-        """Return the GraphQL side of a catalog, whether or not there is one."""
+        """Return the GraphQL side of a catalog, whether or not there is one; kept only where there is."""
         found = self._catalogs.get(name)
         if found is None:
             found = GraphqlCatalog(self._engine, self._settings, name, self.documents)
-            self._catalogs[name] = found
-            if len(self._catalogs) > _CATALOGS_MAX:
-                self._catalogs.popitem(last=False)
-        self._catalogs.move_to_end(name)
+            there = {SYSTEM_CATALOG, *(info.name for info in self._engine.catalogs())}
+            self._catalogs = {
+                each: catalog for each, catalog in self._catalogs.items() if each in there
+            }
+            if name in there:
+                self._catalogs[name] = found
         return found
 
     async def _live(self, websocket: WebSocket) -> None:
         face = GraphqlSocketFace(self.catalog(_catalog_of(websocket)))
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request) -> ASGIApp:
         form = RESPONSE_TYPE
         try:
             if _wants_page(request) and self._settings.graphql_graphiql:
@@ -98,14 +100,21 @@ class GraphqlFace:
                 raise InvalidRequest(
                     f"subscriptions are served by WebSocket at this path, sub-protocol {SUBPROTOCOL}"
                 )
-            return _json(await catalog.execute(prepared), form, 200)
+            return self._data(await catalog.execute(prepared), form)
         except HTTPException as error:
             faults = error_list(InvalidRequest(error.detail))
             return _json({"errors": faults}, form, error.status_code)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:
-            return _refused(as_tailrace_error(error), form)
+            return _refused(logged(error), form)
+
+    def _data(self, value: dict[str, Any], form: str) -> ASGIApp:
+        """Return an answer; a large one goes out in pieces, each of which has the send deadline."""
+        body = msgspec.json.encode(value)
+        if len(body) <= _CHUNK_BYTES:
+            return Response(body, 200, _HEADERS, form)
+        return StreamedAnswer(_cut(body), self._sockets, {**_HEADERS, "Content-Type": form})
 
     async def _asked(self, request: Request) -> Asked:
         if request.method == "POST":
@@ -148,20 +157,18 @@ def asked_of(value: object) -> Asked:
 
 def _refused(error: TailraceError, form: str) -> Response:
     """Return an answer without data."""
-    if error.code == "INTERNAL":
-        _log.error("internal error", error=str(error), exc_info=error.__cause__ or error)
     status = problem(error)["status"]
     assert isinstance(status, int)
     return _json({"errors": error_list(error)}, form, status)
 
 
 def _json(value: dict[str, Any], form: str, status: int) -> Response:
-    return Response(
-        msgspec.json.encode(value),
-        200 if form == JSON_TYPE and status < 500 and "data" in value else status,
-        {"Cache-Control": "no-store"},
-        form,
-    )
+    return Response(msgspec.json.encode(value), status, _HEADERS, form)
+
+
+async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(body), _CHUNK_BYTES):
+        yield body[start : start + _CHUNK_BYTES]
 
 
 def _catalog_of(request: Request | WebSocket) -> str:

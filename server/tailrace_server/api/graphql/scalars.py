@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, Final, NewType
 import msgspec
 import strawberry
 
+from tailrace_server.api.graphql.errors import ValueUnfit
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -95,13 +97,13 @@ class Form:
     scalar: object
     """Its annotation."""
     text: Callable[[bytes], bytes]
-    """From the JSON text in an image, not null, to that of the answer; ValueError where it does not fit."""
+    """From the JSON text in an image, not null, to that of the answer; ValueUnfit where it has no place."""
 
     def value(self, raw: bytes) -> object:
         """Return the same as a resolver returns it.
 
         Raises:
-            ValueError: The scalar cannot hold the value.
+            ValueUnfit: The scalar cannot hold the value.
         """
         if raw == b"null":
             return None
@@ -126,9 +128,9 @@ _NANOSECONDS: Final = ("debezium.NanoTimestamp", "debezium.NanoTime")
 _SHOWN: Final = 40
 
 
-def _unfit(scalar: str, raw: bytes) -> ValueError:
+def _unfit(scalar: str, raw: bytes) -> ValueUnfit:
     shown = raw[:_SHOWN].decode(errors="replace")
-    return ValueError(f"{scalar} cannot represent {shown}")
+    return ValueUnfit(f"{scalar} cannot represent {shown}")
 
 
 def _json(raw: bytes) -> bytes:

@@ -29,6 +29,7 @@ from tailrace.schema import Schema as LogSchema
 from tailrace_server.api.graphql import names, types
 from tailrace_server.api.graphql.arguments import Scope
 from tailrace_server.api.graphql.context import Context  # noqa: TC001  # see above
+from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.api.graphql.scalars import SCALARS, Form, Long, column_form
 from tailrace_server.api.graphql.types import (
     Catalog,
@@ -94,12 +95,12 @@ def row_of(image: bytes) -> Row:
     """Return the members of an image.
 
     Raises:
-        ValueError: It is no JSON object.
+        ValueUnfit: It is no JSON object.
     """
     try:
         return _row.decode(image)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ValueError("the image is no JSON object") from None
+        raise ValueUnfit("the image is no JSON object") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,7 @@ def _column(column: str, form: Form) -> Any:
 
 def _image(body: str, of_row: type) -> Any:
     def resolve(root: Any) -> Any:
-        image = getattr(root, body)
+        image = types.image_of(root, body)
         return None if image is None else row_of(image)
 
     return strawberry.field(resolver=resolve, graphql_type=of_row | None)

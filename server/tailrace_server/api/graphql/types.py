@@ -13,6 +13,7 @@ import msgspec
 import strawberry
 
 from tailrace.capture import Capture
+from tailrace_server.api.graphql.errors import omitted
 from tailrace_server.api.graphql.scalars import Json, Long
 
 if TYPE_CHECKING:
@@ -75,9 +76,16 @@ class CriteriaInput:
     )
 
 
-def body_text(body: bytes | None) -> str | None:
-    """Return an image as text."""
-    return None if body is None else body.decode()
+def image_of(capture: Capture, body: str) -> bytes | None:
+    """Return a body.
+
+    Raises:
+        ValueUnfit: It was left out, being too large.
+    """
+    if capture.omitted_bytes:
+        raise omitted(capture.omitted_bytes)
+    found: bytes | None = getattr(capture, body)
+    return found
 
 
 def is_capture(cls: type, value: object, info: object) -> bool:
@@ -144,7 +152,7 @@ BODIES: Final = ("change", "before", "after")
 
 def _json_body(name: str) -> Any:
     def body(root: Any) -> Any:
-        found = getattr(root, name)
+        found = image_of(root, name)
         return None if found is None else msgspec.Raw(found)
 
     return strawberry.field(resolver=body, graphql_type=Json | None, name=name)
@@ -152,7 +160,8 @@ def _json_body(name: str) -> Any:
 
 def _text_body(name: str) -> Any:
     def body(root: Any) -> Any:
-        return body_text(getattr(root, name))
+        found = image_of(root, name)
+        return None if found is None else found.decode()
 
     described = f"The same as {name}, as a string: exact where a reader's numbers are not."
     return strawberry.field(
@@ -219,6 +228,7 @@ class Connection:
         self.closed_until: int = facts["closed_until"]
         self.oldest: Position = facts["oldest"]
         self.truncated: bool = facts["truncated"]
+        self.nbytes: int = facts["nbytes"]
 
 
 @strawberry.interface(name="ChangePage", description="What every page of history says.")
