@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tailrace.criteria import Content, Criteria, Since
+from tailrace.criteria import Area, Content, Criteria, Since
 from tailrace.position import Position
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
@@ -68,7 +68,7 @@ async def capture_bytes(root: Path) -> int:
     async with Engine(root) as engine:
         subscription = await engine.subscribe(
             CATALOG,
-            [Criteria(entity_type=("product",))],
+            [Criteria(area=Area.DATA, entity_type=("product",))],
             start=Since(Position(0)),
             content=Content.AFTER,
             codec=PROTOBUF,

@@ -55,7 +55,11 @@ async def main(address: str, streams: int, captures: int, options: dict[str, Any
     """Subscribe, read, report."""
     request = change_capture_pb2.SubscribeRequest(
         catalog=options.get("catalog", "bench"),
-        criteria=[capture_pb2.Criteria(entity_type=[options.get("criteria", "product")])],
+        criteria=[
+            capture_pb2.Criteria(
+                area=capture_pb2.AREA_DATA, entity_type=[options.get("criteria", "product")]
+            )
+        ],
         body=[capture_pb2.BODY_AFTER],
     )
     if options.get("start", "oldest") == "oldest":

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 RATE = 200
-SECONDS = int(os.environ.get("S", "20"))
+SECONDS = 20
 WARM_UP = 200
 STREAMS = 10
 TRANSACTIONS = RATE * SECONDS
@@ -73,7 +73,7 @@ async def measure(root: Path, address: str) -> list[float]:
     """Return all latencies in ms, sorted."""
     request = change_capture_pb2.SubscribeRequest(
         catalog=CATALOG,
-        criteria=[capture_pb2.Criteria(entity_type=["product"])],
+        criteria=[capture_pb2.Criteria(area=capture_pb2.AREA_DATA, entity_type=["product"])],
         body=[capture_pb2.BODY_AFTER],
     )
     received: list[list[float]] = [[] for _ in range(STREAMS)]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench._harness import machine, median, table
 from bench._log import CATALOG, write_log
-from tailrace.criteria import Criteria, canonical
+from tailrace.criteria import Area, Criteria, canonical
 from tailrace_server.capture.classes import group
 from tailrace_server.capture.predicate import Predicate
 from tailrace_server.capture.reading import BatchImages
@@ -30,7 +30,7 @@ RUNS = 5
 
 def scan(root: Path) -> tuple[float, int]:
     """Return rows a second and matches of one scan of the whole log."""
-    predicate = Predicate(canonical([Criteria(entity_type=("rare",))]))
+    predicate = Predicate(canonical([Criteria(area=Area.DATA, entity_type=("rare",))]))
     view = CommitLog.open(root / CATALOG).view
     matches = 0
     with BatchReader(root / CATALOG) as reader:

@@ -55,7 +55,7 @@ from tailrace.link import Disconnected, Reconnected
 from tailrace.position import END, Position, TimestampMicros
 from tailrace.reactive import Publisher, Subscriber
 from tailrace.retry import Retry, Timeouts
-from tailrace.schema import Column, Schema
+from tailrace.schema import Column, Origin, Schema
 from tailrace.subscription import Subscription, SubscriptionStatistics
 
 __all__ = [
@@ -92,6 +92,7 @@ __all__ = [
     "LogFull",
     "LogUnreadable",
     "Operation",
+    "Origin",
     "Position",
     "PositionCompacted",
     "Publisher",

@@ -38,7 +38,11 @@ class Operation(IntEnum):
 
 
 class ContainerType(IntEnum):
-    """The level that a capture speaks of: the catalog, a row, or a column by its declared role."""
+    """The level that a capture speaks of: the catalog, a row, or a column by its declared role.
+
+    Every record of area SCHEMA speaks of the catalog; of area DATA a record speaks of a row, and its
+    column-level captures of a column each. So ``CATALOG`` with ``ENTITY`` is all changes of schema and data.
+    """
 
     CATALOG = 1
     ENTITY = 2
@@ -135,6 +139,15 @@ class Criteria:
         if self.area is Area.DATA and self.container_type == (ContainerType.CATALOG,):
             raise InvalidRequest(
                 "criteria: container type CATALOG belongs to area SCHEMA, not DATA"
+            )
+        if (
+            self.area is Area.SCHEMA
+            and self.container_type
+            and ContainerType.CATALOG not in self.container_type
+        ):
+            raise InvalidRequest(
+                "criteria: area SCHEMA has container type CATALOG only, not "
+                + ", ".join(kind.name for kind in self.container_type)
             )
         if self.area is Area.INFRASTRUCTURE and self.container_type:
             raise InvalidRequest(

@@ -1,10 +1,29 @@
-"""The columns of a catalog's entity types, as of one version."""
+"""The columns of a catalog's entity types, as of one version.
+
+A column keeps its place in its entity type for ever: new ones are appended, a rename is done in place, and one
+that the source has dropped stays where it is, marked. So its ordinal never changes, and its ``id`` not even
+when the entity type is renamed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from tailrace.criteria import ContainerType
+
+
+class Origin(StrEnum):
+    """Where what is known of a column comes from. Only what is inferred is widened by the values that come."""
+
+    DECLARED = "declared"
+    """A mapping says so."""
+    DEBEZIUM = "debezium"
+    """The ``schema`` block of a Debezium message."""
+    TABLE = "table"
+    """The source's own table."""
+    INFERRED = "inferred"
+    """The values seen so far: true of them, and no promise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,11 +33,23 @@ class Column:
     name: str
     role: ContainerType = ContainerType.ATTRIBUTE
     sql_type: str | None = None
-    """None where it is not known."""
+    """As SQL writes it: ``BIGINT``, ``DECIMAL(10,2)``; None where it is not known."""
     encoding: str = "json"
-    """How the images' text encodes a value: ``json``, ``debezium.Date``, ``base64``, …"""
-    inferred: bool = True
-    """Seen in the data rather than declared."""
+    """How the images' text encodes a value: ``json``, ``debezium.Date``, ``base64``, … (docs/schemas.md)."""
+    nullable: bool = True
+    """Whether a value may be null or absent."""
+    key: int = 0
+    """Place in the primary key, from 1; 0 where it is no part of it."""
+    origin: Origin = Origin.INFERRED
+    id: int = 0
+    """Identity in the catalog, from 1, never used again; a rename keeps it. 0 = not given yet."""
+    dropped: bool = False
+    """Whether the source has it no more. Older records, and late ones, still do."""
+
+    @property
+    def inferred(self) -> bool:
+        """Whether it was seen in the data rather than declared."""
+        return self.origin is Origin.INFERRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +64,14 @@ class Schema:
         """Return column name → ordinal of an entity type; empty where it is not known."""
         columns = self.entity_types.get(entity_type, ())
         return {column.name: ordinal for ordinal, column in enumerate(columns, 1)}
+
+    def columns(self, entity_type: str) -> tuple[Column, ...]:
+        """Return the columns that an entity type has now, without the dropped; empty where it is not known."""
+        return tuple(
+            column for column in self.entity_types.get(entity_type, ()) if not column.dropped
+        )
+
+    def key_columns(self, entity_type: str) -> tuple[str, ...]:
+        """Return the names of the key's columns, in its order; empty where it is not known."""
+        keys = [column for column in self.columns(entity_type) if column.key]
+        return tuple(column.name for column in sorted(keys, key=lambda column: column.key))

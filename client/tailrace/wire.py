@@ -16,7 +16,7 @@ from tailrace.criteria import After, Area, ContainerType, Content, FromTime, Ope
 from tailrace.cursor import Cursor
 from tailrace.errors import Unsupported
 from tailrace.position import Position
-from tailrace.schema import Column, Schema
+from tailrace.schema import Column, Origin, Schema
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
 
 if TYPE_CHECKING:
@@ -145,7 +145,11 @@ def schema(message: catalog_pb2.GetSchemaResponse) -> Schema:
                     role=ContainerType(column.role),
                     sql_type=column.sql_type or None,
                     encoding=column.encoding,
-                    inferred=column.inferred,
+                    nullable=column.nullable,
+                    key=column.key,
+                    origin=Origin(column.origin or Origin.INFERRED),
+                    id=column.id,
+                    dropped=column.dropped,
                 )
                 for column in entity_type.columns
             )

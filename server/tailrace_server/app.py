@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import uvloop
 
-from tailrace_server import metrics
+from tailrace_server import collector, metrics
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.errors import CannotStart
@@ -92,13 +92,16 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     assert settings.log is not None
     deadline_s = settings.engine.stop_deadline_s
     engine = Engine(settings.log, settings.engine)
-    registry = metrics.registry(engine.statistics, version=version("tailrace"))
+    grpc = GrpcServer(engine, settings.grpc_face)
+    registry = metrics.registry(
+        engine.statistics, lambda: grpc.streams_too_slow, version=version("tailrace")
+    )
     http = _http(engine, registry, settings)
     async with engine, asyncio.TaskGroup() as tasks:
-        grpc = GrpcServer(engine, settings.grpc_face)
         port = await _start(grpc, settings.grpc)
         if http is not None:
             tasks.create_task(http.serve(), name="http")
+        collector.settle()
         _log.info(
             "serving",
             grpc=str(Address(settings.grpc.host, port)),

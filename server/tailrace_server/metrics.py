@@ -1,8 +1,8 @@
 """/metrics: the engine's statistics in the OpenMetrics text format, computed at the moment of the scrape.
 
 Nothing is counted twice or kept on the side: each number is one field of `EngineStatistics` or of the
-records in it, so that what a dashboard shows is what a test asserts. Per-catalog figures carry the label
-``catalog``; there is no label per subscription, whose number has no bound.
+records in it, or one that a face counts, so that what a dashboard shows is what a test asserts. Per-catalog
+figures carry the label ``catalog``; there is no label per subscription, whose number has no bound.
 """
 
 from __future__ import annotations
@@ -53,9 +53,16 @@ _ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
 class EngineCollector(Collector):
     """Turns one look at the statistics into metric families."""
 
-    def __init__(self, statistics: Callable[[], EngineStatistics], *, version: str) -> None:
-        """Read from ``statistics`` at each scrape."""
+    def __init__(
+        self,
+        statistics: Callable[[], EngineStatistics],
+        streams_too_slow: Callable[[], int],
+        *,
+        version: str,
+    ) -> None:
+        """Read from both at each scrape."""
         self._statistics = statistics
+        self._streams_too_slow = streams_too_slow
         self._version = version
         self._started = time.time()
 
@@ -69,6 +76,11 @@ class EngineCollector(Collector):
         for name, field, help_text in _ENGINE_COUNTERS:
             value = getattr(found, field)
             yield CounterMetricFamily(f"tailrace_{name}", help_text, value)
+        yield CounterMetricFamily(
+            "tailrace_grpc_streams_too_slow",
+            "gRPC streams ended because a message stayed unread past the send deadline.",
+            self._streams_too_slow(),
+        )
         yield from _catalogs(found.observers)
         cache = found.cache
         yield GaugeMetricFamily("tailrace_cache_bytes", "Charged to the batch cache.", cache.bytes)
@@ -124,10 +136,18 @@ def register_sockets(
     metrics.register(SocketCollector(statistics))
 
 
-def registry(statistics: Callable[[], EngineStatistics], *, version: str) -> CollectorRegistry:
-    """Return a registry of its own, so that two servers in one process do not meet in the global one."""
+def registry(
+    statistics: Callable[[], EngineStatistics], streams_too_slow: Callable[[], int], *, version: str
+) -> CollectorRegistry:
+    """Return a registry of its own, so that two servers in one process do not meet in the global one.
+
+    Args:
+        statistics: The engine's.
+        streams_too_slow: How many streams the send deadline of the gRPC face has ended.
+        version: Of this distribution.
+    """
     made = CollectorRegistry()
-    made.register(EngineCollector(statistics, version=version))
+    made.register(EngineCollector(statistics, streams_too_slow, version=version))
     return made
 
 

@@ -18,6 +18,7 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, ModelMutation
+from tests.support.polling import until
 from tests.support.proxy import FaultyProxy
 
 if TYPE_CHECKING:
@@ -78,9 +79,7 @@ async def test_cuts_at_any_byte_lose_nothing_and_double_nothing(
             written = len(writer.log.expected(()))
             while proxy.cuts == before and len(received) < written:
                 received += await take(captures, 1)
-            async with asyncio.timeout(PATIENCE_S):
-                while proxy.cuts == before:  # noqa: ASYNC110 - heartbeats bring it about
-                    await asyncio.sleep(0.01)
+            await until(lambda: proxy.cuts > before)  # noqa: B023 - heartbeats bring it about, now
         proxy.cut()
         expected = writer.log.expected(())
         received += await take(captures, len(expected) - len(received))
@@ -93,20 +92,19 @@ async def test_cuts_at_any_byte_lose_nothing_and_double_nothing(
 async def test_a_stalled_network_is_noticed_by_its_silence(
     server: int, writer: ModelWriter, quick_retry: Retry
 ) -> None:
-    lost: list[tailrace.Disconnected] = []
+    lost: asyncio.Queue[tailrace.Disconnected] = asyncio.Queue()
     async with (
         FaultyProxy(server) as proxy,
         tailrace.connect(f"127.0.0.1:{proxy.port}", retry=quick_retry) as client,
-        client.subscribe("shop", since=0, on_disconnect=lost.append) as captures,
+        client.subscribe("shop", since=0, on_disconnect=lost.put_nowait) as captures,
     ):
         writer.write(rows(5))
         received = await take(captures, 6)
         proxy.stall()
         writer.write(rows(5))
         async with asyncio.timeout(PATIENCE_S):
-            while not lost:  # noqa: ASYNC110 - a callback tells it
-                await asyncio.sleep(0.01)
-        assert isinstance(lost[0].error, tailrace.HeartbeatMissed)
+            first = await lost.get()
+        assert isinstance(first.error, tailrace.HeartbeatMissed)
         proxy.flow()
         received += await take(captures, 6)
     assert received == writer.log.expected(())

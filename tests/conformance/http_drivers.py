@@ -264,7 +264,7 @@ class _EventSubscription:
 @asynccontextmanager
 async def listening(engine: Engine, **options: Any) -> AsyncIterator[HttpFace]:
     """Serve an engine over HTTP on a free port."""
-    registry = metrics.registry(engine.statistics, version="0")
+    registry = metrics.registry(engine.statistics, lambda: 0, version="0")
     face = HttpFace(engine, registry, Address("127.0.0.1", 0), **options)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(face.serve(), name="http")

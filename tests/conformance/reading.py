@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.capture import Heartbeat
 from tailrace.errors import TailraceError
+from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tailrace.capture import Capture
     from tests.conformance.ways import DrivenSubscription, Driver
 
 PATIENCE_S: Final = 20.0
 """How long a test waits for what must happen; a passing one waits for none of it."""
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the server's figures say so; nothing signals a change of them."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
 
 
 async def published(driver: Driver, version: int) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
-from tailrace import Area, Content, Criteria, Operation, Position, Since
+from tailrace import Area, ContainerType, Content, Criteria, Operation, Position, Since
+from tailrace_server.wal.schema_mapping import SchemaMapping
+from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.conformance.reading import collect, coordinates
 from tests.conformance.shop import OLDEST, SHOP, remove, upsert
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conformance.conftest import Serve
     from tests.support.inprocess import ModelWriter
 
@@ -52,7 +57,9 @@ async def test_contract_30_names_match_whole_and_as_written(
     writer.write([upsert(str(place), name) for place, name in enumerate(names)])
     driver = await serve()
     for place, name in enumerate(names):
-        subscription = await driver.subscribe((Criteria(entity_type=(name,)),), start=OLDEST)
+        subscription = await driver.subscribe(
+            (Criteria(area=Area.DATA, entity_type=(name,)),), start=OLDEST
+        )
         (only,) = await collect(subscription, 1)
         assert (only.entity_type, only.primary_key) == (name, str(place))
 
@@ -85,3 +92,57 @@ async def test_contract_32_equal_criteria_share_one_publisher(
             group.create_task(driver.subscribe(criteria, start=Since(Position(9)), demand=3))
     (publisher,) = driver.engine.observer("shop").publishers()
     assert publisher.statistics().subscriptions == 6
+
+
+async def test_contract_31_a_renamed_entity_type_has_its_old_name_before_and_its_new_one_after(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    """The record of the rename is filed under the old name."""
+    writer.write([upsert("1", "item", name="chair")])
+    writer.writer.close()
+    mapping = SchemaMapping.parse('[entity_types.product2]\nrenamed_from = "item"')
+    with LogWriter.open(log_root, "shop", mapping=mapping) as renaming:
+        renaming.append([Mutation("product2", "1", after=b'{"id":"1","name":"sofa"}')])
+    driver = await serve()
+    for name, expected in (
+        ("item", [(1, 1, 0), (1, 2, 0), (2, 1, 0)]),
+        ("product2", [(2, 2, 0)]),
+    ):
+        subscription = await driver.subscribe((Criteria(entity_type=(name,)),), start=OLDEST)
+        assert coordinates(await collect(subscription, len(expected))) == expected
+
+
+async def test_contract_29_one_subscription_follows_all_changes_of_schema_and_data(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Container type CATALOG is what is said of the catalog, ENTITY what is said of rows."""
+    writer.write(*SHOP)
+    writer.write([upsert("9", "box", size=1)], [upsert("9", "box", size="L", lid=True)])
+    driver = await serve()
+    catalog = Criteria(container_type=(ContainerType.CATALOG,))
+    for criteria in (
+        catalog,
+        Criteria(area=Area.SCHEMA),
+        Criteria(container_type=(ContainerType.ENTITY,)),
+        Criteria(container_type=(ContainerType.CATALOG, ContainerType.ENTITY)),
+        Criteria(container_type=(ContainerType.CATALOG, ContainerType.ATTRIBUTE)),
+        Criteria(container_type=(ContainerType.CATALOG,), entity_type=("product",)),
+    ):
+        expected = writer.log.expected((criteria,))
+        subscription = await driver.subscribe((criteria,), start=OLDEST)
+        assert coordinates(await collect(subscription, len(expected))) == expected
+        await subscription.cancel()
+    subscription = await driver.subscribe((catalog,), start=OLDEST, content=Content.BODY)
+    first, second = await collect(subscription, 2)
+    assert (first.area, first.entity_type, first.primary_key) == (Area.SCHEMA, "box", None)
+    assert (first.before, second.before) == (None, first.after)
+    assert second.changed == ("size", "lid")
+    assert json.loads(second.change or b"")["changes"] == [
+        {
+            "what": "column_changed",
+            "column": "size",
+            "from": {"sql_type": "BIGINT"},
+            "to": {"sql_type": "JSON"},
+        },
+        {"what": "column_added", "column": "lid"},
+    ]

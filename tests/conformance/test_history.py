@@ -9,8 +9,9 @@ import pytest
 
 from tailrace import END, CatalogReplaced, Criteria, Cursor, InvalidRequest, PositionCompacted
 from tailrace_server.wal.retention import trim
-from tests.conformance.reading import coordinates, published, until
+from tests.conformance.reading import coordinates, published
 from tests.conformance.shop import COLUMNS, SHOP, upsert
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,6 +22,7 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, ModelMutation
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -108,14 +109,14 @@ async def replica_process(port: int, path: Path) -> AsyncIterator[asyncio.subpro
 
 async def reaches(path: Path, version: int) -> None:
     """Wait until a replica's file contains a version."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                if copied(path)[0] >= version:
-                    return
-            except (sqlite3.OperationalError, TypeError):
-                pass  # no file, no table or no row yet
-            await asyncio.sleep(0.02)
+
+    def contains() -> bool:
+        try:
+            return copied(path)[0] >= version
+        except (sqlite3.OperationalError, TypeError):
+            return False  # no file, no table or no row yet
+
+    await until(contains)
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ class Law(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.folder = tempfile.TemporaryDirectory()
         self.root = Path(self.folder.name)
-        self.log = ModelLog()
+        self.log = ModelLog(known={})
         self.open_followers: list[Follower] = []
 
     def run(self, awaitable: Any) -> Any:

@@ -10,6 +10,8 @@ import pytest
 from tailrace_server.wal.objects import seal
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import Command, ServerProcess, outcome
+from tests.server.wal.logs import write_files
+from tests.support.inprocess import know
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +20,10 @@ pytestmark = pytest.mark.slow
 
 
 def write(root: Path, catalog: str, versions: int = 3) -> Path:
-    """Publish versions, a segment each, and return the catalog's folder."""
-    with LogWriter.open(root, catalog) as writer:
+    """Publish versions, a segment file each, and return the catalog's folder."""
+    know(root, catalog, {"product": ("id", "text")})
+    with pytest.MonkeyPatch.context() as patch, LogWriter.open(root, catalog) as writer:
+        write_files(patch)
         for number in range(versions):
             image = b'{"id":%d,"text":"%s"}' % (number, b"x" * 100)
             writer.append([Mutation("product", str(number), after=image)])

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from tests.process.commands import INTERRUPT, KILL, environment
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,9 +80,7 @@ class Demo:
         return [each for each in found if each]
 
     async def none_left(self) -> None:
-        async with asyncio.timeout(20):
-            while self.descendants():  # noqa: ASYNC110 - no event tells of other people's children
-                await asyncio.sleep(0.1)
+        await until(lambda: not self.descendants())
 
 
 @pytest.fixture

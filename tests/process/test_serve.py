@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,8 @@ from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureStub
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import INTERRUPT, TERMINATE, ServerProcess, outcome
+from tests.support.inprocess import know
+from tests.support.polling import until_answered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 def write(root: Path, transactions: int, *, size: int = 10) -> None:
     """Publish transactions of one row each."""
+    if not (root / "shop").exists():
+        know(root, "shop", {"product": ("id", "text")})
     with LogWriter.open(root, "shop") as writer:
         for number in range(transactions):
             image = b'{"id":%d,"text":"%s"}' % (number, b"x" * size)
@@ -118,16 +121,20 @@ async def test_while_it_drains_it_takes_nobody_and_a_second_signal_ends_it_at_on
         stalled.cancel()
 
 
+_SAME = 30
+"""Answers in a row, each asked for a little later, that show that nothing moves."""
+
+
 async def _blocked(server: ServerProcess) -> None:
     """Wait until the transport takes nothing more."""
-    delivered = -1
-    async with asyncio.timeout(30):
-        while True:
-            [found] = (await server.get("/subscriptions")).json()
-            if found["delivered"] == delivered:
-                return
-            delivered = found["delivered"]
-            await asyncio.sleep(0.2)
+    delivered = [-1]
+
+    async def same_as_before() -> bool:
+        [found] = (await server.get("/subscriptions")).json()
+        delivered.append(found["delivered"])
+        return len(set(delivered[-_SAME:])) == 1
+
+    await until_answered(same_as_before)
 
 
 def _one_line(text: str) -> str:

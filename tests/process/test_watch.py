@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -12,7 +11,9 @@ import pytest
 from tailrace.cursor import Cursor
 from tailrace.position import Position
 from tailrace_server.wal.writer import LogWriter, Mutation
-from tests.process.commands import INTERRUPT, KILL, PATIENCE_S, Command, ServerProcess, outcome
+from tests.process.commands import INTERRUPT, KILL, Command, ServerProcess, outcome
+from tests.support.inprocess import know
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -35,6 +36,8 @@ def order(number: int) -> Mutation:
 
 
 def publish(root: Path, *transactions: list[Mutation], catalog: str = "shop") -> None:
+    if not (root / catalog).exists():
+        know(root, catalog, {"product": tuple(json.loads(IMAGE % 1)), "order": ("id",)})
     with LogWriter.open(root, catalog) as writer:
         for transaction in transactions:
             writer.append(transaction)
@@ -112,10 +115,12 @@ async def test_a_reader_that_has_seen_enough_is_no_error(server: ServerProcess) 
         await watch.line()
         transport = watch.process._transport  # type: ignore[attr-defined]
         transport.get_pipe_transport(1).close()
-        async with asyncio.timeout(PATIENCE_S):
-            while watch.process.returncode is None:
-                publish(server.root, [order(9)])
-                await asyncio.sleep(0.05)
+
+        def has_ended() -> bool:
+            publish(server.root, [order(9)])
+            return watch.process.returncode is not None
+
+        await until(has_ended)
         assert await watch.end() == 0
         assert not any("rror" in line for line in watch.notes), watch.notes
 

@@ -18,9 +18,10 @@ import pytest
 import tailrace
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.drivers import OurClient, serving
-from tests.conformance.reading import PATIENCE_S, until
+from tests.conformance.reading import PATIENCE_S
 from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, ModelMutation
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -358,9 +359,7 @@ async def test_contract_11_rule_3_03_request_1_from_on_next_does_not_recurse(
 
     recorder = Recorder(request=200_000, act=ask)
     driver.client.publisher("shop", since=2).subscribe(recorder)
-    async with asyncio.timeout(3 * PATIENCE_S):
-        while len(recorder.captures) < 200_020:  # noqa: ASYNC110 - polled like every other figure
-            await asyncio.sleep(0.01)
+    await until(lambda: len(recorder.captures) >= 200_020, 3 * PATIENCE_S)
     assert len(depths) <= 2
 
 

@@ -7,10 +7,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tailrace.capture import Heartbeat
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace.schema import Column, Origin, Schema
+from tailrace_server.wal.writer import CatalogWriter, LogWriter, Mutation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tailrace_server.capture.frames import Frames
@@ -32,10 +33,28 @@ def real(mutation: ModelMutation) -> Mutation:
     )
 
 
+def know(root: Path, catalog: str, columns: Mapping[str, Sequence[str]]) -> None:
+    """Create a catalog whose schema has columns from the beginning, without a record of it."""
+    schema = Schema(
+        entity_types={
+            entity_type: tuple(
+                Column(name, origin=Origin.DECLARED, id=(number << 20) + place)
+                for place, name in enumerate(names, 1)
+            )
+            for number, (entity_type, names) in enumerate(columns.items())
+        }
+    )
+    LogWriter.create_catalog(root, catalog)
+    with CatalogWriter.open(root, catalog, writer="log-writer") as writer:
+        writer.commit(batch_id=0, schema_changes=[(-1, schema)])
+
+
 class ModelWriter:
     """Writes transactions to a real log and, once published, to the model."""
 
     def __init__(self, root: Path, catalog: str, log: ModelLog, **options: Any) -> None:
+        if log.known and not (root / catalog).exists():
+            know(root, catalog, log.known)
         self.writer = LogWriter.open(root, catalog, **options)
         self.log = log
         self._unpublished: list[list[ModelMutation]] = []

@@ -11,13 +11,22 @@ from hypothesis import strategies as st
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Coordinates = tuple[int, int, int]
 """Version, index and ordinal of a capture."""
 
 ENTITY_TYPES = ("product", "order", "customer")
 COLUMNS = ("id", "name", "price")
+KNOWN = {
+    "product": ("id", "name", "price", "text", "big"),
+    "order": ("id", "total"),
+    "customer": ("id", "name"),
+}
+"""What most tests take for given, so that their transactions hold no records of the schema."""
+
+Columns = dict[str, dict[str, str | None]]
+"""Entity type → column → kind of its values; "fixed" where any will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +58,62 @@ class ModelLog:
     """Published transactions, and the columns seen, in first-seen order."""
 
     transactions: list[list[ModelMutation]] = field(default_factory=list)
+    known: Mapping[str, Sequence[str]] = field(default_factory=lambda: KNOWN)
+    """Columns that the catalog's schema has from the beginning, of any type."""
 
     def expected(self, criteria: Sequence[Criteria], first: int = 1) -> list[Coordinates]:
         """Return the captures that ``criteria`` match from a version on, in order, once each."""
         found: list[Coordinates] = []
-        columns: dict[str, list[str]] = {}
+        columns: Columns = {
+            entity_type: dict.fromkeys(names, "fixed") for entity_type, names in self.known.items()
+        }
         for version, mutations in enumerate(self.transactions, 1):
-            for mutation in mutations:
-                known = columns.setdefault(mutation.entity_type, [])
-                for image in (mutation.after, mutation.before):
-                    known.extend(name for name in image or {} if name not in known)
+            changed = _learn(columns, mutations)
             captures = [(0, 0)] if _lead_matches(criteria) else []
-            for index, mutation in enumerate(mutations, 1):
+            captures.extend(
+                (index, 0)
+                for index, entity_type in enumerate(changed, 1)
+                if any(_schema_matches(each, entity_type) for each in criteria or [Criteria()])
+            )
+            for index, mutation in enumerate(mutations, 1 + len(changed)):
                 ordinals = {
                     ordinal
                     for each in criteria or [Criteria()]
-                    for ordinal in _ordinals(each, mutation, columns[mutation.entity_type])
+                    for ordinal in _ordinals(each, mutation, list(columns[mutation.entity_type]))
                 }
                 captures.extend((index, ordinal) for ordinal in sorted(ordinals))
             if version >= first:
                 found.extend((version, *capture) for capture in captures)
         return found
+
+
+def _learn(columns: Columns, mutations: Sequence[ModelMutation]) -> list[str]:
+    """Take what mutations show into the columns; return the entity types that changed, in order."""
+    before = {entity_type: dict(types) for entity_type, types in columns.items()}
+    for mutation in mutations:
+        types = columns.setdefault(mutation.entity_type, {})
+        for image in (mutation.after, mutation.before):
+            for name, value in (image or {}).items():
+                kind = None if value is None else type(value).__name__
+                known = types.get(name)
+                if known is None or kind is None:
+                    types[name] = known or kind
+                elif known not in ("fixed", kind):
+                    types[name] = "mixed"
+    return [name for name, types in columns.items() if before.get(name) != types]
+
+
+def _schema_matches(criteria: Criteria, entity_type: str) -> bool:
+    return (
+        criteria.area in (None, Area.SCHEMA)
+        and (not criteria.operation or Operation.UPSERT in criteria.operation)
+        and (not criteria.entity_type or entity_type in criteria.entity_type)
+        and not criteria.primary_key
+        and (
+            not (criteria.container_type or criteria.container_name)
+            or ContainerType.CATALOG in criteria.container_type
+        )
+    )
 
 
 def _lead_matches(criteria: Sequence[Criteria]) -> bool:

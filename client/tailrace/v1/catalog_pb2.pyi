@@ -193,6 +193,11 @@ class Column(_message.Message):
     SQL_TYPE_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     INFERRED_FIELD_NUMBER: _builtins.int
+    NULLABLE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     role: _capture_pb2.ContainerType.ValueType
     sql_type: _builtins.str
@@ -201,6 +206,16 @@ class Column(_message.Message):
     """How the images' text encodes a value: "json", "debezium.Date", "base64", ..."""
     inferred: _builtins.bool
     """True: seen in the data rather than declared."""
+    nullable: _builtins.bool
+    """Whether a value may be null or absent."""
+    key: _builtins.int
+    """Place in the primary key, from 1; 0: no part of it."""
+    origin: _builtins.str
+    """Where what is known of it comes from: "declared", "debezium", "table" or "inferred"."""
+    id: _builtins.int
+    """Identity in the catalog, from 1, never used again; a rename keeps it, of the column or of its entity type."""
+    dropped: _builtins.bool
+    """True: the source has it no more. It keeps its place, so that ordinals stay as they are."""
     def __init__(
         self,
         *,
@@ -209,10 +224,15 @@ class Column(_message.Message):
         sql_type: _builtins.str = ...,
         encoding: _builtins.str = ...,
         inferred: _builtins.bool = ...,
+        nullable: _builtins.bool = ...,
+        key: _builtins.int = ...,
+        origin: _builtins.str = ...,
+        id: _builtins.int = ...,
+        dropped: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding", b"encoding", "inferred", b"inferred", "name", b"name", "role", b"role", "sql_type", b"sql_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "encoding", b"encoding", "id", b"id", "inferred", b"inferred", "key", b"key", "name", b"name", "nullable", b"nullable", "origin", b"origin", "role", b"role", "sql_type", b"sql_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -586,7 +586,9 @@ class HistoryHeader(_message.Message):
     poll goes on with it as its next `from_time`.
     """
     truncated: _builtins.bool
-    """Whether `from_time` lies below what is retained: the range begins at `oldest` instead."""
+    """Whether `from_time` or `to_time` reaches below what is retained: nothing before `oldest` is in the range. Every
+    other bound below it is POSITION_COMPACTED.
+    """
     @_builtins.property
     def oldest(self) -> _capture_pb2.Position:
         """Oldest retained position."""

@@ -1,8 +1,8 @@
 """The observer of one catalog: tails its log, routes what is published, keeps its publishers.
 
-It routes a batch only once it is published and yields after each, so nothing unpublished is ever in
-memory and one large commit delays nobody for longer than a batch. ``routed`` is the one number that
-all rings of the catalog share: every publisher's ring covers [its floor, routed).
+It routes a batch only once it is published and gives way while it does, so nothing unpublished is ever in
+memory and neither a large commit nor a crowd of publishers delays anybody else. ``routed`` is the one number
+that all rings of the catalog share: every publisher's ring covers [its floor, routed).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tailrace_server.capture.router import Router
 from tailrace_server.capture.run import Mark, Run
 from tailrace_server.capture.statistics import ObserverStatistics
 from tailrace_server.capture.subscription import Acknowledgement, Subscription
+from tailrace_server.capture.turn import Turn
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.batch import SegmentMissing
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria, Start
     from tailrace.schema import Schema
+    from tailrace_server.capture.classes import GroupedHead
     from tailrace_server.capture.counters import Counters
     from tailrace_server.capture.predicate import Images
     from tailrace_server.capture.reading import CatalogReading
@@ -81,6 +83,8 @@ class Observer:
         """First row that the live path has not seen."""
         self.routed_position = Position(view.published, END)
         """Nothing at or before it is still to be routed."""
+        self._floor = 0
+        """First row that a publisher opened now will hear of live."""
         self._refresh = refresh
         self._settings = settings
         self._counters = counters
@@ -202,10 +206,12 @@ class Observer:
 
     async def _end_compacted(self) -> None:
         """Tell those without demand that what they need next is gone; else they would learn when they ask."""
+        turn = Turn()
         for publisher in self.publishers():
             for subscription in tuple(publisher.subscriptions):
                 subscription.end_if_compacted()
-            await asyncio.sleep(0)
+                if turn.is_over():
+                    await turn.give_way()
 
     async def _route_published(self) -> None:
         while self.routed < self.view.end_row:
@@ -230,10 +236,10 @@ class Observer:
         images: Images = _NO_IMAGES
         if self._router.needs_images:
             images = await self.reading.images(ref, view)
-        found = tuple(self._router.route(grouped, images))
+        found = await self._find(grouped, images, ref.first_row + ref.rows)
         crowded = _is_crowded(found, ref.rows)
-        for id, selection in found:
-            publisher = self._publishers[id]
+        # From here to the end in one step: what a ring covers and what it holds agree again.
+        for publisher, selection in found:
             if isinstance(selection, Exception):
                 for subscription in tuple(publisher.subscriptions):
                     subscription.end(as_tailrace_error(selection))
@@ -241,6 +247,32 @@ class Observer:
             first = first_position(grouped, int(selection.rows[0]))
             publisher.append(Run(ref, selection, first, crowded))
         self._pass(ref.first_row + ref.rows, ref.last)
+        await self._wake([publisher for publisher, _ in found])
+
+    async def _find(
+        self, grouped: GroupedHead, images: Images, end_row: int
+    ) -> list[tuple[Publisher, Selection | Exception]]:
+        """Return what each publisher matches of a batch; publishers may come and go meanwhile."""
+        found: list[tuple[Publisher, Selection | Exception]] = []
+        turn = Turn()
+        # One that is opened from here on has not been asked: its ring begins behind the batch, and who wants
+        # something of the batch reads the log.
+        self._floor = end_row
+        for id, selection in self._router.route(grouped, images):
+            publisher = self._publishers.get(id)
+            if publisher is not None and publisher.ring.floor <= self.routed:
+                found.append((publisher, selection))
+            if turn.is_over():
+                await turn.give_way()
+        return [each for each in found if each[0].id in self._publishers]
+
+    async def _wake(self, publishers: Sequence[Publisher]) -> None:
+        turn = Turn()
+        for publisher in publishers:
+            for subscription in tuple(publisher.subscriptions):
+                subscription.wake()
+                if turn.is_over():
+                    await turn.give_way()
 
     def _pass(self, row: int, position: Position) -> None:
         self.routed = row
@@ -347,8 +379,9 @@ class Observer:
         return Beginning(Mark(end_row), SafePoint(end_row, *self.newest), Position(version))
 
     def _open_publisher(self, criteria: tuple[Criteria, ...]) -> Publisher:
+        floor = max(self.routed, self._floor)
         publisher = Publisher(
-            next(self._ids), Predicate(criteria), self.routed, self._settings, self._rings
+            next(self._ids), Predicate(criteria), floor, self._settings, self._rings
         )
         self._publishers[publisher.id] = publisher
         self._by_criteria[criteria] = publisher
@@ -375,7 +408,7 @@ def is_trimmed(view: LogView, timestamp: int) -> bool:
     return view.oldest > FIRST and timestamp <= view.timestamp_of(view.oldest.version - 1)
 
 
-def _is_crowded(found: Sequence[tuple[int, Selection | Exception]], rows: int) -> bool:
+def _is_crowded(found: Sequence[tuple[Publisher, Selection | Exception]], rows: int) -> bool:
     """Decide whether encoding a whole batch once costs less than each publisher's part of it."""
     if len(found) < _CROWD:
         return False

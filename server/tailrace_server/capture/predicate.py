@@ -7,7 +7,7 @@ rows, whose every column counts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from tailrace_server.capture.run import NOTHING, Selection, whole
 from tailrace_server.wal.keyhash import key_hash, type_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from tailrace_server.capture.classes import GroupedHead, RecordClass
     from tailrace_server.wal.batch import Head
 
+_LEVELS: Final[Mapping[int, ContainerType]] = {
+    Area.SCHEMA: ContainerType.CATALOG,
+    Area.DATA: ContainerType.ENTITY,
+}
+"""What the entity-level captures of an area speak of; a lead speaks of none."""
 _column_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -68,10 +73,9 @@ class Alternative:
         if self.criteria.wants_columns:
             if entity_type is not None and area == Area.DATA:
                 return True
-            return ContainerType.CATALOG in self._kinds and _is_catalog(record_class)
+            return area == Area.SCHEMA and ContainerType.CATALOG in self._kinds
         if self._kinds:
-            wanted = ContainerType.CATALOG if entity_type is None else ContainerType.ENTITY
-            return wanted in self._kinds and operation != Operation.TRANSACTION
+            return _LEVELS.get(area) in self._kinds
         return True
 
     def hashes(self, entity_types: Iterable[str]) -> dict[int, str]:
@@ -98,10 +102,10 @@ class Alternative:
 
     def expand(self, head: Head, row: int, images: Images) -> list[tuple[int, str]]:
         """Return (ordinal, column name) of a record's captures; ordinal 0 has the name ""."""
+        if head.areas[row] != Area.DATA:
+            return [(0, "")]
         captures = [(0, "")] if self.criteria.wants_entities else []
         code = int(head.type_codes[row])
-        if code < 0:
-            return [(0, "")]
         if head.operations[row] != Operation.UPSERT:
             return captures
         schema = images.schema_of(int(head.versions[row]))
@@ -129,10 +133,6 @@ class Alternative:
     def _takes_column(self, name: str, role: ContainerType) -> bool:
         names, roles = self.criteria.container_name, self.criteria.column_types
         return (not names or name in names) and (not roles or role in roles)
-
-
-def _is_catalog(record_class: RecordClass) -> bool:
-    return record_class.area == Area.SCHEMA and record_class.entity_type is None
 
 
 class Predicate:

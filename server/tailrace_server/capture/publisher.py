@@ -49,11 +49,9 @@ class Publisher:
         self.caught_up(subscription)
 
     def append(self, run: Run) -> None:
-        """Put a run into the ring and wake everybody."""
+        """Put a run into the ring; its subscriptions are to be woken."""
         self.ring.append(run)
         self._behind.update(self.subscriptions)
-        for subscription in self.subscriptions:
-            subscription.wake()
 
     def caught_up(self, subscription: Subscription) -> None:
         """Note that a subscription has taken everything; what all have taken is forgotten."""

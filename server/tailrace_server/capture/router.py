@@ -84,12 +84,13 @@ class Router:
     ) -> Iterator[tuple[int, Selection | Exception]]:
         """Yield (id, what it matches) for every predicate that matches something in a batch.
 
-        What a predicate raises takes the place of its matches, and is nobody else's trouble.
+        What a predicate raises takes the place of its matches, and is nobody else's trouble. Predicates may
+        be added and removed while it is iterated; whether it finds those is open.
         """
         if self._broad:
             yield from self._route_broad(grouped)
         yield from self._keys.route(grouped)
-        for id, predicate in self._special.items():
+        for id, predicate in tuple(self._special.items()):
             try:
                 selection = predicate.select(grouped, images)
             except Exception as error:
@@ -112,6 +113,8 @@ class Router:
                 taken.setdefault(id, []).append(place)
         joined: dict[tuple[int, ...], Selection] = {}
         for id, places in taken.items():
+            if id not in self._broad:
+                continue
             selection = joined.get(classes := tuple(places))
             if selection is None:
                 selection = self._broad[id].merge(
@@ -181,10 +184,9 @@ class _KeyTable:
                     found.setdefault(id, []).append(row)
         self._add_truncates(grouped, found)
         for id, rows in found.items():
-            selection = self._predicates[id].merge(
-                len(hashes), [np.array(sorted(set(rows)), np.int32)], set()
-            )
-            yield id, selection
+            if id in self._predicates:
+                offsets = np.array(sorted(set(rows)), np.int32)
+                yield id, self._predicates[id].merge(len(hashes), [offsets], set())
 
     def _add_truncates(self, grouped: GroupedHead, found: dict[int, list[int]]) -> None:
         """Give truncates (null key) to every key of their entity type."""

@@ -6,6 +6,7 @@
           :2                insert  order_item  5512  order_id 1007  product_id 17  quantity 2
       1208:1  12:40:01.140  remove  cart        77    customer_id 12
       1208:4                column  order       1007  .status "paid"
+      1209:1  12:40:01.155  schema  order             column added: note
 
 Columns widen as wider values come and never narrow, so that a running screen stays calm. Values are
 the image's own text. Where the line is longer than the terminal it is cut, marked by "…"; into a
@@ -14,12 +15,12 @@ pipe it goes whole.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from tailrace.criteria import Operation
+from tailrace.criteria import Area, Operation
 from tailrace_server.cli.output import Palette, clock_text, printable
 
 if TYPE_CHECKING:
@@ -31,7 +32,15 @@ _KEY_MAX: Final = 28
 _TYPE_MAX: Final = 24
 _VALUE_MAX: Final = 60
 _IMAGE: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Changes(msgspec.Struct):
+    changes: list[dict[str, Any]]
+
+
+_CHANGES: Final = msgspec.json.Decoder(_Changes)
 _COLOURS: Final = {
+    "schema": "magenta",
     "insert": "green",
     "update": "yellow",
     "upsert": "green",
@@ -72,7 +81,9 @@ class HumanForm:
         used = self._position_width + 12 + 8 + 2 * 3
         if capture.operation is not Operation.TRANSACTION:
             entity_type = self._fitted(capture.entity_type or "", _TYPE_MAX, "_type_width")
-            key = "*" if capture.primary_key is None else capture.primary_key
+            key = capture.primary_key
+            if key is None:
+                key = "" if _is_schema_change(capture) else "*"
             shown_key = self._fitted(key, _KEY_MAX, "_key_width")
             head += [palette.paint(entity_type, "bold"), shown_key]
             used += self._type_width + self._key_width + 2 * 2
@@ -112,6 +123,8 @@ def _word(capture: Capture) -> str:
     """Return what happened in one word; an upsert is an update where it says what changed."""
     if capture.ordinal:
         return "column"
+    if _is_schema_change(capture):
+        return "schema"
     match capture.operation:
         case Operation.TRANSACTION:
             return "begin"
@@ -127,6 +140,36 @@ def _word(capture: Capture) -> str:
             return "remove"
 
 
+def _changes(change: bytes) -> list[str]:
+    """Return what a SCHEMA record says in words; a body of another form is shown as it is."""
+    try:
+        changes = _CHANGES.decode(change).changes
+    except msgspec.DecodeError:
+        return [_shortened(printable(change.decode("utf-8", "replace")), _VALUE_MAX)]
+    return [printable(change_text(each)) for each in changes]
+
+
+def _is_schema_change(capture: Capture) -> bool:
+    """Whether it tells of columns; records of the system log are of area SCHEMA, too, and have a key."""
+    return capture.area is Area.SCHEMA and capture.primary_key is None
+
+
+def change_text(change: dict[str, Any]) -> str:
+    """Return a change of a schema in words."""
+    words = str(change.get("what")).replace("_", " ")
+    if "column" in change:
+        words += f": {change['column']}"
+    match change.get("from"), change.get("to"):
+        case str() as before, str() as after:
+            words += f", {before} → {after}"
+        case str() as before, None:
+            words += f", before {before}"
+        case dict() as before, dict() as after:
+            parts = (f"{name} {before.get(name)} → {after[name]}" for name in after)
+            words += f", {', '.join(parts)}"
+    return words
+
+
 def _details(capture: Capture, palette: Palette) -> Iterator[tuple[str, str]]:
     """Yield what there is to tell, most telling first, plain and painted."""
     if capture.omitted_bytes:
@@ -135,6 +178,12 @@ def _details(capture: Capture, palette: Palette) -> Iterator[tuple[str, str]]:
     before, after = _columns(capture.before), _columns(capture.after)
     if capture.operation is Operation.TRANSACTION:
         yield from _lead(after, palette)
+    elif _is_schema_change(capture) and capture.change is not None:
+        for text in _changes(capture.change):
+            yield text, text
+    elif _is_schema_change(capture):
+        names = ", ".join(map(printable, capture.changed or ()))
+        yield names, names
     elif capture.changed is not None and (before or after):
         # A column's capture carries the whole list of names, but its own column's values only.
         name = capture.container_name

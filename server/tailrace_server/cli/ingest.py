@@ -70,6 +70,24 @@ def debezium(
             rich_help_panel=_INPUT,
         ),
     ] = False,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema",
+            metavar="FILE",
+            help="TOML that declares roles, types and renames of columns.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = None,
+    on_incompatible: Annotated[
+        str,
+        typer.Option(
+            "--on-incompatible",
+            metavar="WHAT",
+            help="quarantine rows that their column's type cannot hold, or stop.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = "quarantine",
     max_record_bytes: Annotated[
         str,
         typer.Option(
@@ -160,7 +178,11 @@ def debezium(
     from tailrace_server.pipeline.settings import IngestSettings
     from tailrace_server.pipeline.sources.debezium import DebeziumOptions
     from tailrace_server.pipeline.stream import ingest_debezium
+    from tailrace_server.wal.schema_mapping import SchemaMapping
 
+    if on_incompatible not in ("quarantine", "stop"):
+        raise InvalidRequest(f"--on-incompatible {on_incompatible!r}: choose quarantine or stop")
+    mapping = None if schema is None else SchemaMapping.load(schema)
     settings = IngestSettings(
         input=input.absolute(),
         log=log.absolute(),
@@ -170,7 +192,10 @@ def debezium(
             keys=dict(_key_columns(text) for text in key or ()),
             long_entity_types=_is_long(entity_type_from),
             max_record_bytes=_bytes("--max-record-bytes", max_record_bytes),
+            mapping=mapping,
         ),
+        mapping=mapping,
+        stop_on_incompatible=on_incompatible == "stop",
         rules=Rules(
             idle_s=_seconds("--transaction-idle", transaction_idle), ordered_input=ordered_input
         ),

@@ -36,6 +36,9 @@ def inspect_(
         int, typer.Option("--entries", metavar="N", min=0, help="Show the newest N entries.")
     ] = 10,
     segments: Annotated[bool, typer.Option("--segments", help="List the segments.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Show the columns and how they came about.")
+    ] = False,
     record: Annotated[
         str | None,
         typer.Option("--record", metavar="V[:INDEX]", help="Show one published record in full."),
@@ -52,8 +55,12 @@ def inspect_(
     first = max(1, summary.entries - entries + 1)
     newest = list(inspect.entries(path, first=first)) if entries else []
     listed = inspect.segments(path) if segments else []
+    types, history = inspect.schema(path) if schema else ({}, [])
     if as_json:
-        _print_json({"summary": summary, "entries": newest, "segments": listed})
+        document = {"summary": summary, "entries": newest, "segments": listed}
+        if schema:
+            document |= {"schema": types, "schema_history": history}
+        _print_json(document)
         return 0
     console = _console()
     _print_summary(console, summary)
@@ -61,6 +68,9 @@ def inspect_(
         console.print(_entry_table(newest))
     if listed:
         console.print(_segment_table(listed))
+    if schema:
+        console.print(_column_table(types))
+        console.print(_schema_table(history))
     return 0
 
 
@@ -243,6 +253,43 @@ def _segment_table(segments: list[inspect.SegmentSummary]) -> Table:
             f"{segment.batches:,}",
             _size(segment.bytes),
         )
+    return table
+
+
+def _column_table(types: dict[str, list[dict[str, Any]]]) -> Table:
+    table = _table(
+        "entity type", "#", "column", "type", "encoding", "role", "from", "", numbers=(1,)
+    )
+    for name, columns in types.items():
+        for ordinal, column in enumerate(columns, 1):
+            marks = [f"key {column['key']}"] if column["key"] else []
+            marks += [] if column["nullable"] else ["not null"]
+            marks += ["[yellow]dropped[/]"] if column.get("dropped") else []
+            table.add_row(
+                _shown(name) if ordinal == 1 else "",
+                str(ordinal),
+                _shown(column["name"]),
+                _shown(column["sql_type"]),
+                _shown(column["encoding"]),
+                column["role"],
+                column["origin"],
+                ", ".join(marks),
+            )
+    return table
+
+
+def _schema_table(history: list[inspect.SchemaChange]) -> Table:
+    from tailrace_server.cli.human import change_text
+
+    table = _table("version", "schema", "entity type", "change", numbers=(0, 1))
+    for each in history:
+        for change in each.changes:
+            table.add_row(
+                f"{each.first_version:,}",
+                str(each.schema_id),
+                _shown(each.entity_type),
+                _shown(change_text(change)),
+            )
     return table
 
 

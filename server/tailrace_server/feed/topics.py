@@ -87,18 +87,18 @@ def write_feed(feed: Feed, out: Path, parts: int = 4) -> Iterator[list[Path]]:
     out.mkdir(parents=True, exist_ok=True)
     size = -(-len(feed.messages) // parts)
     for part in range(parts):
-        topics: dict[str, list[str]] = {}
+        topics: dict[str, list[bytes]] = {}
         for message in feed.messages[part * size : (part + 1) * size]:
-            topics.setdefault(message.topic, []).append(message.line)
+            topics.setdefault(message.topic, []).append(message.line.encode())
         yield [
             write_part(out, f"{topic}-{part:05}.json", topics[topic]) for topic in sorted(topics)
         ]
 
 
-def write_part(out: Path, name: str, lines: Iterable[str]) -> Path:
+def write_part(out: Path, name: str, lines: Iterable[bytes]) -> Path:
     """Write one file of lines and give it its name."""
     aside = out / f".{name}"
-    aside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    aside.write_bytes(b"".join(line + b"\n" for line in lines))
     final = out / name
     os.rename(aside, final)
     return final

@@ -7,7 +7,7 @@ between tasks, driver and the pending segments of the log:
 ===========  ====================================================================================
 kind         columns that are set, beside ``place``
 ===========  ====================================================================================
-CHANGE       transaction … source; a change of one row
+CHANGE       transaction … columns; a change of one row
 BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
 QUARANTINED  reason, raw, file, block, line; transaction where it could still be told
 SPLIT        file, block; ``line`` lines, of which ``number`` were blank, null or tombstones
@@ -77,8 +77,10 @@ class Change(NamedTuple):
     timestamp: int | None = None
     """When the source committed or wrote it, µs."""
     source: str | None = None
+    columns: str | None = None
+    """What the source lists as the columns of the entity type, on a transaction's first row of it."""
     number: int | None = None
-    """END: rows announced. SPLIT: lines that gave nothing."""
+    """END: rows announced. SPLIT: lines that gave nothing. QUARANTINED: 1 if a declared type cannot hold it."""
     reason: str | None = None
     raw: bytes | None = None
     file: str | None = None
@@ -101,6 +103,7 @@ CHANGE_SCHEMA: Final = pa.schema(
         pa.field("after", pa.binary()),
         pa.field("timestamp", pa.int64()),
         pa.field("source", pa.string()),
+        pa.field("columns", pa.string()),
         pa.field("number", pa.int64()),
         pa.field("reason", pa.string()),
         pa.field("raw", pa.binary()),
@@ -122,7 +125,11 @@ def to_batch(changes: Sequence[Change]) -> pa.RecordBatch:
 
 def from_table(table: pa.Table | pa.RecordBatch) -> Iterable[Change]:
     """Yield the rows of a table of `CHANGE_SCHEMA`."""
-    columns = [table.column(name).to_pylist() for name in CHANGE_SCHEMA.names]
+    # A pending file of an earlier release lacks the later columns.
+    columns = [
+        table.column(name).to_pylist() if name in table.schema.names else [None] * table.num_rows
+        for name in CHANGE_SCHEMA.names
+    ]
     return map(Change._make, zip(*columns, strict=True))
 
 
@@ -137,6 +144,14 @@ def place(
             b"\0",
             _LINE.pack(block, line),
         )
+    )
+
+
+def line_of(place: bytes) -> tuple[str, int, int]:
+    """Return file, byte offset of the split and line in the split from a place."""
+    return (
+        place[_POSITION.size : -_LINE.size - 1].decode(errors="surrogatepass"),
+        *_LINE.unpack(place[-_LINE.size :]),
     )
 
 

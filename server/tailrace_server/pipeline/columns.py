@@ -9,31 +9,47 @@ and makes one schema for each transaction that brings something new.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.schema import Column, Schema
-from tailrace_server.pipeline.images import members
+from tailrace_server.pipeline.sources.debezium_schema import announced
+from tailrace_server.wal.column_types import TypeInference, widened
+from tailrace_server.wal.schema_builder import SchemaBuilder, SchemaConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
+
+    from tailrace.schema import Schema
+    from tailrace_server.wal.schema_mapping import SchemaMapping
+
+FIXED: Final = "*"
+"""Type of a known column that values do not widen."""
+
+KnownColumns = dict[str, dict[str, str | None]]
+"""Entity type → column → its type, or FIXED; what needs no report."""
 
 
 class Sighting(NamedTuple):
-    """A column seen for the first time."""
+    """A column seen for the first time, or with a value that its type does not hold."""
 
     version: int
     """Relative to the segment, or to the commit where several segments are put together."""
     entity_type: str
     name: str | None
     """None for an entity type that showed no column yet."""
+    sql_type: str | None = None
+    """Inferred from the value; None where it tells none."""
+    columns: str | None = None
+    """What the source lists as the columns of the entity type (`sources.debezium_schema`)."""
 
 
 class ColumnInference:
     """Collects the columns of images; one for each segment."""
 
-    def __init__(self, known: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, known: Mapping[str, Mapping[str, str | None]]) -> None:
         """Take the columns that need no report, by entity type."""
-        self._known = {entity_type: set(names) for entity_type, names in known.items()}
+        self._known = {entity_type: dict(columns) for entity_type, columns in known.items()}
+        self._types = TypeInference()
+        self._announced: dict[str, str] = {}
         self.sightings: list[Sighting] = []
 
     def observe(
@@ -46,45 +62,101 @@ class ColumnInference:
         """Look at one image, and at names that need not be in it."""
         known = self._known.get(entity_type)
         if known is None:
-            known = self._known[entity_type] = set()
+            known = self._known[entity_type] = {}
             self.sightings.append(Sighting(version, entity_type, None))
-        found = list(members(image)) if image is not None else []
-        found.extend(names)
-        for name in found:
-            if name not in known:
-                known.add(name)
-                self.sightings.append(Sighting(version, entity_type, name))
+        names = tuple(names)
+        found = (
+            [(name, None) for name in names]
+            if image is None
+            else self._types.unseen(entity_type, image, names)
+        )
+        for name, sql_type in found:
+            before = known.get(name, "")
+            if before == "":
+                known[name] = sql_type
+            elif before == FIXED or (wider := widened(before, sql_type)) == before:
+                continue
+            else:
+                known[name] = wider
+            self.sightings.append(Sighting(version, entity_type, name, sql_type))
+
+    def announce(self, version: int, entity_type: str, columns: str) -> None:
+        """Report what the source lists as the columns of an entity type."""
+        if self._announced.get(entity_type) != columns:
+            self._announced[entity_type] = columns
+            self.sightings.append(Sighting(version, entity_type, None, None, columns))
 
 
-def known_columns(schema: Schema) -> dict[str, tuple[str, ...]]:
-    """Return the columns of a schema in the form that tasks take."""
+def known_columns(schema: Schema, unsettled: Collection[str] = ()) -> KnownColumns:
+    """Return the columns of a schema in the form that tasks take.
+
+    A dropped column is news when it is seen, and so is every column of a type in ``unsettled``, of which a
+    mapping says what the schema does not have yet.
+    """
     return {
-        entity_type: tuple(column.name for column in columns)
+        entity_type: {
+            column.name: column.sql_type if column.inferred else FIXED
+            for column in columns
+            if not column.dropped
+        }
         for entity_type, columns in schema.entity_types.items()
+        if entity_type not in unsettled
     }
 
 
-def evolve(schema: Schema, sightings: Iterable[Sighting]) -> list[tuple[int, Schema]]:
+class ColumnsRefused(SchemaConflict):
+    """A listing of columns that cannot be taken, by the text that rows carry of it."""
+
+    def __init__(self, conflict: SchemaConflict, columns: str) -> None:
+        """Keep the text beside what is wrong with it."""
+        super().__init__(conflict.entity_type, conflict.column, conflict.before, conflict.after)
+        self.columns = columns
+
+
+def evolve(
+    schema: Schema, sightings: Iterable[Sighting], mapping: SchemaMapping | None = None
+) -> list[tuple[int, Schema]]:
     """Return the schemas that sightings lead to, each with the first version that it holds for.
 
     Args:
         schema: The newest one of the catalog.
         sightings: Sorted by version; repeats are ignored.
+        mapping: What is declared.
+
+    Raises:
+        ColumnsRefused: The source lists columns that what is known of them cannot hold.
+        InvalidRequest: The mapping names a column that is not there, or a type that cannot be.
     """
     schemas: list[tuple[int, Schema]] = []
-    newest = schema
-    for version, entity_type, name in sightings:
-        columns = newest.entity_types.get(entity_type)
-        if columns is not None and (name is None or any(c.name == name for c in columns)):
-            continue
-        columns = (*(columns or ()), *(() if name is None else (Column(name),)))
-        began = bool(schemas) and schemas[-1][0] == version
-        newest = replace(
-            newest,
-            id=newest.id if began else newest.id + 1,
-            entity_types={**newest.entity_types, entity_type: columns},
-        )
-        if began:
-            schemas.pop()
-        schemas.append((version, newest))
+    builder = SchemaBuilder(schema, mapping)
+    newest, id = schema, schema.id
+
+    def close(version: int) -> None:
+        nonlocal newest, id
+        grown = builder.schema()
+        if grown is not newest:
+            id += 1
+            newest = grown
+            schemas.append((version, replace(grown, id=id)))
+
+    version = 0
+    shown: dict[str, set[str]] = {}
+    for sighting in sightings:
+        if sighting.version != version:
+            close(version)
+            version = sighting.version
+        name, entity_type = sighting.name, sighting.entity_type
+        if sighting.columns is not None:
+            try:
+                builder.announce(entity_type, announced(sighting.columns))
+            except SchemaConflict as conflict:
+                raise ColumnsRefused(conflict, sighting.columns) from None
+        else:
+            builder.see(entity_type, () if name is None else ((name, sighting.sql_type),))
+        if name is not None:
+            shown.setdefault(entity_type, set()).add(name)
+    close(version)
+    for entity_type, names in shown.items():
+        if len(names) > max(1, len(newest.key_columns(entity_type))):  # more than a removal shows
+            builder.check_declared(entity_type)
     return schemas

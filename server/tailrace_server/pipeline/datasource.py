@@ -51,6 +51,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.sink import RecordSink, SinkResult
+from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentWriter
 from tailrace_server.wal.writer import CatalogWriter
 
@@ -173,7 +174,8 @@ class Sink:
             take_over=options.take_over,
             publish_left=options.publish,
         ) as writer:
-            known = known_columns(writer.log.view.schema_of(writer.state.last_version))
+            schema = writer.log.view.schema_of(writer.state.last_version)
+            known = {name: tuple(columns) for name, columns in known_columns(schema).items()}
             return cls(
                 options,
                 writer.epoch,
@@ -206,11 +208,11 @@ class Sink:
             writer.log.refresh()
             schema = writer.log.view.schema_of(writer.state.last_version)
             sightings = [*_declared(options.columns), *_in_commit(results)] if results else []
-            writer.commit(
-                batch_id=batch_id,
-                segments=[result.receipt for result in results],
-                schema_changes=evolve(schema, sightings),
-            )
+            schemas = evolve(schema, sightings)
+            receipts = [result.receipt for result in results]
+            if batch_id > writer.state.writers[options.writer].batch_id:
+                receipts = insert_schema_records(writer.path, receipts, schema, schemas)
+            writer.commit(batch_id=batch_id, segments=receipts, schema_changes=schemas)
             reach("pipeline.after_commit")
             if options.publish:
                 writer.publish()

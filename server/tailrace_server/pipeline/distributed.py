@@ -42,12 +42,12 @@ from tailrace_server.pipeline.changes import (
     from_table,
     to_batch,
 )
-from tailrace_server.pipeline.columns import ColumnInference, Sighting, known_columns
+from tailrace_server.pipeline.columns import ColumnInference, Sighting
 from tailrace_server.pipeline.driver import ROWS_PER_WRITE, Input, Written
 from tailrace_server.pipeline.grouping import Released, Tally
 from tailrace_server.pipeline.lines import relative_file, runs
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
-from tailrace_server.pipeline.records import RecordBuilder
+from tailrace_server.pipeline.records import RecordBuilder, Refused
 from tailrace_server.pipeline.sources.debezium import DebeziumDecoder
 from tailrace_server.wal.documents import PendingSegment
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from tailrace_server.pipeline.columns import KnownColumns
     from tailrace_server.pipeline.driver import Decision, Distribute, Driver
     from tailrace_server.pipeline.settings import IngestSettings
     from tailrace_server.pipeline.sources.debezium import DebeziumOptions
@@ -151,6 +152,7 @@ class _SegmentOf(NamedTuple):
 
     receipt: SegmentReceipt
     sightings: list[Sighting]
+    set_aside: list[Change]
 
 
 def commit_large_batch(
@@ -164,8 +166,13 @@ def commit_large_batch(
     try:
         given = _take_stock(decoded, sum(skip.values()))
         decision = driver.decide(batch_id, given)
-        written = _write_in_tasks(driver, batch_id, 0, decision, decoded)
-        driver.commit(batch_id, 0, given, decision, written)
+        driver.commit(
+            batch_id,
+            0,
+            given,
+            decision,
+            lambda: _write_in_tasks(driver, batch_id, 0, decision, decoded),
+        )
     finally:
         decoded.unpersist()
 
@@ -191,7 +198,8 @@ def _write_in_tasks(
     rows = _planned_rows(driver, changes, decision, layout, cores)
     write = _Writing(
         layout=layout,
-        columns=known_columns(driver.schema),
+        columns=driver.known_columns,
+        refused=tuple(driver.refused),
         segment=driver.writer.segment_path(batch_id, f"{k}-task"),
         pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),
     )
@@ -239,7 +247,8 @@ class _Writing:
     """What the tasks that write need; pickled to each."""
 
     layout: _Layout
-    columns: Mapping[str, Sequence[str]]
+    columns: KnownColumns
+    refused: tuple[Refused, ...]
     segment: Path
     pending: Path
 
@@ -270,7 +279,7 @@ class _Writing:
         self, path: Path, first: tuple[Change, int], rows: Iterable[tuple[Change, int]]
     ) -> _SegmentOf:
         columns = ColumnInference(self.columns)
-        builder = RecordBuilder(columns)
+        builder = RecordBuilder(columns, self.refused)
         released = _plan_in(first[0])
         changes: list[Change] = []
         with SegmentWriter(path) as segment:
@@ -284,7 +293,7 @@ class _Writing:
                     segment.write(builder.take())
             builder.add(released, changes)
             segment.write(builder.take())
-            return _SegmentOf(segment.close(), columns.sightings)
+            return _SegmentOf(segment.close(), columns.sightings, builder.set_aside)
 
 
 def _decoder(
@@ -459,6 +468,7 @@ def _written(tasks: pa.Table, layout: _Layout) -> Written:
     segments: list[SegmentReceipt] = []
     sightings: list[Sighting] = []
     pending: list[PendingSegment] = []
+    set_aside: list[Change] = []
     for row in sorted(tasks.to_pylist(), key=lambda row: row["task"]):
         result = pickle.loads(row["result"])
         if isinstance(result, PendingSegment):
@@ -466,10 +476,11 @@ def _written(tasks: pa.Table, layout: _Layout) -> Written:
             continue
         start = layout.starts[row["task"]]
         segments.append(result.receipt)
+        set_aside += result.set_aside
         sightings += [s._replace(version=start + s.version) for s in result.sightings]
     written = sum(segment.transactions for segment in segments)
     assert written == layout.versions, f"{written} transactions written of {layout.versions}"
-    return Written(segments, sightings, pending)
+    return Written(segments, sightings, pending, set_aside)
 
 
 def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Change, int]]:

@@ -35,7 +35,13 @@ from tailrace_server.pipeline.changes import (
     to_batch,
 )
 from tailrace_server.pipeline.closed import ClosedTransactions
-from tailrace_server.pipeline.columns import ColumnInference, Sighting, evolve, known_columns
+from tailrace_server.pipeline.columns import (
+    ColumnInference,
+    ColumnsRefused,
+    Sighting,
+    evolve,
+    known_columns,
+)
 from tailrace_server.pipeline.grouping import Plan, Tally, cut_snapshots, group, next_idle, tally
 from tailrace_server.pipeline.pending import (
     is_tallies,
@@ -47,14 +53,16 @@ from tailrace_server.pipeline.pending import (
 )
 from tailrace_server.pipeline.progress import Counters
 from tailrace_server.pipeline.quarantine import write_quarantine
-from tailrace_server.pipeline.records import RecordBuilder
+from tailrace_server.pipeline.records import RecordBuilder, Refused
+from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tailrace.schema import Schema
+    from tailrace_server.pipeline.columns import KnownColumns
     from tailrace_server.pipeline.grouping import Cut
     from tailrace_server.pipeline.settings import IngestSettings
     from tailrace_server.wal.segment import SegmentReceipt
@@ -69,9 +77,9 @@ class LineRefused(TailraceError):
 
     code = "LINE_REFUSED"
 
-    def __init__(self, file: str, line: int, reason: str) -> None:
+    def __init__(self, file: str, line: int, reason: str, option: str = "--strict") -> None:
         """Keep where the line stands and why it was refused."""
-        super().__init__(f"{file} line {line}: {reason}; without --strict it goes to quarantine")
+        super().__init__(f"{file} line {line}: {reason}; without {option} it goes to quarantine")
         self.file = file
         self.line = line
         self.reason = reason
@@ -89,6 +97,8 @@ class Written(NamedTuple):
     """Columns seen, by version relative to the commit."""
     pending: list[PendingSegment]
     """Rows files that the batch adds."""
+    set_aside: Sequence[Change] = ()
+    """Rows that go to quarantine after all, since the columns that they came with were refused."""
 
 
 class Input(NamedTuple):
@@ -137,6 +147,10 @@ class Driver:
         writer.log.refresh()
         state = writer.state
         self._schema: Schema = writer.log.view.schema_of(state.last_version)
+        mapping = settings.mapping
+        self._unsettled = set() if mapping is None else set(mapping.entity_types)
+        """Entity types of the mapping that no commit of this run has touched."""
+        self._refused: list[Refused] = []
         self._closed = ClosedTransactions.read(writer.path, writer.log.view)
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
@@ -155,9 +169,14 @@ class Driver:
         return self.writer.state.writers[self.writer.writer].batch_id
 
     @property
-    def schema(self) -> Schema:
-        """The newest schema of the catalog."""
-        return self._schema
+    def known_columns(self) -> KnownColumns:
+        """What tasks need not report."""
+        return known_columns(self._schema, self._unsettled)
+
+    @property
+    def refused(self) -> Sequence[Refused]:
+        """The listings of columns whose rows are set aside."""
+        return self._refused
 
     @property
     def open_tallies(self) -> Mapping[str, Tally]:
@@ -189,7 +208,7 @@ class Driver:
         )
         decision = self.decide(batch_id, given)
         rows = [change for change in changes if change.kind == CHANGE]
-        self.commit(batch_id, 0, given, decision, self._write(batch_id, 0, decision, rows))
+        self.commit(batch_id, 0, given, decision, lambda: self._write(batch_id, 0, decision, rows))
 
     def decide(self, batch_id: int, given: Input) -> Decision:
         """Decide what becomes of a batch.
@@ -197,10 +216,18 @@ class Driver:
         Raises:
             LineRefused: A line cannot be used, and the settings are strict.
         """
-        if self._settings.strict and given.quarantined:
-            first = min(given.quarantined, key=lambda change: change.place)
+        stops = [
+            change
+            for change in given.quarantined
+            if self._settings.strict or (self._settings.stop_on_incompatible and change.number)
+        ]
+        if stops:
+            first = min(stops, key=lambda change: change.place)
             before = _lines_before(given.splits).get((first.file or "", first.block or 0), 0)
-            raise LineRefused(first.file or "", before + (first.line or 0), first.reason or "")
+            option = "--strict" if self._settings.strict else "--on-incompatible stop"
+            raise LineRefused(
+                first.file or "", before + (first.line or 0), first.reason or "", option
+            )
         batch = f"{self.writer.writer}-{batch_id}"
         tallies, cuts = cut_snapshots(given.tallies, self._settings.snapshot_rows, batch)
         arrived = frozenset(key for key, t in tallies.items() if t.rows)
@@ -214,8 +241,13 @@ class Driver:
         last = self.writer.state.writers[self.writer.writer]
         batch_id, k = last.batch_id, last.k + 1
         decision = Decision(plan, [], frozenset())
-        written = self._write(batch_id, k, decision, ())
-        self.commit(batch_id, k, Input({}, [], []), decision, written)
+        self.commit(
+            batch_id,
+            k,
+            Input({}, [], []),
+            decision,
+            lambda: self._write(batch_id, k, decision, ()),
+        )
         return True
 
     def next_flush(self) -> float | None:
@@ -234,43 +266,78 @@ class Driver:
     # From here on, what a commit consists of.
 
     def commit(
-        self, batch_id: int, k: int, given: Input, decision: Decision, written: Written
+        self,
+        batch_id: int,
+        k: int,
+        given: Input,
+        decision: Decision,
+        write: Callable[[], Written],
     ) -> None:
-        """Make a decision durable, take over what follows from it, and publish.
+        """Write a decision and make it durable, take over what follows from it, and publish.
+
+        Args:
+            batch_id: Of the batch, or the last one.
+            k: 0 for the batch, from 1 for its flushes.
+            given: What the batch holds.
+            decision: What becomes of it.
+            write: Writes it; called again where columns of its rows were refused.
 
         Raises:
+            SchemaConflict: A change of the schema cannot be held, and the settings say to stop.
+            InvalidRequest: The mapping names a column that is not there, or a type that cannot be.
             WriterFenced: Another writer holds the catalog.
             LogFull: No room.
         """
-        if given.quarantined:
+        written, schemas = self._settle(write)
+        quarantined = [*given.quarantined, *written.set_aside]
+        if quarantined:
             write_quarantine(
                 self.writer.path / "quarantine",
-                f"{self.writer.writer}-{batch_id:020}",
-                given.quarantined,
+                f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else ""),
+                quarantined,
                 _lines_before(given.splits),
             )
         left_open, rows_files, tallies_file = self._pending_after(
             batch_id, k, decision, written.pending
         )
-        schemas = evolve(self._schema, written.sightings)
+        segments = insert_schema_records(self.writer.path, written.segments, self._schema, schemas)
         reach("pipeline.before_commit")
         receipt = self.writer.commit(
             batch_id=batch_id,
             k=k,
-            segments=written.segments,
+            segments=segments,
             pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
             source_positions=_positions(given.splits),
             schema_changes=schemas,
         )
         reach("pipeline.after_commit")
+        self._unsettled -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
         if schemas:
             self._schema = schemas[-1][1]
         self._close(receipt, decision.plan)
-        self._count(given, decision.plan, written)
+        self._count(given, decision.plan, segments, len(quarantined))
         if self._publish_due is None:
             self._publish_due = time.monotonic() + self._settings.publish_window_s
         self.publish()
+
+    def _settle(self, write: Callable[[], Written]) -> tuple[Written, list[tuple[int, Schema]]]:
+        """Write, and find the schemas that follow; anew, without their rows, while columns are refused."""
+        while True:
+            written = write()
+            try:
+                schemas = evolve(self._schema, written.sightings, self._settings.mapping)
+            except TailraceError as error:
+                paths = [segment.path for segment in written.segments]
+                for path in (*paths, *(file.path for file in written.pending)):
+                    (self.writer.path / path).unlink(missing_ok=True)
+                if self._settings.stop_on_incompatible or not isinstance(error, ColumnsRefused):
+                    raise
+                refused = Refused(error.entity_type, error.columns, str(error))
+                assert refused not in self._refused
+                self._refused.append(refused)
+            else:
+                return written, schemas
 
     def _group(self, tallies: Mapping[str, Tally], *, ended: bool = False) -> Plan:
         return group(
@@ -302,10 +369,11 @@ class Driver:
             held = parts.get(change.transaction or "")
             (left if held is None else held).append(change)
         sightings: list[Sighting] = []
+        set_aside: list[Change] = []
         segments: list[SegmentReceipt] = []
         if plan.released:
-            columns = ColumnInference(known_columns(self._schema))
-            builder = RecordBuilder(columns)
+            columns = ColumnInference(self.known_columns)
+            builder = RecordBuilder(columns, self._refused)
             with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
                 for released in plan.released:
                     builder.add(released, parts.pop(released.tally.key))
@@ -313,12 +381,12 @@ class Driver:
                         segment.write(builder.take())
                 segment.write(builder.take())
                 segments.append(segment.close())
-            sightings = columns.sightings
+            sightings, set_aside = columns.sightings, builder.set_aside
         pending = []
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
             pending.append(write_pending(path, to_batch(left)))
-        return Written(segments, sightings, pending)
+        return Written(segments, sightings, pending, set_aside)
 
     def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
         """Yield the rows that earlier batches left open of transactions that are released now."""
@@ -368,15 +436,17 @@ class Driver:
                 assert receipt.first_version is not None
                 self._closed.add(transaction_id, receipt.first_version + place)
 
-    def _count(self, given: Input, plan: Plan, written: Written) -> None:
+    def _count(
+        self, given: Input, plan: Plan, segments: Sequence[SegmentReceipt], quarantined: int
+    ) -> None:
         counters = self.counters
         counters.lines += sum(split.line or 0 for split in given.splits)
         counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
         counters.skipped += given.skipped
         counters.rows += sum(t.rows for t in given.tallies.values())
-        counters.quarantined += len(given.quarantined)
+        counters.quarantined += quarantined
         counters.versions += len(plan.released)
-        counters.records += sum(segment.rows for segment in written.segments)
+        counters.records += sum(segment.rows for segment in segments)
         counters.late += sum(released.late_of is not None for released in plan.released)
         newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]
         if newest:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace_server.errors import CannotStart
 from tailrace_server.pipeline.java import ensure_java
+from tailrace_server.pipeline.launch import interruptible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -67,6 +68,7 @@ def spark_session(
     Raises:
         JavaMissing: There is no Java to run Spark on.
         SparkNotStarted: The JVM did not start; with what it said last.
+        StartInterrupted: A signal came meanwhile.
     """
     ensure_java()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -86,7 +88,7 @@ def spark_session(
     )
     with tempfile.TemporaryFile(prefix="tailrace-spark-") as said:
         try:
-            with _stderr_into(said.fileno()):
+            with _stderr_into(said.fileno()), interruptible():
                 session = builder.getOrCreate()
         except Exception as error:
             said.seek(0)

@@ -11,6 +11,8 @@ from tailrace_server.pipeline.sources.debezium import DebeziumOptions
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace_server.wal.schema_mapping import SchemaMapping
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
@@ -32,6 +34,10 @@ class IngestSettings:
     """Input files of one batch, together; a larger file is a batch alone."""
     publish_window_s: float = 0.0
     """Publish at most this often; 0 publishes after each commit."""
+    mapping: SchemaMapping | None = None
+    """What is declared of columns; the same as the source's options have."""
+    stop_on_incompatible: bool = False
+    """Stop where a change of the schema cannot be held, instead of setting its rows aside."""
     strict: bool = False
     """Stop at the first line that cannot be used."""
     take_over: bool = False

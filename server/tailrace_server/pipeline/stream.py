@@ -24,6 +24,7 @@ from tailrace_server.pipeline.distributed import distribution
 from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.frames import commit_frame, tick
 from tailrace_server.pipeline.java import ensure_java
+from tailrace_server.pipeline.launch import StartInterrupted
 from tailrace_server.pipeline.session import spark_session
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 
@@ -107,7 +108,7 @@ def ingest_debezium(
             if spark
             else spark_session(name, master=settings.master, quick=quick)
         )
-        with stop_signals() as stopping, session as running:
+        with stop_signals() as stopping, suppress(StartInterrupted), session as running:
             Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
     return Outcome(driver.counters, stopping.signal)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tailrace.errors import LogCorrupted, LogError
 from tailrace_server.wal import ipc
+from tailrace_server.wal.documents import ENTRIES
 from tailrace_server.wal.objects import crc32c, translated
 from tailrace_server.wal.record import BODY_COLUMNS, NAME_TYPE, RECORD_SCHEMA
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal.table import BatchRef, SegmentRef
 
+_ENTRIES: Final = f"{ENTRIES}/"
 _OPEN_FILES_MAX: Final = 64
 _DICTIONARIES_MAX: Final = 4_096
 _CHANGED_TYPE: Final = pa.list_(NAME_TYPE)
@@ -226,10 +228,15 @@ class BatchReader:
             try:
                 flags = os.O_RDONLY | os.O_CLOEXEC
                 file = _OpenFile(os.open(os.path.join(self._catalog, path), flags))
+                # An entry keeps its lines when the records go that it carried.
+                gone = path.startswith(_ENTRIES) and os.pread(file.descriptor, 1, 0) == b"{"
             except FileNotFoundError as error:
                 raise SegmentMissing(path) from error
             except OSError as error:
                 raise translated(error, f"cannot read {path}") from error
+            if gone:
+                del file  # or the traceback would keep it open
+                raise SegmentMissing(path)
             self._files[path] = file
             while len(self._files) > _OPEN_FILES_MAX:
                 self._files.popitem(last=False)

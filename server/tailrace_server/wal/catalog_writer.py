@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-import numpy as np
-
 from tailrace.errors import (
     CatalogUnknown,
     InvalidRequest,
@@ -49,20 +47,19 @@ from tailrace_server.wal.documents import (
     PendingSegment,
     PublicationDocument,
     SchemaDocument,
-    SegmentDocument,
 )
 from tailrace_server.wal.maintenance import Maintenance
-from tailrace_server.wal.objects import create, object_name, os_errors, read_bytes, sync_folder
+from tailrace_server.wal.objects import (
+    create,
+    object_name,
+    os_errors,
+    read_bytes,
+    sync_folder,
+    with_records,
+)
+from tailrace_server.wal.placing import carried_records, place_segments
 from tailrace_server.wal.retention import trim
 from tailrace_server.wal.state import BatchKey, LogState
-from tailrace_server.wal.table import (
-    BATCH_FIELDS,
-    FIRST_INDEX,
-    FIRST_VERSION,
-    LAST_INDEX,
-    LAST_VERSION,
-    ROWS,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +69,7 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.clock import Clock
+    from tailrace_server.wal.inline_segment import InlineSegment
     from tailrace_server.wal.segment import SegmentReceipt
 
 Publication = PublicationDocument
@@ -208,7 +206,7 @@ class CatalogWriter:
         *,
         batch_id: int,
         k: int = 0,
-        segments: Sequence[SegmentReceipt] = (),
+        segments: Sequence[SegmentReceipt | InlineSegment] = (),
         pending: Sequence[PendingSegment] | None = None,
         source_positions: Mapping[str, str | int] | None = None,
         schema_changes: Sequence[tuple[int, Schema]] = (),
@@ -220,7 +218,7 @@ class CatalogWriter:
         Args:
             batch_id: Number of the batch; those of one writer rise.
             k: 0 for the batch, from 1 for its flushes.
-            segments: In the order of their transactions.
+            segments: In the order of their transactions; at most the first is for the entry to carry.
             pending: All files that are pending after it; None = as before.
             source_positions: Those that it advances.
             schema_changes: Place of a transaction in the commit, from 0, and the schema that begins there.
@@ -238,16 +236,17 @@ class CatalogWriter:
             self._check_fence()
             if (repeated := self._find_key(BatchKey(batch_id, k))) is not None:
                 return repeated
-            self._check_files(segments, pending or ())
+            carried, receipts = carried_records(segments, state.last_entry + 1)
+            self._check_files(receipts[bool(carried) :], pending or ())
             entry = self._commit_entry(
                 state,
                 BatchKey(batch_id, k),
-                [receipt for receipt in segments if receipt.rows],
+                [receipt for receipt in receipts if receipt.rows],
                 state.pending if pending is None else pending,
                 source_positions or {},
                 schema_changes,
             )
-            if self._create_entry(entry):
+            if self._create_entry(entry, carried):
                 return _receipt(entry, already_committed=False)
             self.refresh()
 
@@ -330,10 +329,11 @@ class CatalogWriter:
             folder.mkdir(exist_ok=True)
             sync_folder(folder.parent)
 
-    def _create_entry(self, entry: Entry) -> bool:
+    def _create_entry(self, entry: Entry, carried: bytes = b"") -> bool:
         """Create an entry and apply it; False when another has its place, which is then to be read."""
         path = f"{ENTRIES}/{object_name(entry.number)}"
-        data, crc = documents.sealed(entry)
+        text, crc = documents.sealed(entry)
+        data = with_records(carried, text)
         if (
             not create(self.path, path, data, failpoint="entry")
             and read_bytes(self.path / path) != data
@@ -399,7 +399,7 @@ class CatalogWriter:
         source_positions: Mapping[str, str | int],
         schema_changes: Sequence[tuple[int, Schema]],
     ) -> CommitEntry:
-        placed = _place_segments(segments, state.last_version, state.end_row)
+        placed = place_segments(segments, state.last_version, state.end_row)
         first_version = state.last_version + 1 if placed else None
         last_version = placed[-1].last[0] if placed else None
         next_id = max((id for _, id in state.schemas), default=0) + 1
@@ -437,40 +437,6 @@ class CatalogWriter:
             ):
                 return id
             id += 1
-
-
-def _place_segments(
-    receipts: Sequence[SegmentReceipt], last_version: int, end_row: int
-) -> list[SegmentDocument]:
-    """Give segments their versions and their records running numbers."""
-    placed: list[SegmentDocument] = []
-    for receipt in receipts:
-        if receipt.continues and not placed:
-            raise ValueError(
-                f"{receipt.path} continues a transaction, but no segment comes before it"
-            )
-        base = last_version if receipt.continues else last_version + 1
-        columns = np.array(receipt.batches, np.int64).T
-        columns[FIRST_VERSION] += base
-        columns[LAST_VERSION] += base
-        first_rows = end_row + np.cumsum(columns[ROWS]) - columns[ROWS]
-        lists = [*columns.tolist(), first_rows.tolist()]
-        placed.append(
-            SegmentDocument(
-                path=receipt.path,
-                rows=receipt.rows,
-                bytes=receipt.bytes,
-                base_version=base,
-                first=(int(columns[FIRST_VERSION, 0]), int(columns[FIRST_INDEX, 0])),
-                last=(int(columns[LAST_VERSION, -1]), int(columns[LAST_INDEX, -1])),
-                counts=receipt.counts,
-                prefix=list(receipt.prefix),
-                batches=dict(zip(BATCH_FIELDS, lists, strict=True)),
-            )
-        )
-        last_version = placed[-1].last[0]
-        end_row += receipt.rows
-    return placed
 
 
 def _receipt(entry: CommitEntry, *, already_committed: bool) -> CommitReceipt:

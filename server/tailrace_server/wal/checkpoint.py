@@ -18,10 +18,18 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tailrace_server.wal import documents
-from tailrace_server.wal.documents import CHECKPOINTS
-from tailrace_server.wal.objects import create, object_name, os_errors, replace
+from tailrace_server.wal.documents import CHECKPOINTS, ENTRIES
+from tailrace_server.wal.objects import (
+    carries_records,
+    create,
+    object_name,
+    os_errors,
+    replace,
+)
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tailrace_server.wal.commit_log import CommitLog
     from tailrace_server.wal.state import LogState
 
@@ -70,7 +78,7 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
     state.removed = {
         path: since
         for path, since in state.removed.items()
-        if since > settled or os.path.exists(os.path.join(log.path, path))
+        if since > settled or is_left(log.path, path)
     }
     header, body = state.to_checkpoint(timestamp=now)
     data, crc = documents.sealed(header, body)
@@ -80,6 +88,13 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
     state.checkpoint, state.checkpoint_crc = header.number, crc
     state.checkpoint_entry = header.last_entry
     return True
+
+
+def is_left(catalog: Path, path: str) -> bool:
+    """Return whether a segment that nothing names is there still."""
+    if path.startswith(f"{ENTRIES}/"):
+        return carries_records(catalog, path)
+    return os.path.exists(os.path.join(catalog, path))
 
 
 def drop_old_bodies(log: CommitLog, *, before: int) -> None:

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from tailrace.criteria import ContainerType
 from tailrace.errors import LogCorrupted, LogUnreadable
-from tailrace.schema import Column, Schema
-from tailrace_server.wal.objects import object_name, read_bytes, seal, unseal
+from tailrace.schema import Column, Origin, Schema
+from tailrace_server.wal.objects import object_name, read_bytes, seal, unseal, without_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,13 +196,46 @@ class CheckpointBody(Struct, frozen=True):
 
 
 class ColumnDocument(Struct, frozen=True):
-    """A column of a schema."""
+    """A column of a schema; the fields of `tailrace.schema.Column`."""
 
     name: str
     role: str
     sql_type: str | None
     encoding: str
-    inferred: bool
+    nullable: bool = True
+    key: int = 0
+    origin: Origin = Origin.INFERRED
+    id: int = 0
+    dropped: bool = False
+
+    @classmethod
+    def of(cls, column: Column) -> ColumnDocument:
+        """Return the document of a column."""
+        return cls(
+            name=column.name,
+            role=column.role.name,
+            sql_type=column.sql_type,
+            encoding=column.encoding,
+            nullable=column.nullable,
+            key=column.key,
+            origin=column.origin,
+            id=column.id,
+            dropped=column.dropped,
+        )
+
+    def column(self, id: int) -> Column:
+        """Return the column that it describes, under an id."""
+        return Column(
+            name=self.name,
+            role=ContainerType[self.role],
+            sql_type=self.sql_type,
+            encoding=self.encoding,
+            nullable=self.nullable,
+            key=self.key,
+            origin=self.origin,
+            id=id,
+            dropped=self.dropped,
+        )
 
 
 class SchemaDocument(Struct, frozen=True):
@@ -219,36 +252,22 @@ class SchemaDocument(Struct, frozen=True):
             FORMAT_VERSION,
             id,
             {
-                entity_type: [
-                    ColumnDocument(
-                        column.name,
-                        column.role.name,
-                        column.sql_type,
-                        column.encoding,
-                        column.inferred,
-                    )
-                    for column in columns
-                ]
+                entity_type: [ColumnDocument.of(column) for column in columns]
                 for entity_type, columns in schema.entity_types.items()
             },
         )
 
     def schema(self) -> Schema:
         """Return the schema that it describes."""
+        # Columns written before they had ids: both orders only ever grew, so the places are ids.
         return Schema(
             self.id,
             {
                 entity_type: tuple(
-                    Column(
-                        column.name,
-                        ContainerType[column.role],
-                        column.sql_type,
-                        column.encoding,
-                        column.inferred,
-                    )
-                    for column in columns
+                    column.column(column.id or (number << 20) + place)
+                    for place, column in enumerate(columns, 1)
                 )
-                for entity_type, columns in self.entity_types.items()
+                for number, (entity_type, columns) in enumerate(self.entity_types.items())
             },
         )
 
@@ -309,7 +328,10 @@ def read(catalog: Path | str, path: str, kind: type[_D]) -> tuple[_D, int] | Non
 def read_entry(catalog: Path | str, number: int) -> tuple[Entry, int] | None:
     """Return an entry and its CRC, or None where there is none. Errors as ``load``."""
     path = f"{ENTRIES}/{object_name(number)}"
-    return read(catalog, path, Entry)  # type: ignore[arg-type]  # a union is no type[T]
+    data = read_bytes(os.path.join(catalog, path))
+    if data is None:
+        return None
+    return load(path, without_records(data), Entry)  # type: ignore[arg-type]  # a union is no type[T]
 
 
 def _refuse_newer(path: str, text: bytes) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
+from tailrace.schema import Schema
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog_folder import read_catalog
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import CommitEntry, OpenEntry
 from tailrace_server.wal.record import BODY_COLUMNS
 from tailrace_server.wal.retention import orphans
+from tailrace_server.wal.schema_records import column_members, schema_records
 from tailrace_server.wal.table import SEGMENT
 
 if TYPE_CHECKING:
@@ -101,6 +104,17 @@ class SegmentSummary:
     bytes: int
     batches: int
     counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A schema that began at a version, and what it changed about one entity type."""
+
+    first_version: int
+    schema_id: int
+    entity_type: str
+    changes: tuple[dict[str, Any], ...]
+    """As the SCHEMA record states them (schema_records.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +216,28 @@ def segments(path: Path) -> list[SegmentSummary]:
         )
         for place, segment in enumerate(state.batches.segments)
     ]
+
+
+def schema(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[SchemaChange]]:
+    """Return the newest schema, and how it came about from the empty one; of committed versions too.
+
+    Reads the schemas, not the records, so that it tells the changes of versions that are trimmed as well.
+    Errors as ``summarize``.
+    """
+    log = CommitLog.open(path)
+    newest = Schema()
+    history = []
+    for first_version, id in log.state.schemas:
+        begun = log.view.schema_of(first_version)
+        for each in schema_records(newest, begun):
+            changes = orjson.loads(each.change)["changes"]
+            history.append(SchemaChange(first_version, id, each.entity_type, tuple(changes)))
+        newest = begun
+    types = {
+        name: [column_members(column) for column in columns]
+        for name, columns in newest.entity_types.items()
+    }
+    return types, history
 
 
 def record(path: Path, position: Position) -> RecordDetail | None:

@@ -10,8 +10,6 @@ The flatbuffer tables and the fields used here (number of the field in its table
                  2 header: table   3 bodyLength: int64
     RecordBatch  0 length: int64
                  2 buffers: vector of struct { int64 offset; int64 length } into the body
-    Footer       3 recordBatches: vector of struct { int64 offset; int32 bytes before the body; int32 0;
-                                                    int64 bytes of the body }
 
 pyarrow tells neither, and the log needs both: a head is read without the body behind it.
 """
@@ -95,14 +93,6 @@ def batch_buffers(data: Any, message: Message) -> npt.NDArray[np.int64]:
     buffers = np.frombuffer(data, "<i8", 2 * count, vector + 4).reshape(count, 2).copy()
     buffers[:, 0] += message.body_start
     return buffers
-
-
-def footer_block(file: bytes) -> int:
-    """Return the place in a whole file of its footer's block of the first record batch."""
-    length_at = len(file) - len(MAGIC.rstrip(b"\0")) - 4
-    footer = length_at - _int32(file, length_at)[0]
-    vector_at = _field(file, footer + _uint32(file, footer)[0], 3)
-    return vector_at + int(_uint32(file, vector_at)[0]) + 4
 
 
 def _field(data: Any, table: int, number: int) -> int:

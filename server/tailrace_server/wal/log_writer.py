@@ -1,4 +1,7 @@
-"""A writer for Python programs that have no Spark: transactions in, one segment per commit."""
+"""A writer for Python programs that have no Spark: transactions in, one segment per commit.
+
+A small segment is carried by the commit's entry, a larger one is a file of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,33 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
+from tailrace.errors import InvalidRequest
 from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
-from tailrace_server.wal.mutation import Mutation, SchemaCollector, columns_of, with_changes
+from tailrace_server.wal.column_types import TypeInference
+from tailrace_server.wal.inline_segment import (
+    BYTES_MAX,
+    ROWS_MAX,
+    InlineSegment,
+    inline_segment,
+)
+from tailrace_server.wal.mutation import Mutation, columns_of, with_changes
 from tailrace_server.wal.record import lead_text
+from tailrace_server.wal.schema_builder import SchemaBuilder
+from tailrace_server.wal.schema_records import record_rows, schema_records
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
-from tailrace_server.wal.small_segment import BYTES_MAX, ROWS_MAX, write_small_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from uuid import UUID
+
+    import msgspec
 
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.clock import Clock
     from tailrace_server.wal.compaction import Compaction
+    from tailrace_server.wal.schema_mapping import SchemaMapping
     from tailrace_server.wal.state import LogState
 
 _COLUMNS = (
@@ -56,9 +71,10 @@ class _Buffer:
             column.append(value)
         self.bytes += sum(len(image) for image in values[-3:] if image is not None)
 
-    def write(self, path: Path) -> SegmentReceipt:
+    def segment(self, path: Path) -> InlineSegment | SegmentReceipt:
+        """Return a segment for the entry to carry, or write one that is too large for that."""
         if len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX:
-            return write_small_segment(path, self.columns)
+            return inline_segment(self.columns)
         with SegmentWriter(path) as segment:
             segment.write(self.table())
             return segment.close()
@@ -75,7 +91,7 @@ class _Attempt:
     """A commit that has begun: a failed one is repeated as it was before anything else is committed."""
 
     batch_id: int
-    segment: SegmentReceipt
+    segment: InlineSegment | SegmentReceipt
     schema_changes: list[tuple[int, Schema]]
 
 
@@ -86,14 +102,18 @@ class LogWriter:
     commits and publishes what is left, unless an error leaves it.
     """
 
-    def __init__(self, writer: CatalogWriter) -> None:
+    def __init__(self, writer: CatalogWriter, mapping: SchemaMapping | None = None) -> None:
         """Use ``open``."""
         self._writer = writer
         self._buffer = _Buffer()
         self._attempt: _Attempt | None = None
         self._attempts = 0
         view = writer.log.view
-        self._schema = SchemaCollector(view.schema_of(writer.state.last_version))
+        self._schema = view.schema_of(writer.state.last_version)
+        """That of the transaction appended last."""
+        self._mapping = mapping
+        self._builder = SchemaBuilder(self._schema, mapping)
+        self._inference = TypeInference()
 
     @classmethod
     def open(
@@ -104,10 +124,15 @@ class LogWriter:
         writer: str = "log-writer",
         take_over: bool = False,
         clock: Clock | None = None,
+        mapping: SchemaMapping | None = None,
     ) -> LogWriter:
-        """Open a catalog, created if there is none. Arguments and errors as ``CatalogWriter.open``."""
+        """Open a catalog, created if there is none; ``mapping`` declares columns (schema_mapping.py).
+
+        Other arguments and errors as ``CatalogWriter.open``.
+        """
         return cls(
-            CatalogWriter.open(root, catalog, writer=writer, take_over=take_over, clock=clock)
+            CatalogWriter.open(root, catalog, writer=writer, take_over=take_over, clock=clock),
+            mapping,
         )
 
     @classmethod
@@ -155,21 +180,37 @@ class LogWriter:
         """Buffer one transaction, which becomes one version; without mutations it is its lead alone.
 
         Args:
-            mutations: In source order; they get the indexes 1, 2, …
+            mutations: In source order; they get the indexes 1, 2, …, behind the records of what they change
+                about the schema.
             transaction_id: The source's name of it.
             source_timestamp: When the source committed it, µs.
             lead_extras: Further fields of the lead, as record.lead_text takes them.
 
         Raises:
-            InvalidRequest: An image is not a JSON object; nothing of the transaction is buffered.
+            InvalidRequest: An image is not a JSON object, or holds a value that its declared type cannot; the
+                mapping declares what the columns cannot become. Nothing of the transaction is buffered.
         """
-        counts: dict[str, int] = {}
         rows = []
-        for index, mutation in enumerate(mutations, 1):
-            counts[mutation.entity_type] = counts.get(mutation.entity_type, 0) + 1
+        for mutation in mutations:
             before, after = columns_of(mutation.before), columns_of(mutation.after)
-            changed, change = with_changes(mutation, before, after)
-            rows.append((index, mutation, changed, change, (*after, *before)))
+            self._check_types(mutation, after)
+            rows.append((mutation, *with_changes(mutation, before, after)))
+        try:
+            for mutation, changed, _ in rows:
+                self._see(mutation, changed or ())
+        except InvalidRequest:
+            self._builder = SchemaBuilder(self._schema, self._mapping)
+            self._inference.forget()
+            raise
+        schema = self._builder.schema()
+        changes = schema_records(self._schema, schema)
+        counts: dict[str, int] = {}
+        names = [each.entity_type for each in changes] + [each.entity_type for each in mutations]
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
+        if changes:
+            lead_extras.setdefault("source_count", len(mutations))
+            lead_extras["schema_changes"] = len(changes)
         buffer = self._buffer
         version = buffer.transactions
         lead = lead_text(
@@ -180,10 +221,11 @@ class LogWriter:
         )
         lead_head = (version, 0, Area.INFRASTRUCTURE, Operation.TRANSACTION, None, None, None)
         buffer.add(*lead_head, None, None, lead)
-        for index, mutation, changed, change, names in rows:
+        for row in record_rows(version, changes):
+            buffer.add(*row)
+        for index, (mutation, changed, change) in enumerate(rows, 1 + len(changes)):
             if mutation.area is Area.DATA:
-                self._schema.see(mutation.entity_type, names)
-                changed = self._schema.in_order(mutation.entity_type, changed)
+                changed = self._builder.in_order(mutation.entity_type, changed)
             buffer.add(
                 version,
                 index,
@@ -196,8 +238,9 @@ class LogWriter:
                 mutation.before,
                 mutation.after,
             )
-        if self._schema.grown:
-            buffer.schema_changes.append((version, self._schema.schema()))
+        if changes:
+            buffer.schema_changes.append((version, schema))
+            self._schema = schema
         buffer.transactions += 1
 
     def commit(self) -> CommitReceipt | None:
@@ -217,7 +260,7 @@ class LogWriter:
         buffer = self._buffer
         self._attempts += 1
         path = self._writer.segment_path(batch_id, str(self._attempts))
-        self._attempt = _Attempt(batch_id, buffer.write(path), buffer.schema_changes)
+        self._attempt = _Attempt(batch_id, buffer.segment(path), buffer.schema_changes)
         self._buffer = _Buffer()
         return self._finish_attempt()
 
@@ -236,6 +279,24 @@ class LogWriter:
     def close(self) -> None:
         """Let go; what is not committed is forgotten."""
         self._writer.close()
+
+    def _see(self, mutation: Mutation, changed: Sequence[str]) -> None:
+        """Take the columns that a mutation shows into the schema."""
+        if mutation.area is not Area.DATA:
+            return
+        entity_type, builder = mutation.entity_type, self._builder
+        builder.see(entity_type)
+        for image in (mutation.after, mutation.before):
+            if image is not None and (found := self._inference.unseen(entity_type, image)):
+                builder.see(entity_type, found)
+        if changed:
+            builder.see(entity_type, [(name, None) for name in changed])
+
+    def _check_types(self, mutation: Mutation, after: Mapping[str, msgspec.Raw]) -> None:
+        if self._mapping is not None and mutation.area is Area.DATA:
+            fault = self._mapping.fault_of(mutation.entity_type, after)
+            if fault is not None:
+                raise InvalidRequest(f"{mutation.entity_type} {mutation.primary_key}: {fault}")
 
     def _finish_attempt(self) -> CommitReceipt | None:
         attempt = self._attempt

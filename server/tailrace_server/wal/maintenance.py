@@ -87,7 +87,7 @@ class Maintenance:
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # ctrl-c is the writer's, whose end is the process's
+            process_group=0,  # ctrl-c is the writer's, whose end is the process's
         )
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)

@@ -9,10 +9,9 @@ import msgspec
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
-from tailrace.schema import Column, Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 _images = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -66,44 +65,3 @@ def with_changes(
     }
     change = mutation.change
     return tuple(changes), msgspec.json.encode(changes) if change is None else change
-
-
-class SchemaCollector:
-    """The columns seen, in first-seen order: those of ``after``, then those only ``before`` has."""
-
-    def __init__(self, schema: Schema) -> None:
-        """Go on from a schema."""
-        self._types = {
-            entity_type: {column.name: column for column in columns}
-            for entity_type, columns in schema.entity_types.items()
-        }
-        self._places = {
-            entity_type: {name: place for place, name in enumerate(columns)}
-            for entity_type, columns in self._types.items()
-        }
-        self.grown = False
-        """Whether something was new since ``schema`` was last called."""
-
-    def see(self, entity_type: str, names: Iterable[str]) -> None:
-        """Take the columns of a mutation into the schema."""
-        columns = self._types.setdefault(entity_type, {})
-        places = self._places.setdefault(entity_type, {})
-        for name in names:
-            if name not in columns:
-                columns[name] = Column(name)
-                places[name] = len(places)
-                self.grown = True
-
-    def in_order(self, entity_type: str, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Return names of columns in the order of the schema; all of them have been seen."""
-        if names is None or len(names) < 2:
-            return names
-        places = self._places[entity_type]
-        return tuple(sorted(names, key=lambda name: places.get(name, len(places))))
-
-    def schema(self) -> Schema:
-        """Return the schema so far; its id is given when it is written."""
-        self.grown = False
-        return Schema(
-            entity_types={name: tuple(columns.values()) for name, columns in self._types.items()}
-        )

@@ -3,7 +3,10 @@ r"""Small objects of the log: JSON with a checksum, created exclusively, never r
 An object is lines of text::
 
     <one JSON object, no line feed in it>\n        a checkpoint has two such lines, a header and a body
-    crc32c <8 lower-case hex digits>\n          CRC-32C of all bytes before this line
+    crc32c <8 lower-case hex digits>\n          CRC-32C of the lines before this line
+
+An entry may carry records before its one line, ended by a line feed: bytes from 0 that the line describes,
+under checksums of their own (inline_segment.py). They go when nothing names them any more; the lines stay.
 
 Valid if and only if the last line has this form and its number is right. An object becomes visible whole,
 by a link from a temporary file that is already durable, so one that is visible and not valid is
@@ -96,6 +99,21 @@ def unseal(path: str, data: bytes) -> tuple[bytes, int]:
     if int(digits, 16) != crc:
         raise LogCorrupted(path, 0, f"its checksum is {crc:08x}, but {digits.decode()} was written")
     return text, crc
+
+
+def with_records(records: bytes, text: bytes) -> bytes:
+    """Return an entry that carries records, from its lines."""
+    return b"%b\n%b" % (records, text) if records else text
+
+
+def without_records(data: bytes) -> bytes:
+    """Return the lines of an entry. JSON has no line feed in it, so the last one before it ends the records."""
+    return data[data.rfind(b"\n", 0, max(0, len(data) - _CHECK_LENGTH - 1)) + 1 :]
+
+
+def carries_records(catalog: Path | str, path: str) -> bool:
+    """Return whether an object is there and carries records: JSON begins with a brace, a message does not."""
+    return read_bytes(os.path.join(catalog, path), 1) not in (None, b"{")
 
 
 def read_bytes(path: str | Path, limit: int | None = None) -> bytes | None:

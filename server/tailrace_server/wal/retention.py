@@ -25,8 +25,15 @@ import numpy as np
 from tailrace.position import Position
 from tailrace_server.wal.checkpoint import DELETE_GRACE_S, drop_old_bodies, write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.documents import SEGMENTS
-from tailrace_server.wal.objects import TEMPORARY_FOLDER, os_errors
+from tailrace_server.wal.documents import ENTRIES, SEGMENTS
+from tailrace_server.wal.objects import (
+    TEMPORARY_FOLDER,
+    os_errors,
+    read_bytes,
+    replace,
+    unseal,
+    without_records,
+)
 from tailrace_server.wal.table import LAST_VERSION, SEGMENT, CommitTable
 
 if TYPE_CHECKING:
@@ -102,14 +109,27 @@ def delete_unnamed(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S) -> 
     deleted = []
     with os_errors(f"cannot delete from {path}"):
         for file in (*gone, *orphans(log)):
-            try:
-                os.unlink(path / file)
-            except FileNotFoundError:
-                continue
-            deleted.append(file)
+            if _delete(path, file):
+                deleted.append(file)  # noqa: PERF401 - some are deleted also if one fails
         _delete_stale_temporaries(path)
     drop_old_bodies(log, before=before)
     return deleted
+
+
+def _delete(catalog: Path, file: str) -> bool:
+    """Delete a segment; return whether it was there. An entry loses its records and keeps its lines."""
+    if file.startswith(f"{ENTRIES}/"):
+        data = read_bytes(catalog / file)
+        if data is None or (text := without_records(data)) == data:
+            return False
+        unseal(file, text)
+        replace(catalog, file, text)
+        return True
+    try:
+        os.unlink(catalog / file)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def orphans(log: CommitLog) -> list[str]:

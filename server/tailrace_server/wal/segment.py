@@ -131,7 +131,7 @@ class SegmentWriter:
         self._prefix: list[tuple[int, int, int]] = []
         self._sink = _Sink()
         with os_errors(f"cannot write {path}"):
-            self._file = new_segment_file(path)
+            self._file = _new_file(path)
         file = pa.PythonFile(self._sink, mode="w")
         self._arrow = pa.ipc.new_file(file, RECORD_SCHEMA, options=WRITE_OPTIONS)
 
@@ -168,7 +168,12 @@ class SegmentWriter:
         self._arrow.close()
         with os_errors(f"cannot write {self._path}"):
             self._write_out()
-            finish_segment_file(self._file, fsync=self._fsync)
+            if self._fsync:
+                os.fsync(self._file.descriptor)
+            reach("segment.before_rename")
+            self._file.link(sync=self._fsync)
+            self._file.close()
+            reach("segment.after_rename")
         return SegmentReceipt(
             path=relative_path(self._path),
             rows=self._rows,
@@ -250,7 +255,7 @@ class SegmentWriter:
             write_all(self._file.descriptor, chunks[place : place + WRITE_BUFFERS_MAX])
 
 
-def new_segment_file(path: Path) -> NewFile:
+def _new_file(path: Path) -> NewFile:
     """Open the file of a segment, in a folder that is made if it is missing."""
     text = str(path)
     temporary = text + TEMPORARY_SUFFIX
@@ -259,16 +264,6 @@ def new_segment_file(path: Path) -> NewFile:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
         return NewFile(text, temporary)
-
-
-def finish_segment_file(file: NewFile, *, fsync: bool = True) -> None:
-    """Make the file of a segment durable, give it its name, and make that durable too."""
-    if fsync:
-        os.fsync(file.descriptor)
-    reach("segment.before_rename")
-    file.link(sync=fsync)
-    file.close()
-    reach("segment.after_rename")
 
 
 def relative_path(path: Path) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from tailrace.criteria import Operation
+from tailrace.criteria import Area, Operation
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -21,6 +19,7 @@ class Record(NamedTuple):
 
     version: int
     place: int
+    area: int
     operation: int
     entity_type: str | None
     primary_key: str | None
@@ -43,6 +42,7 @@ def records(catalog: Path) -> list[Record]:
             columns: list[list[Any]] = [
                 head.versions.tolist(),
                 head.indexes.tolist(),
+                head.areas.tolist(),
                 head.operations.tolist(),
                 types,
                 head.primary_keys.to_pylist(),
@@ -71,6 +71,11 @@ def check(found: list[Record]) -> None:
     assert positions == sorted(set(positions))
 
 
+def data(catalog: Path) -> list[Record]:
+    """Return the published records of rows: no leads, no changes of the schema."""
+    return [record for record in records(catalog) if record.area == Area.DATA]
+
+
 def lead(record: Record) -> dict[str, Any]:
     """Return what a lead record says."""
     assert record.after is not None
@@ -86,11 +91,3 @@ def leads(catalog: Path) -> list[dict[str, Any]]:
 def published(catalog: Path) -> int:
     """Return the published version of a catalog."""
     return CommitLog.open(catalog).view.published
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until something holds; what is waited for happens in Spark, which tells nobody."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)

@@ -17,7 +17,7 @@ from tailrace_server.pipeline.datasource import (
 )
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.writer import LogWriter
-from tests.process.ingest.reading import leads, published, records
+from tests.process.ingest.reading import data, leads, published
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,8 +81,9 @@ def test_a_frame_becomes_versions_in_the_order_of_its_partitions(
     save(changes(session, range(21, 31), parts=3), log_root)
     found = leads(log_root / "shop")
     assert [body["transaction_id"] for body in found] == [f"{t:06}" for t in range(1, 31)]
-    assert found[0]["counts"] == {"t": 3}
-    record = records(log_root / "shop")[2]
+    assert (found[0]["counts"], found[0]["schema_changes"]) == ({"t": 4}, 1)
+    assert found[2]["counts"] == {"t": 3}
+    record = data(log_root / "shop")[1]
     assert (record.primary_key, record.changed, record.change) == ("1-1", ["n"], b'{"n":1}')
     view = CommitLog.open(log_root / "shop").view
     schema = view.schema_of(view.published)

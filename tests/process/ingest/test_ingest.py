@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.driver import LineRefused
@@ -15,9 +16,12 @@ from tailrace_server.pipeline.frames import DebeziumSink
 from tailrace_server.pipeline.grouping import Rules
 from tailrace_server.pipeline.stream import CHECKPOINT
 from tailrace_server.wal.commit_log import CommitLog
-from tests.process.ingest.reading import leads, published, records, wait_until
+from tailrace_server.wal.schema_mapping import SchemaMapping
+from tailrace_server.wal.verify import verify
+from tests.process.ingest.reading import data, leads, published, records
 from tests.process.ingest.truth import check_against_truth
-from tests.server.pipeline.shapes import end, envelope, line, postgres
+from tests.server.pipeline.shapes import INT, LONG, TEXT, end, envelope, line, listed, postgres
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,10 +89,49 @@ def test_large_batches_give_the_same_log_as_small_ones(
     assert records(large.catalog) == records(small.catalog)
     one, other = (CommitLog.open(s.catalog).view for s in (small, large))
     assert one.schema_of(one.published) == other.schema_of(other.published)
+    assert [one.schema_of(v) for v in range(one.published)] == [
+        other.schema_of(v) for v in range(other.published)
+    ]
+    assert any(record.area == Area.SCHEMA for record in records(large.catalog))
     for source in (small, large):
         lines = [q.read_text() for q in sorted((source.catalog / "quarantine").iterdir())]
         assert len(lines) == parts
     assert lines == [q.read_text() for q in sorted((small.catalog / "quarantine").iterdir())]
+
+
+def test_schema_changes_are_the_same_whoever_writes_them(
+    make_source: Callable[[str], Source],
+) -> None:
+    """Values, listings, a renamed and a declared column, and a listing whose rows are set aside."""
+    mapping = SchemaMapping.parse(
+        """
+        [entity_types.product]
+        columns.price = { type = "INTEGER", role = "PRICE", renamed_from = "cost" }
+        """
+    )
+    lines = [listed(n, {"a": INT}, a=n, cost=n) for n in range(1, 40)]
+    lines += [listed(n, {"a": LONG, "b": TEXT}, a=n, b=str(n), price=n) for n in range(40, 80)]
+    lines += [listed(n, {"a": TEXT}, a=str(n), price=n) for n in range(80, 90)]
+    lines += [listed(n, {"a": LONG}, a=n, price=n) for n in range(90, 120)]
+    lines += [row(n, table=f"t{n % 3}") for n in range(200, 260)]
+    logs = []
+    for rows in (0, 1_000_000):
+        source = make_source(f"of-{rows}")
+        source.add(*lines)
+        settings = source.settings.source
+        outcome = source.ingest(
+            small_batch_rows=rows, mapping=mapping, source=replace(settings, mapping=mapping)
+        )
+        assert outcome.counters.quarantined == 10
+        view = CommitLog.open(source.catalog).view
+        schemas = [view.schema_of(version) for version in range(1, view.published + 1)]
+        quarantine = [q.read_text() for q in (source.catalog / "quarantine").iterdir()]
+        logs.append((records(source.catalog), schemas, sorted(quarantine)))
+        assert verify(source.catalog).sound
+    assert logs[0] == logs[1]
+    assert [r.version for r in logs[0][0] if r.area == Area.SCHEMA and r.version < 200] == [
+        *(1, 40, 90, 120, 121, 122),
+    ]
 
 
 def test_what_many_batches_left_pending_is_written_in_tasks(
@@ -103,7 +146,7 @@ def test_what_many_batches_left_pending_is_written_in_tasks(
         source.ingest(small_batch_rows=rows, batch_bytes=1, snapshot_rows=10)
         logs.append(records(source.catalog))
     assert logs[0] == logs[1]
-    assert sum(record.place > 0 for record in logs[0]) == 180
+    assert sum(record.area == Area.DATA for record in logs[0]) == 180
 
 
 def test_a_transaction_may_span_large_batches(make_source: Callable[[str], Source]) -> None:
@@ -127,7 +170,7 @@ def test_a_transaction_may_span_large_batches(make_source: Callable[[str], Sourc
             assert driver.counters.late == 1
         logs.append(records(source.catalog))
     assert logs[0] == logs[1]
-    assert [r.primary_key for r in logs[0] if r.place] == ["1", "2", "4", "3", "5"]
+    assert [r.primary_key for r in logs[0] if r.area == Area.DATA] == ["1", "2", "4", "3", "5"]
 
 
 def test_idle_time_completes_what_no_end_will(source: Source) -> None:
@@ -268,7 +311,7 @@ def test_the_key_options_reach_the_lines(source: Source) -> None:
         source.settings.source, keys={"product": ("sku", "n")}, long_entity_types=True
     )
     source.ingest(source=options)
-    record = records(source.catalog)[1]
+    record = data(source.catalog)[0]
     assert (record.entity_type, record.primary_key) == ("public.product", '["x-1",1]')
 
 

@@ -21,6 +21,7 @@ from tailrace_server.pipeline.stream import CHECKPOINT
 from tailrace_server.wal.writer import LogWriter
 from tests.process.ingest.reading import published
 from tests.process.ingest.truth import check_against_truth
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,13 +206,8 @@ def test_contract_34_kills_at_any_moment_lose_and_double_nothing(
 
 def wait_for_batches(ingest: Ingest, process: subprocess.Popen[bytes], count: int) -> bool:
     """Wait until Spark has planned so many batches; False if the process ended before."""
-    deadline = time.monotonic() + 120
-    while ingest.batches() < count:
-        if process.poll() is not None:
-            return False
-        assert time.monotonic() < deadline, ingest.said()
-        time.sleep(0.005)
-    return True
+    wait_until(lambda: ingest.batches() >= count or process.poll() is not None, 120)
+    return ingest.batches() >= count
 
 
 def test_contract_36_an_ingest_that_wakes_up_behind_another_is_fenced(
@@ -223,11 +219,9 @@ def test_contract_36_an_ingest_that_wakes_up_behind_another_is_fenced(
     gate = tmp_path / "gate"
     held = ingest.start(f"pipeline.before_commit=pause:{gate}")
     try:
-        deadline = time.monotonic() + 120
-        while not gate.with_name("gate.paused").exists():
-            assert held.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        paused = gate.with_name("gate.paused")
+        wait_until(lambda: paused.exists() or held.poll() is not None, 120)
+        assert paused.exists()
         other = Ingest(tmp_path, log_root)
         assert other.run() == 0, other.said()
         gate.touch()

@@ -44,7 +44,7 @@ def test_contract_29_30_router_and_predicate_agree_with_a_plain_filter(
     wanted: list[tuple[Criteria, ...]],
     forgotten: list[tuple[Criteria, ...]],
 ) -> None:
-    log = ModelLog()
+    log = ModelLog(known={})
     with TemporaryDirectory() as folder:
         writer = ModelWriter(Path(folder), "shop", log)
         writer.write(*written)  # type: ignore[arg-type]

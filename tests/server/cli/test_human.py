@@ -125,6 +125,20 @@ def test_control_characters_in_data_do_not_reach_the_terminal() -> None:
     assert "\\u001b[2J1" in line
 
 
+def test_a_change_of_the_schema_is_told_in_words() -> None:
+    change = (
+        b'{"changes":[{"what":"column_renamed","column":"price","from":"cost"},{"what":"column_changed",'
+        b'"column":"n","from":{"sql_type":"BIGINT"},"to":{"sql_type":"JSON"}}]}'
+    )
+    fields: dict[str, Any] = {"area": Area.SCHEMA, "primary_key": None, "changed": ("price", "n")}
+    (line,) = rendered(capture(change=change, before=b"{}", after=b"{}", **fields))
+    words = " ".join(line)
+    assert "schema order column renamed: price, before cost" in words
+    assert "column changed: n, sql_type BIGINT → JSON" in words
+    assert "schema order price, n" in " ".join(rendered(capture(**fields))[0])
+    assert "schema order {}" in " ".join(rendered(capture(change=b"{}", **fields))[0])
+
+
 def test_a_heartbeat_stands_back() -> None:
     beat = Heartbeat(44, Cursor(CATALOG, 44, 0), 1000, 3, 5.0)
     line = HumanForm(PLAIN).heartbeat(beat)

@@ -8,6 +8,21 @@ from typing import Any
 from tailrace_server.pipeline.changes import Change, to_batch
 from tailrace_server.pipeline.sources.debezium import DebeziumDecoder, DebeziumOptions, Split
 
+Fields = dict[str, Any]
+"""Column → its type in a listing."""
+
+INT: Fields = {"type": "int32"}
+LONG: Fields = {"type": "int64"}
+TEXT: Fields = {"type": "string", "optional": True}
+
+
+def listed(lsn: int, fields: Fields, table: str = "product", **after: Any) -> bytes:
+    """Return a row of its own transaction, with the columns that the source lists beside ``id``."""
+    columns = [{"field": name, **field} for name, field in {"id": INT, **fields}.items()]
+    images = [{"field": name, "type": "struct", "fields": columns} for name in ("before", "after")]
+    message = envelope("c", postgres(lsn, None, table), after={"id": lsn, **after})
+    return line({"schema": {"type": "struct", "fields": images}, "payload": message})
+
 
 def postgres(lsn: int, tx: int | str | None = None, table: str = "product", **more: Any) -> Any:
     """Return a PostgreSQL source block."""

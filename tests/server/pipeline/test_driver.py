@@ -100,7 +100,7 @@ def test_pending_files_go_when_nothing_in_them_is_open(log_root: Path) -> None:
     assert run.pending() == before  # what is open has not changed
     run.driver.batch(3, decoded(3, [line(end("7", 1))]))
     assert run.pending() == []
-    assert [r.primary_key for r in records(log_root / "shop") if r.place] == ["1", "2"]
+    assert [r.primary_key for r in records(log_root / "shop") if r.primary_key] == ["1", "2"]
 
 
 def test_a_damaged_pending_file_is_named(log_root: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from tailrace.schema import Column, Schema
-from tailrace_server.pipeline.columns import ColumnInference, Sighting, evolve, known_columns
+from tailrace_server.pipeline.columns import FIXED, ColumnInference, Sighting, evolve, known_columns
 from tailrace_server.pipeline.grouping import Released, Tally, tally
 from tailrace_server.pipeline.records import ROW_SCHEMA, RecordBuilder
 from tests.server.pipeline.shapes import decode, envelope, postgres
@@ -81,18 +81,32 @@ def test_records_follow_the_order_that_the_transaction_tells() -> None:
 
 
 def test_columns_are_numbered_as_they_are_first_seen() -> None:
-    columns = ColumnInference({"t": ("id",)})
+    columns = ColumnInference({"t": {"id": FIXED}})
     columns.observe(0, "t", b'{"id":1}')
     columns.observe(1, "t", b'{"b":1,"id":1,"a":2}', ["gone"])
     columns.observe(2, "u", None)
     columns.observe(3, "u", b'{"x":1}')
     assert columns.sightings == [
-        Sighting(1, "t", "b"),
-        Sighting(1, "t", "a"),
+        Sighting(1, "t", "b", "BIGINT"),
+        Sighting(1, "t", "a", "BIGINT"),
         Sighting(1, "t", "gone"),
         Sighting(2, "u", None),
-        Sighting(3, "u", "x"),
+        Sighting(3, "u", "x", "BIGINT"),
     ]
+
+
+def test_a_value_that_its_columns_type_does_not_hold_is_reported() -> None:
+    columns = ColumnInference({"t": {"id": FIXED, "n": "BIGINT"}})
+    for version, value in enumerate((b"1", b"null", b"1.5", b"2", b"-1e3", b'"x"', b"[]")):
+        columns.observe(version, "t", b'{"id":%b,"n":%b}' % (value, value))
+    assert columns.sightings == [
+        Sighting(2, "t", "n", "DECIMAL"),
+        Sighting(5, "t", "n", "VARCHAR"),
+    ]
+    (_, decimal), (_, json) = evolve(
+        Schema(1, {"t": (Column("id"), Column("n", sql_type="BIGINT"))}), columns.sightings
+    )
+    assert [s.entity_types["t"][1].sql_type for s in (decimal, json)] == ["DECIMAL", "JSON"]
 
 
 def test_schemas_grow_with_the_transaction_that_brings_a_column() -> None:
@@ -104,6 +118,10 @@ def test_schemas_grow_with_the_transaction_that_brings_a_column() -> None:
         Sighting(4, "t", "c"),
     ]
     (first, one), (second, two) = evolve(start, seen)
-    assert (first, one.id, known_columns(one)) == (1, 4, {"t": ("id", "b"), "u": ()})
-    assert (second, two.id, known_columns(two)) == (4, 5, {"t": ("id", "b", "c"), "u": ()})
+    assert (first, one.id, known_columns(one)) == (1, 4, {"t": {"id": None, "b": None}, "u": {}})
+    assert (second, two.id, known_columns(two)) == (
+        4,
+        5,
+        {"t": {"id": None, "b": None, "c": None}, "u": {}},
+    )
     assert evolve(two, seen) == []

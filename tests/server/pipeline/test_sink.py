@@ -199,7 +199,7 @@ def test_a_transaction_goes_on_over_batches(tmp_path: Path) -> None:
 def test_known_columns_are_not_reported(tmp_path: Path) -> None:
     _, result = sink(tmp_path, [row("1"), row("2", after='{"id":1,"n":2}')], known={"t": ("id",)})
     assert result is not None
-    assert [tuple(s) for s in result.sightings] == [(1, "t", "n")]
+    assert [tuple(s) for s in result.sightings] == [(1, "t", "n", None, None)]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tailrace.criteria import Operation
+from tailrace.criteria import Area, Operation
 from tailrace_server import failpoints
 from tailrace_server.failpoints import VARIABLE
+from tailrace_server.wal import log_writer
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.record import BODY_COLUMNS
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import pytest
+
     from tailrace_server.wal.view import LogView
 
 Row = tuple[Any, ...]
 """Running number, version, index, area, operation, type, hash, key, changed, change, before, after, time."""
 
-VERSION, INDEX, KEY, AFTER = 1, 2, 7, 11
+VERSION, INDEX, AREA, KEY, AFTER = 1, 2, 3, 7, 11
 
 
 class SteppingClock:
@@ -61,7 +64,10 @@ def remove(key: str) -> Mutation:
 
 
 def write(root: Path, catalog: str, transactions: int, *, per_commit: int = 1) -> None:
-    """Write and publish transactions of three records, numbered by their keys."""
+    """Write and publish transactions of three records, numbered by their keys.
+
+    The first transaction of a catalog has a SCHEMA record besides.
+    """
     with LogWriter.open(root, catalog) as writer:
         first = writer.state.last_version
         for number in range(first + 1, first + transactions + 1):
@@ -100,7 +106,16 @@ def batch_rows(reader: BatchReader, view: LogView, place: int) -> list[Row]:
 
 def transactions_in(rows: list[Row]) -> list[str]:
     """Return the keys of the first mutation of each version, which number the transactions of ``write``."""
-    return [row[KEY] for row in rows if row[INDEX] == 1]
+    keys: dict[int, str] = {}
+    for row in rows:
+        if row[AREA] == Area.DATA:
+            keys.setdefault(row[VERSION], row[KEY])
+    return list(keys.values())
+
+
+def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have log writers write every segment as a file, as small ones are not."""
+    monkeypatch.setattr(log_writer, "ROWS_MAX", 0)
 
 
 @contextmanager

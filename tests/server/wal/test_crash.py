@@ -18,6 +18,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from tailrace_server import failpoints
+from tailrace_server.wal import log_writer
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import upsert
 writer = LogWriter.open(Path(sys.argv[1]), "shop")
@@ -25,6 +26,7 @@ failpoints.arm(sys.argv[2])
 number = writer.state.last_version
 while True:
     number += 1
+    log_writer.ROWS_MAX = 48 * (number % 2)  # records carried by the entry, and in a file, in turn
     writer.append([upsert(str(number))])
     writer.commit()
     print("committed", number, flush=True)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import rows_of, update, upsert, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Document = dict[str, Any]
 
@@ -39,10 +42,20 @@ def small_object(path: Path) -> tuple[list[Document], int]:
     return documents, crc32c(text)
 
 
-def numbered(folder: Path, after: int) -> list[tuple[list[Document], int]]:
+def entry_object(path: Path) -> tuple[list[Document], int]:
+    """Section 4: the line is what stands between the last line feed before it and the checksum's line."""
+    data = path.read_bytes()
+    text, check = data[:-17].rpartition(b"\n")[2] + b"\n", data[-16:]
+    assert check == b"crc32c %08x\n" % crc32c(text)
+    return [json.loads(text)], crc32c(text)
+
+
+def numbered(
+    folder: Path, after: int, read: Callable[[Path], tuple[list[Document], int]] = small_object
+) -> list[tuple[list[Document], int]]:
     found: list[tuple[list[Document], int]] = []
     while (path := folder / f"{after + len(found) + 1:020d}.json").exists():
-        found.append(small_object(path))
+        found.append(read(path))
     return found
 
 
@@ -93,7 +106,7 @@ class PageReader:
         for (publication,), crc in numbered(self.catalog / "published", before):
             assert publication["previous_crc32c"] == self.publication_crc
             self.publication, self.publication_crc = publication, crc
-        for (entry,), crc in numbered(self.catalog / "log", self.entry):
+        for (entry,), crc in numbered(self.catalog / "log", self.entry, entry_object):
             assert entry["uuid"] == self.uuid
             assert entry["number"] == self.entry + 1
             assert entry["previous_crc32c"] == self.entry_crc
@@ -119,7 +132,10 @@ class PageReader:
     def batch(self, segment: Document, batch: Document) -> list[Document]:
         """Section 3."""
         data = (self.catalog / segment["path"]).read_bytes()
-        assert len(data) == segment["bytes"]
+        if segment["path"].startswith("log/"):
+            assert data[segment["bytes"] : segment["bytes"] + 2] == b"\n{"
+        else:
+            assert len(data) == segment["bytes"]
         stream = b""
         for offset, length, crc in segment["prefix"]:
             assert crc32c(data[offset : offset + length]) == crc
@@ -200,13 +216,15 @@ def test_a_log_is_read_by_nothing_but_the_page(log_root: Path) -> None:
     assert len(check(log_root / "shop")) == 6 * 5
     writer.append([upsert("after")])
     writer.commit()
+    writer.append([upsert(f"many-{number}") for number in range(99)])
+    writer.commit()
     writer.publish()
-    assert len(check(log_root / "shop")) == 6 * 5 + 2
+    assert len(check(log_root / "shop")) == 6 * 5 + 2 + 100
     writer.trim(before=4)
     assert check(log_root / "shop")[0]["version"] == 4
     writer.close()
     write(log_root, "shop", 1)
-    assert check(log_root / "shop")[-1]["version"] == 14
+    assert check(log_root / "shop")[-1]["version"] == 15
     assert len(check(log_root / "system")) == 2
 
 

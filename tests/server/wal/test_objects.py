@@ -23,9 +23,10 @@ WRITER = """
 import os, sys
 from pathlib import Path
 from tailrace_server import failpoints
-from tailrace_server.wal import objects
+from tailrace_server.wal import log_writer, objects
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import upsert
+log_writer.ROWS_MAX = 0  # segments as files
 objects.UNNAMED_FILES = sys.argv[2] == "unnamed"
 writer = LogWriter.open(Path(sys.argv[1]), "shop")
 failpoints.arm(sys.argv[3])

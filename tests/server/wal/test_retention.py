@@ -12,7 +12,7 @@ from tailrace_server.wal.objects import crc32c
 from tailrace_server.wal.retention import delete_unnamed, orphans, trim
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter, PendingSegment
-from tests.server.wal.logs import armed, rows_of, transactions_in, upsert, write
+from tests.server.wal.logs import armed, rows_of, transactions_in, upsert, write, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +28,9 @@ def files(catalog: Path) -> list[str]:
 
 
 def test_a_trim_moves_the_oldest_position_and_files_follow_after_their_grace(
-    log_root: Path,
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_files(monkeypatch)
     write(log_root, "shop", 6)
     catalog = log_root / "shop"
     log = CommitLog.open(catalog)
@@ -37,7 +38,7 @@ def test_a_trim_moves_the_oldest_position_and_files_follow_after_their_grace(
     assert trim(catalog, 4, now=1_000) == Position(4, 0)
     view = log.refresh()
     assert view is not None
-    assert (view.oldest, view.end_row, len(view)) == (Position(4, 0), 24, 3)
+    assert (view.oldest, view.end_row, len(view)) == (Position(4, 0), 25, 3)
     assert view.find(Position(1)) == view.find_row(0) == 0
     assert view.batch(0).first == Position(4, 0)
     assert transactions_in(rows_of(catalog, view)) == ["4", "5", "6"]
@@ -59,7 +60,7 @@ def test_a_trim_never_goes_back_nor_past_what_is_published(log_root: Path) -> No
     assert writer.trim(before=1) == Position(2, 0)
     assert writer.trim(before=99) == Position(3, 0)
     view = CommitLog.open(log_root / "shop").view
-    assert (len(view), view.published, view.end_row) == (0, 2, 4)
+    assert (len(view), view.published, view.end_row) == (0, 2, 5)
     assert view.newest_timestamp == view.timestamp_of(2) > 0
     assert view.version_at(0) == 3
     writer.publish()

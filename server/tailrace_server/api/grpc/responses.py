@@ -120,6 +120,11 @@ def schema(value: Schema, *, catalog: str, catalog_uuid: UUID) -> bytes:
                         sql_type=column.sql_type or "",
                         encoding=column.encoding,
                         inferred=column.inferred,
+                        nullable=column.nullable,
+                        key=column.key,
+                        origin=column.origin.value,
+                        id=column.id,
+                        dropped=column.dropped,
                     )
                     for column in columns
                 ],

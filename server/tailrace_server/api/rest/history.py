@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from tailrace.cursor import Cursor
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.engine import Engine
@@ -62,12 +61,13 @@ class _Read:
 
     history: History
     header: dict[str, Any]
+    view: LogView
     reverse: bool
     bytes_max: int
 
     def end(self, last: tuple[int, int, int] | None, count: int) -> dict[str, Any]:
         """Return how it ended."""
-        cursor: Cursor | None = requests.next_cursor(self.history, last, reverse=self.reverse)
+        cursor = requests.next_cursor(self.history, last, reverse=self.reverse)
         return {
             "hasNext": cursor is not None,
             "nextCursor": None if cursor is None else str(cursor),
@@ -110,7 +110,7 @@ async def changes(
         max_message_bytes=bytes_max,
     )
     view = engine.observer(catalog).view
-    header = responses.history_header(history, view)
+    header = responses.history_header(history, catalog=view.name)
     headers = _headers(header, form)
     if is_closed(bounds, history, view):
         tag = _tag(message, form, limit, view)
@@ -119,7 +119,7 @@ async def changes(
             return Response(status_code=304, headers=headers)
     if request.method == "HEAD":
         return Response(headers=headers)
-    read = _Read(history, header, message.reverse, bytes_max)
+    read = _Read(history, header, view, message.reverse, bytes_max)
     make = {JSON_TYPE: _page, LINES_TYPE: _lines, ARROW_TYPE: _arrow}[form]
     return StreamedAnswer(await _begun(make(read)), sockets, headers)
 
@@ -130,7 +130,7 @@ def is_closed(bounds: HistoryBounds, history: History, view: LogView) -> bool:
         return True
     if bounds.until is not None and bounds.until <= Position(view.published + 1, 0):
         return True
-    if bounds.before is not None and bounds.before.version <= view.published:
+    if bounds.before is not None and bounds.before.position.version <= view.published:
         return True
     return bounds.until_time is not None and bounds.until_time <= history.closed_until
 

@@ -73,14 +73,14 @@ def cursor_head(catalog_uuid: UUID) -> bytes:
     return b"1.%s." % catalog_uuid.hex.encode()
 
 
-def history_header(history: History, view: LogView) -> dict[str, Any]:
+def history_header(history: History, *, catalog: str) -> dict[str, Any]:
     """Return what a read is pinned to."""
     return {
-        "catalog": view.name,
-        "catalogUuid": str(view.uuid),
+        "catalog": catalog,
+        "catalogUuid": str(history.catalog_uuid),
         "anchor": history.anchor,
         "closedUntil": history.closed_until,
-        "oldest": position(view.oldest),
+        "oldest": position(history.oldest),
         "truncated": history.truncated,
     }
 

@@ -14,7 +14,9 @@ def demo(
     input: Annotated[
         Path | None,
         typer.Option(
-            "--input", metavar="DIR", help="Debezium JSON to use instead of the bundled shop."
+            "--input",
+            metavar="DIR",
+            help="Debezium JSON to use instead of the bundled shop; its files appear in parts, side by side.",
         ),
     ] = None,
     transactions: Annotated[

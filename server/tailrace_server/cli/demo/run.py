@@ -19,7 +19,6 @@ from tailrace.errors import TailraceError
 from tailrace_server.cli.demo.check import differs_from_source, judge, read_log
 from tailrace_server.cli.demo.processes import Processes, stop
 from tailrace_server.cli.demo.screen import Screen
-from tailrace_server.cli.demo.source import PARTS, Source
 from tailrace_server.cli.demo.watchers import SLOW, Watcher, capture_of, find, watchers_for
 from tailrace_server.wal.commit_log import CommitLog
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import Callable
     from pathlib import Path
+
+    from tailrace_server.cli.demo.source import Source
 
 CATALOG: Final = "shop"
 MOVES_MIN: Final = 2
@@ -75,7 +76,7 @@ class _Demo:
     async def run(self) -> None:
         self._log.mkdir(parents=True, exist_ok=True)
         self._inbox.mkdir(parents=True, exist_ok=True)
-        self._state.source, self._state.parts = self._source, PARTS
+        self._state.source, self._state.parts = self._source, self._source.parts
         self._screen.step("source", self._source.title)
         tasks = asyncio.TaskGroup()
         try:

@@ -36,6 +36,7 @@ class Source:
     """How small the server's rings are made."""
     behind: int = 250
     """Versions that the slow subscriber lets pass; each gives it one capture at least, its lead."""
+    parts: int = PARTS
     parts_written: int = field(default=0)
 
     async def flow(self, inbox: Path, rise: asyncio.Event) -> None:
@@ -75,7 +76,10 @@ def made_up_shop(transactions: int, seed: int) -> Source:
 
 
 def files_of(folder: Path) -> Source:
-    """Return the files of a folder, each cut into parts at line ends.
+    """Return the files of a folder, each cut into as many parts at line ends, which appear side by side.
+
+    A transaction whose lines lie at different places of their files comes in several parts. Where END records
+    tell, it is put together; without them what comes after the idle time is a version of its own, marked late.
 
     Raises:
         InvalidRequest: There is no such folder, or no file in it.
@@ -87,20 +91,24 @@ def files_of(folder: Path) -> Source:
     )
     if not files:
         raise InvalidRequest(f"--input {folder}: no file in it")
-    texts = {file: file.read_text(encoding="utf-8", errors="surrogateescape") for file in files}
-    lines = {file: text.splitlines() for file, text in texts.items()}
+    # Bytes: text would be cut at every line end of Unicode's, and JSON may hold some of them.
+    lines = {file: file.read_bytes().splitlines() for file in files}
     total = sum(map(len, lines.values()))
+    sizes = {file: -(-len(each) // PARTS) or 1 for file, each in lines.items()}
+    parts = max(-(-len(each) // sizes[file]) for file, each in lines.items())
 
     def write(inbox: Path) -> Iterator[object]:
         inbox.mkdir(parents=True, exist_ok=True)
-        for part in range(PARTS):
-            for file in files:
-                size = -(-len(lines[file]) // PARTS)
+        for part in range(parts):
+            for file, size in sizes.items():
                 piece = lines[file][part * size : (part + 1) * size]
                 if piece:
                     write_part(inbox, f"{file.stem}-{part:05}{file.suffix}", piece)
             yield part
 
     return Source(
-        title=f"{len(files)} files of {folder}, {total:,} lines", lines=total, write=write
+        title=f"{len(files)} files of {folder}, {total:,} lines, which appear in {parts} parts",
+        lines=total,
+        write=write,
+        parts=parts,
     )

@@ -49,9 +49,12 @@ from tailrace_server.pipeline.changes import (
     transaction_key,
 )
 from tailrace_server.pipeline.images import key_text, members
+from tailrace_server.pipeline.sources.debezium_schema import Announcements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from tailrace_server.wal.schema_mapping import SchemaMapping
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """Images of one row above this go to quarantine: no reader could take them in one message."""
@@ -78,6 +81,8 @@ class DebeziumOptions:
     long_entity_types: bool = False
     """Name entity types ``schema.table`` instead of ``table``."""
     max_record_bytes: int = MAX_RECORD_BYTES
+    mapping: SchemaMapping | None = None
+    """Declared types; values that they cannot hold go to quarantine."""
 
 
 class Split(NamedTuple):
@@ -117,6 +122,7 @@ class _Transaction(msgspec.Struct):
 class _Message(msgspec.Struct):
     """All shapes of a line at once; absent members stay empty."""
 
+    schema: msgspec.Raw = msgspec.Raw()
     payload: msgspec.Raw = msgspec.Raw()
     key: msgspec.Raw = msgspec.Raw()
     value: msgspec.Raw = msgspec.Raw()
@@ -133,6 +139,10 @@ class _Message(msgspec.Struct):
 
 class _Unusable(ValueError):
     """What is said of a line that goes to quarantine."""
+
+
+class _Incompatible(_Unusable):
+    """A value that its declared type cannot hold."""
 
 
 _decode_message = msgspec.json.Decoder(_Message).decode
@@ -160,7 +170,7 @@ class DebeziumDecoder:
         self._lines: dict[Split, int] = {}
         self._ignored: dict[Split, int] = {}
         self._snapshot_rows: dict[Split, int] = {}
-        self._keys: dict[str, tuple[str, ...]] = {}
+        self._announcements = Announcements()
 
     def feed(self, split: Split, lines: Iterable[bytes]) -> Iterator[Change]:
         """Yield what lines hold, in order; a blank, a null and a tombstone give nothing."""
@@ -201,12 +211,12 @@ class DebeziumDecoder:
                 raise _Unusable(f"not UTF-8 at byte {error.start}") from None
             if not line.strip():
                 return None
-            message, key = _unwrap(line)
+            message, key, block = _unwrap(line)
             if message is None:
                 return None
             if message.status is not None and message.op is None:
                 return _mark(message, split, number)
-            return self._change(message, key, split, number)
+            return self._change(message, key, block, split, number)
         except (msgspec.DecodeError, orjson.JSONDecodeError, _Unusable, RecursionError) as error:
             transaction_id = _id_of(message) if message else _salvage(line)
             return Change(
@@ -214,6 +224,7 @@ class DebeziumDecoder:
                 place=place(_NO_POSITION, split.modified_us, split.file, split.block, number),
                 transaction=None if transaction_id is None else transaction_key(transaction_id),
                 transaction_id=transaction_id,
+                number=1 if isinstance(error, _Incompatible) else None,
                 reason=str(error) or type(error).__name__,
                 raw=line,
                 file=split.file,
@@ -221,7 +232,9 @@ class DebeziumDecoder:
                 line=number,
             )
 
-    def _change(self, message: _Message, key: bytes | None, split: Split, number: int) -> Change:
+    def _change(
+        self, message: _Message, key: bytes | None, block: bytes, split: Split, number: int
+    ) -> Change:
         operation = _OPERATIONS.get(message.op or "")
         if operation is None:
             raise _Unusable(
@@ -236,7 +249,8 @@ class DebeziumDecoder:
         before, after = _image(message.before), _image(message.after)
         if len(before or b"") + len(after or b"") > self._options.max_record_bytes:
             raise _Unusable(f"images above {self._options.max_record_bytes} bytes")
-        primary_key, old_key = self._row_keys(operation, entity_type, key, before, after)
+        primary_key, old_key, names = self._row_keys(operation, entity_type, key, before, after)
+        self._check_types(entity_type, after)
         where = place(_position(source), split.modified_us, split.file, split.block, number)
         transaction_id = _id_of(message)
         order = _total_order(message)
@@ -248,6 +262,9 @@ class DebeziumDecoder:
             transaction = transaction_key(transaction_id)
         else:
             transaction = f"{LINE}{split.file}\0{split.block}\0{number}"
+        # A snapshot is cut into versions later, so that each of its rows has to say.
+        once = None if operation == READ else transaction
+        columns = self._announcements.of(entity_type, block, names, once) if block else None
         return Change(
             kind=CHANGE,
             place=where,
@@ -262,7 +279,15 @@ class DebeziumDecoder:
             after=after,
             timestamp=_timestamp(message, source),
             source=_source_name(source),
+            columns=columns,
         )
+
+    def _check_types(self, entity_type: str, after: bytes | None) -> None:
+        mapping = self._options.mapping
+        if mapping is not None and after is not None and entity_type in mapping.entity_types:
+            fault = mapping.fault_of(entity_type, members(after))
+            if fault is not None:
+                raise _Incompatible(fault)
 
     def _entity_type(self, source: _Source) -> str:
         assert source.table is not None
@@ -278,10 +303,10 @@ class DebeziumDecoder:
         key: bytes | None,
         before: bytes | None,
         after: bytes | None,
-    ) -> tuple[str | None, str | None]:
-        """Return the row's key and, where the change moved the row, its key before."""
+    ) -> tuple[str | None, str | None, tuple[str, ...]]:
+        """Return the row's key, its key before where the change moved the row, and the key's columns."""
         if operation == TRUNCATE:
-            return None, None
+            return None, None, ()
         image = before if operation == DELETE else after
         if image is None and operation != DELETE:
             raise _Unusable("no image of the row after the change")
@@ -292,13 +317,15 @@ class DebeziumDecoder:
         if primary_key is None:
             raise _Unusable(f"a key column is null: {', '.join(names)}")
         if not names or not all(name in old for name in names):
-            return primary_key, None
+            return primary_key, None, names
         old_key = key_text([old[name] for name in names])
         if operation != UPDATE or old_key in (None, primary_key):
-            return primary_key, None
+            return primary_key, None, names
         # The message key may be that of the row before: what the row is after stands in its image.
         moved_to = key_text([row[name] for name in names if name in row]) or primary_key
-        return (moved_to, old_key) if moved_to != old_key else (primary_key, None)
+        if moved_to == old_key:
+            return primary_key, None, names
+        return moved_to, old_key, names
 
     def _key_columns(
         self, entity_type: str, key: bytes | None, row: Mapping[str, msgspec.Raw]
@@ -314,6 +341,9 @@ class DebeziumDecoder:
                 return tuple(columns), list(columns.values())
         given = self._options.keys
         names = given.get(entity_type) or given.get(entity_type.rpartition(".")[2], ())
+        if not names and self._options.mapping is not None:
+            declared = self._options.mapping.entity_types.get(entity_type)
+            names = () if declared is None else declared.key
         if not names and "id" in row:
             names = ("id",)
         if not names:
@@ -327,16 +357,21 @@ class DebeziumDecoder:
         return names, [row[name] for name in names]
 
 
-def _unwrap(line: bytes) -> tuple[_Message | None, bytes | None]:
-    """Return the innermost message of a line and its message key; None for what says nothing."""
+def _unwrap(line: bytes) -> tuple[_Message | None, bytes | None, bytes]:
+    """Return the innermost message of a line, its message key, and the schema block that stands beside it.
+
+    None is no message, for a line that says nothing, and no key; no block is empty.
+    """
     key = None
+    block = b""
     text: bytes = line
     for _ in range(4):  # {"key", "value"} around {"schema", "payload"}, each perhaps as a string
         if text.strip() == _NULL:
-            return None, key
+            return None, key, block
         message = _decode_message(text)
         if message.op is not None or message.status is not None:
-            return message, key
+            return message, key, block
+        block = bytes(message.schema)
         inner = message.value if _given(message.value) else message.payload
         if not _given(inner):
             raise _Unusable("not a Debezium message: no op, no payload, no value")

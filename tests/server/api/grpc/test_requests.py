@@ -16,10 +16,12 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeSystemRequest,
 )
 from tailrace_server.api.grpc import GrpcSettings
+from tailrace_server.wal.commit_log import CommitLog
 from tests.support.model import ModelMutation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from google.protobuf.message import Message
 
@@ -225,10 +227,10 @@ async def test_a_method_that_does_not_exist_is_unsupported(serve: Serve) -> None
 
 
 async def test_schemas_are_of_a_version_and_say_what_is_inferred(
-    serve: Serve, writer: ModelWriter
+    serve: Serve, writer: ModelWriter, log_root: Path
 ) -> None:
     def upsert(**columns: object) -> ModelMutation:
-        return ModelMutation("product", "1", tailrace.Operation.UPSERT, None, columns)
+        return ModelMutation("box", "1", tailrace.Operation.UPSERT, None, columns)
 
     writer.write([upsert(id=1)])
     writer.write([upsert(id=1, name="chair")])
@@ -237,14 +239,16 @@ async def test_schemas_are_of_a_version_and_say_what_is_inferred(
         names = {
             version: [
                 column.name
-                for column in (await client.get_schema("shop", version)).entity_types["product"]
+                for column in (await client.get_schema("shop", version)).entity_types["box"]
             ]
             for version in (None, 1, 2, 99)
         }
         assert names == {None: ["id", "name"], 1: ["id"], 2: ["id", "name"], 99: ["id", "name"]}
         schema = await client.get_schema("shop")
-        assert schema.entity_types["product"][0].inferred
-        assert schema.entity_types["product"][0].role is tailrace.ContainerType.ATTRIBUTE
+        kept = writer.writer.state
+        assert CommitLog.open(log_root / "shop").view.schema_of(kept.last_version) == schema
+        assert schema.entity_types["box"][0].inferred
+        assert schema.entity_types["box"][0].role is tailrace.ContainerType.ATTRIBUTE
         with pytest.raises(tailrace.CatalogUnknown):
             await client.get_schema("ship")
         with pytest.raises(tailrace.InvalidRequest, match="count from 1"):

@@ -28,6 +28,7 @@ from tailrace.v1.change_capture_pb2 import (
 from tailrace_server.api.grpc import GrpcServer, GrpcSettings
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.model import ModelMutation
+from tests.support.polling import until
 from tests.support.raw_http2 import RawCall
 
 if TYPE_CHECKING:
@@ -53,13 +54,6 @@ def write_much(writer: ModelWriter, transactions: int = 40, rows: int = 100) -> 
             ]
         )
     writer.publish()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the server's figures say so; nothing signals a change of them."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 def established(port: int) -> int:

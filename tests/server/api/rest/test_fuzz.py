@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from tests.conformance.reading import until
 from tests.conformance.shop import SHOP
 from tests.server.api.rest.test_guards import anonymous_bytes
 from tests.support.inprocess import PATIENCE_S
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

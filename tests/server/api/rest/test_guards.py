@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace_server.api.settings import HttpSettings
-from tests.conformance.reading import until
 from tests.conformance.shop import upsert
 from tests.server.api.rest.conftest import LIVE, closed, hear, say
 from tests.server.api.rest.test_socket import subscribe
 from tests.support.inprocess import PATIENCE_S
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

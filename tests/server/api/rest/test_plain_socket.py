@@ -17,10 +17,10 @@ from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.engine import Engine
 from tailrace_server.http import bind, bound_to
 from tailrace_server.units import Address
-from tests.conformance.reading import until
 from tests.conformance.shop import SHOP
 from tests.server.api.rest.conftest import LIVE, closed, hear, say
 from tests.server.api.rest.test_socket import subscribe
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace_server.api.settings import HttpSettings
-from tests.conformance.reading import until
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.rest.conftest import closed, hear, say
 from tests.support.inprocess import PATIENCE_S
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

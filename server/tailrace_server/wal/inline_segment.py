@@ -1,18 +1,16 @@
-"""Segments of one small batch, as small commits make them: the same bytes, without building an Arrow writer.
+"""The segment of a small commit, which its entry carries: one file to make durable where there were two.
 
-Of such a file only the record batch is new::
+It is the messages of a segment file without what stands around them, since the entry says where each lies::
 
-    magic, schema message, two dictionary messages     the same for the same dictionaries: kept
-    record batch message                               serialized
-    end of stream, footer, its length, magic           kept, but for the one block of the footer
+    schema message, two dictionary messages     the same for the same dictionaries: kept
+    record batch message                        serialized
 
-What is kept is cut out of a file that pyarrow wrote, so nothing here knows a flatbuffer beyond ipc.py. A file
-made this way is byte for byte the one that SegmentWriter makes of the same rows; a test holds it to that.
+The messages are byte for byte those that SegmentWriter makes of the same rows; a test holds them to that.
 """
 
 from __future__ import annotations
 
-import struct
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,28 +18,24 @@ import pyarrow as pa
 
 from tailrace_server.wal import ipc
 from tailrace_server.wal.keyhash import key_hash, type_seed
-from tailrace_server.wal.objects import crc32c, os_errors, write_all
+from tailrace_server.wal.objects import crc32c
 from tailrace_server.wal.record import HEAD_COLUMNS, RECORD_SCHEMA
 from tailrace_server.wal.segment import (
     BUFFERS_OF_BODY,
     BUFFERS_OF_HEAD,
     WRITE_OPTIONS,
     SegmentReceipt,
-    finish_segment_file,
-    new_segment_file,
-    relative_path,
     with_dictionary,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 ROWS_MAX: Final = 48
-"""More rows are quicker with numpy."""
+"""Rows that an entry carries at most; more are quicker with numpy."""
 
-BYTES_MAX: Final = 1 << 20
-"""Far below what closes a batch."""
+BYTES_MAX: Final = 64 << 10
+"""Bytes of images that an entry carries at most: entries are read whole, by everyone."""
 
 _DICTIONARIES_KEPT: Final = 256
 _TYPE: Final = HEAD_COLUMNS.index("entity_type")
@@ -51,83 +45,66 @@ _CHANGED: Final = HEAD_COLUMNS.index("changed")
 _CODES: Final = pa.int32()
 _CODE_LISTS: Final = pa.list_(pa.int32())
 _KINDS: Final = tuple(field.type for field in RECORD_SCHEMA)
-_block = struct.Struct("<qiiq").pack_into
-"""A block of a file's footer: offset, bytes before the body, padding, bytes of the body."""
 
 
-def write_small_segment(path: Path, columns: Sequence[list[Any]]) -> SegmentReceipt:
-    """Write a segment of whole transactions and return its receipt. Durable as SegmentWriter's.
+@dataclass(frozen=True, slots=True)
+class InlineSegment:
+    """A segment that goes into its entry."""
+
+    data: bytes
+    receipt: SegmentReceipt
+    """Without a path, which is that of the entry."""
+
+
+def inline_segment(columns: Sequence[list[Any]]) -> InlineSegment:
+    """Return the segment of whole transactions.
 
     Args:
-        path: Where, below a catalog's ``segments`` folder.
         columns: Values of the columns of RECORD_SCHEMA in its order, ``key_hash`` left out; dense and in order
-            from version 0, index 0. At most ROWS_MAX rows and BYTES_MAX bytes.
-
-    Raises:
-        LogFull: No room; nothing is left behind.
+            from version 0, index 0. At most ROWS_MAX rows, and about BYTES_MAX bytes.
     """
     types, codes, counts = _encode_types(columns[_TYPE])
     names, lists = _encode_names(columns[_CHANGED - 1])
     frame = _frame(types, names)
-    batch = _batch(columns, codes, lists, frame)
-    message = batch.serialize()
-    row = _batch_row(len(frame.head), message, columns)
-    tail = bytearray(frame.tail)
-    body_start = ipc.metadata_length(message)
-    _block(tail, frame.block, len(frame.head), body_start, 0, len(message) - body_start)
-    with os_errors(f"cannot write {path}"):
-        file = new_segment_file(path)
-        try:
-            write_all(file.descriptor, [frame.head, message, tail])
-            finish_segment_file(file)
-        finally:
-            file.close()
-    return SegmentReceipt(
-        path=relative_path(path),
+    message = _batch(columns, codes, lists, frame).serialize()
+    receipt = SegmentReceipt(
+        path="",
         rows=len(codes),
-        bytes=len(frame.head) + len(message) + len(tail),
+        bytes=len(frame.data) + len(message),
         transactions=columns[0][-1] + 1,
         continues=False,
         counts=counts,
-        batches=(row,),
+        batches=(_batch_row(len(frame.data), message, columns),),
         prefix=frame.prefix,
     )
+    return InlineSegment(frame.data + message.to_pybytes(), receipt)
 
 
 class _Frame(NamedTuple):
-    """What stands around the record batch in a file with certain dictionaries."""
+    """The messages before the record batch, for certain dictionaries."""
 
-    head: bytes
-    tail: bytes
-    block: int
-    """Place in the tail of the block that says where the batch lies."""
+    data: bytes
     prefix: tuple[tuple[int, int, int], ...]
-    """Offset, length and CRC-32C of the messages of the head."""
+    """Offset, length and CRC-32C of each."""
     types: pa.StringArray
     names: pa.StringArray
 
 
 @lru_cache(_DICTIONARIES_KEPT)
 def _frame(types: tuple[str, ...], names: tuple[str, ...]) -> _Frame:
-    """Cut the frame out of a file with these dictionaries and one row."""
-    frame = _Frame(b"", b"", 0, (), pa.array(types, pa.utf8()), pa.array(names, pa.utf8()))
+    """Cut the messages out of a stream with these dictionaries and one row."""
+    frame = _Frame(b"", (), pa.array(types, pa.utf8()), pa.array(names, pa.utf8()))
     lead = ([0], [0], [3], [3], [None], [None], [None], [None], [None], [None])
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, RECORD_SCHEMA, options=WRITE_OPTIONS) as writer:
+    with pa.ipc.new_stream(sink, RECORD_SCHEMA, options=WRITE_OPTIONS) as writer:
         writer.write_batch(_batch(lead, [None], [None], frame))
-    file = sink.getvalue().to_pybytes()
-    start = len(ipc.MAGIC)
+    stream = sink.getvalue().to_pybytes()
+    start = 0
     prefix = []
-    while (message := ipc.outline(file[start:])).kind is not ipc.MessageKind.BATCH:
-        prefix.append((start, message.length, crc32c(file[start : start + message.length])))
+    while (message := ipc.outline(stream[start:])).kind is not ipc.MessageKind.BATCH:
+        prefix.append((start, message.length, crc32c(stream[start : start + message.length])))
         start += message.length
-    end = start + message.length
-    return frame._replace(
-        head=file[:start],
-        tail=file[end:],
-        block=ipc.footer_block(file) - end,
-        prefix=tuple(prefix),
-    )
+    return frame._replace(data=stream[:start], prefix=tuple(prefix))
 
 
 @lru_cache(1_024)
@@ -211,4 +188,4 @@ def _batch_row(start: int, data: pa.Buffer, columns: Sequence[list[Any]]) -> tup
     )
 
 
-__all__ = ["BYTES_MAX", "ROWS_MAX", "write_small_segment"]
+__all__ = ["BYTES_MAX", "ROWS_MAX", "InlineSegment", "inline_segment"]

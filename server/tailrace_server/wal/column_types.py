@@ -1,0 +1,279 @@
+"""SQL types of columns: told from JSON values, widened, and compared.
+
+What is inferred knows five types, each of which says how the JSON text is to be read::
+
+    BOOLEAN   BIGINT ──▶ DECIMAL   VARCHAR
+       └─────────┴──────────┴─────────┴────▶ JSON      (any value; the end of all widening)
+
+BIGINT is a whole number of 64 bits, DECIMAL any other number, its digits as written. A null tells nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+BOOLEAN: Final = "BOOLEAN"
+BIGINT: Final = "BIGINT"
+DECIMAL: Final = "DECIMAL"
+VARCHAR: Final = "VARCHAR"
+JSON: Final = "JSON"
+
+UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""What Debezium writes for a large value that an update did not touch: it tells no type."""
+
+_UNAVAILABLE: Final = UNAVAILABLE.encode()
+_SHAPES_MAX: Final = 4_096
+"""Shapes remembered of an entity type; documents with as many forget and begin anew."""
+_LONG_NUMBER: Final = re.compile(rb"\d{19}")
+_BY_KIND: Final[Mapping[type, str | None]] = {
+    bool: BOOLEAN,
+    int: BIGINT,
+    float: DECIMAL,
+    str: VARCHAR,
+    list: JSON,
+    dict: JSON,
+    type(None): None,
+}
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def widened(one: str | None, other: str | None) -> str | None:
+    """Return the narrowest inferred type that holds the values of both."""
+    if one == other or other is None:
+        return one
+    if one is None:
+        return other
+    return DECIMAL if {one, other} == {BIGINT, DECIMAL} else JSON
+
+
+class TypeInference:
+    """Tells names and types of an image's columns, and passes over images like those it has seen.
+
+    Two images are alike if they have the same names in the same order and values of the same kinds: so the
+    common case is one parse and one look-up.
+    """
+
+    def __init__(self) -> None:
+        """Begin without knowing any image."""
+        self._shapes: dict[str, set[tuple[Any, ...]]] = {}
+
+    def unseen(
+        self, entity_type: str, image: bytes, names: tuple[str, ...] = ()
+    ) -> Iterable[tuple[str, str | None]]:
+        """Return (name, type) of an image's columns, None where the value tells none; nothing for one seen.
+
+        Args:
+            entity_type: Shapes are remembered by it.
+            image: The text of a JSON object.
+            names: Columns that are touched without being in the image.
+
+        Raises:
+            msgspec.DecodeError: Not a JSON object.
+        """
+        try:
+            columns = orjson.loads(image)
+        except orjson.JSONDecodeError:
+            columns = None  # what Raw lets pass, an escape that is no character say
+        if type(columns) is not dict or _UNAVAILABLE in image or _LONG_NUMBER.search(image):
+            return (*_typed(image), *((name, None) for name in names))
+        shape = (*columns, *map(type, columns.values()), *names)
+        shapes = self._shapes.get(entity_type)
+        if shapes is None:
+            shapes = self._shapes[entity_type] = set()
+        elif shape in shapes:
+            return ()
+        if len(shapes) >= _SHAPES_MAX:
+            shapes.clear()
+        shapes.add(shape)
+        found = [(name, _BY_KIND[type(value)]) for name, value in columns.items()]
+        found.extend((name, None) for name in names if name not in columns)
+        return found
+
+    def forget(self) -> None:
+        """Look at every image anew; after what was told has been taken back."""
+        self._shapes.clear()
+
+
+def _typed(image: bytes) -> list[tuple[str, str | None]]:
+    return [(name, type_of(bytes(value))) for name, value in _members.decode(image).items()]
+
+
+def type_of(value: bytes) -> str | None:
+    """Return the inferred type of one JSON value; None for null and for what was not sent."""
+    first = value[:1]
+    if first in (b"{", b"["):
+        return JSON
+    if first == b'"':
+        return None if value == b'"%b"' % _UNAVAILABLE else VARCHAR
+    if first in (b"t", b"f"):
+        return BOOLEAN
+    if first == b"n":
+        return None
+    digits = value.removeprefix(b"-")
+    if not digits.isdigit() or len(digits) > 19:
+        return DECIMAL
+    return BIGINT if -(2**63) <= int(value) < 2**63 else DECIMAL
+
+
+_TYPE: Final = re.compile(r"([A-Z]+(?: [A-Z]+)*)(?:\((\d{1,9})(?:,(\d{1,9}))?\))?")
+_INTEGERS: Final = {"SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
+_FLOATS: Final = ("REAL", "DOUBLE")
+_TEXTS: Final = ("VARCHAR", "UUID", "VARBINARY")
+_TIMES: Final = ("DATE", "TIME", "TIMESTAMP", "TIME WITH TIME ZONE", "TIMESTAMP WITH TIME ZONE")
+_PARAMETERS: Final = {"DECIMAL": 2, "VARCHAR": 1}
+_PLAIN: Final = frozenset({*_INTEGERS, *_FLOATS, *_TEXTS, *_TIMES, BOOLEAN, DECIMAL, JSON})
+_NUMBER: Final = re.compile(rb"-?(\d+)(?:\.(\d+))?([eE][+-]?\d+)?")
+
+_ENCODINGS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("Date", "Time", "MicroTime", "NanoTime", "Timestamp"), "number"),
+    **dict.fromkeys(("MicroTimestamp", "NanoTimestamp", "Year", "MicroDuration"), "number"),
+    **dict.fromkeys(("ZonedTime", "ZonedTimestamp", "Interval", "Json", "Xml"), "text"),
+    **dict.fromkeys(("Uuid", "Enum", "EnumSet", "Bits"), "text"),
+    "VariableScaleDecimal": "object",
+}
+"""Debezium's logical types by the last part of their name → what JSON value their text is."""
+_DECIMAL_BYTES: Final = re.compile(r"decimal\.bytes\(\d{1,4}\)")
+_OTHERS: Final = (
+    *("json", "base64", "decimal.string"),
+    *("connect.Date", "connect.Time", "connect.Timestamp"),
+)
+
+
+def known_type(sql_type: str) -> bool:
+    """Whether a column may be declared with an SQL type."""
+    found = _TYPE.fullmatch(sql_type)
+    if found is None or found[1] not in _PLAIN:
+        return False
+    given = (found[2] is not None) + (found[3] is not None)
+    return given <= _PARAMETERS.get(found[1], 0)
+
+
+def known_encoding(encoding: str) -> bool:
+    """Whether a column may be declared with an encoding."""
+    if encoding.startswith("debezium."):
+        return encoding.removeprefix("debezium.") in _ENCODINGS
+    return encoding in _OTHERS or _DECIMAL_BYTES.fullmatch(encoding) is not None
+
+
+def fault_of(sql_type: str, encoding: str, value: bytes) -> str | None:
+    """Return why a JSON value, not null, is none of a type in an encoding; None if it is one."""
+    if type_of(value) is None:
+        return None  # not sent: the value is as it was
+    kind = _kind_of(encoding)
+    if kind is not None:
+        found = _kind_of_value(value)
+        return None if found == kind else f"{_shown(value)} is no {kind}, which {encoding} wants"
+    base, first, second = _parts(sql_type)
+    if base == JSON:
+        return None
+    if base == BOOLEAN:
+        return (
+            None if value in (b"true", b"false") else f"{_shown(value)} is neither true nor false"
+        )
+    if base in _INTEGERS:
+        return _integer_fault(_INTEGERS[base], value)
+    if base in _FLOATS:
+        return None if _NUMBER.fullmatch(value) else f"{_shown(value)} is no number"
+    if base == DECIMAL:
+        return _decimal_fault(first, second or 0, value)
+    if value[:1] != b'"':
+        return f"{_shown(value)} is no text"
+    if first is not None and len(orjson.loads(value)) > first:
+        return f"{_shown(value)} is longer than {first}"
+    return None
+
+
+def _parts(sql_type: str) -> tuple[str, int | None, int | None]:
+    found = _TYPE.fullmatch(sql_type)
+    assert found is not None, sql_type
+    first, second = (None if part is None else int(part) for part in found.groups()[1:])
+    return found[1], first, second
+
+
+def _kind_of(encoding: str) -> str | None:
+    """Return what JSON value an encoding's text is; None for ``json``, where the type says it."""
+    if encoding.startswith("debezium."):
+        return _ENCODINGS[encoding.removeprefix("debezium.")]
+    if encoding.startswith("connect."):
+        return "number"
+    return None if encoding == "json" else "text"
+
+
+def _kind_of_value(value: bytes) -> str:
+    first = value[:1]
+    return {b'"': "text", b"{": "object", b"[": "list", b"t": "truth", b"f": "truth"}.get(
+        first, "number"
+    )
+
+
+def _integer_fault(bits: int, value: bytes) -> str | None:
+    digits = value.removeprefix(b"-")
+    if not digits.isdigit():
+        return f"{_shown(value)} is no whole number"
+    if len(digits) > 19 or not -(1 << (bits - 1)) <= int(value) < 1 << (bits - 1):
+        return f"{_shown(value)} is out of range"
+    return None
+
+
+def _decimal_fault(precision: int | None, scale: int, value: bytes) -> str | None:
+    found = _NUMBER.fullmatch(value)
+    if found is None:
+        return f"{_shown(value)} is no number"
+    if precision is None or found[3]:
+        return None
+    whole, fraction = found[1].lstrip(b"0"), (found[2] or b"").rstrip(b"0")
+    if len(whole) > precision - scale or len(fraction) > scale:
+        return f"{_shown(value)} has more digits"
+    return None
+
+
+def _shown(value: bytes) -> str:
+    text = value[:40].decode(errors="replace")
+    return text if len(value) <= 40 else f"{text}…"
+
+
+def joined(
+    before: tuple[str | None, str], after: tuple[str | None, str]
+) -> tuple[str | None, str] | None:
+    """Return the (type, encoding) that holds the values of two, as a source declares them; None for none.
+
+    Whole numbers widen, REAL widens to DOUBLE, DECIMAL to more digits of the same scale, VARCHAR to more
+    characters. Of two that differ in their encoding none holds the other: the same text means another value.
+    """
+    if before == after or after[0] is None:
+        return before
+    if before[0] is None:
+        return after
+    if before[1] != after[1]:
+        return None
+    (base, first, second), (other, other_first, other_second) = _parts(before[0]), _parts(after[0])
+    for order in (tuple(_INTEGERS), _FLOATS):
+        if base in order and other in order:
+            return max(before, after, key=lambda each: order.index(each[0] or ""))
+    if base != other or (second or 0) != (other_second or 0):
+        return None
+    if first is None or other_first is None:
+        return before if first is None else after
+    return before if first >= other_first else after
+
+
+def may_become(inferred: str | None, sql_type: str, encoding: str) -> bool:
+    """Whether a declared type can hold values from which a type was inferred."""
+    kind = _kind_of(encoding)
+    base = _parts(sql_type)[0]
+    if inferred is None or (base == JSON and kind is None):
+        return True
+    if inferred == BOOLEAN:
+        return base == BOOLEAN
+    if inferred == VARCHAR:
+        return kind == "text" or (kind is None and base in (*_TEXTS, *_TIMES))
+    if inferred in (BIGINT, DECIMAL):
+        return kind == "number" or (kind is None and base in (*_INTEGERS, *_FLOATS, DECIMAL))
+    return kind == "object"

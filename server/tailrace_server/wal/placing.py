@@ -1,0 +1,74 @@
+"""Where the segments of a commit come to stand: in which file, from which version and row on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace_server.wal.documents import ENTRIES, SegmentDocument
+from tailrace_server.wal.inline_segment import InlineSegment
+from tailrace_server.wal.objects import object_name
+from tailrace_server.wal.table import (
+    BATCH_FIELDS,
+    FIRST_INDEX,
+    FIRST_VERSION,
+    LAST_INDEX,
+    LAST_VERSION,
+    ROWS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace_server.wal.segment import SegmentReceipt
+
+
+def carried_records(
+    segments: Sequence[SegmentReceipt | InlineSegment], entry: int
+) -> tuple[bytes, list[SegmentReceipt]]:
+    """Return the records that an entry is to carry, if any, and the receipts of all segments."""
+    data, receipts = b"", []
+    for place, segment in enumerate(segments):
+        if isinstance(segment, InlineSegment):
+            assert place == 0, "an entry carries one segment, its first"
+            data = segment.data
+            receipts.append(replace(segment.receipt, path=f"{ENTRIES}/{object_name(entry)}"))
+        else:
+            receipts.append(segment)
+    return data, receipts
+
+
+def place_segments(
+    receipts: Sequence[SegmentReceipt], last_version: int, end_row: int
+) -> list[SegmentDocument]:
+    """Give segments their versions and their records running numbers."""
+    placed: list[SegmentDocument] = []
+    for receipt in receipts:
+        if receipt.continues and not placed:
+            raise ValueError(
+                f"{receipt.path} continues a transaction, but no segment comes before it"
+            )
+        base = last_version if receipt.continues else last_version + 1
+        columns = np.array(receipt.batches, np.int64).T
+        columns[FIRST_VERSION] += base
+        columns[LAST_VERSION] += base
+        first_rows = end_row + np.cumsum(columns[ROWS]) - columns[ROWS]
+        lists = [*columns.tolist(), first_rows.tolist()]
+        placed.append(
+            SegmentDocument(
+                path=receipt.path,
+                rows=receipt.rows,
+                bytes=receipt.bytes,
+                base_version=base,
+                first=(int(columns[FIRST_VERSION, 0]), int(columns[FIRST_INDEX, 0])),
+                last=(int(columns[LAST_VERSION, -1]), int(columns[LAST_INDEX, -1])),
+                counts=receipt.counts,
+                prefix=list(receipt.prefix),
+                batches=dict(zip(BATCH_FIELDS, lists, strict=True)),
+            )
+        )
+        last_version = placed[-1].last[0]
+        end_row += receipt.rows
+    return placed

@@ -1,0 +1,86 @@
+"""Long work on the event loop gives way, and what comes and goes meanwhile loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.criteria import Criteria, Operation, Since
+from tailrace.position import Position
+from tailrace_server.capture import turn
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.capture.turn import Turn
+from tests.support.inprocess import ModelWriter, coordinates, receive
+from tests.support.model import ModelLog, ModelMutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace_server.capture.subscription import Subscription
+
+PUBLISHERS = 60
+
+
+@pytest.fixture
+def writer(log_root: Path) -> Iterator[ModelWriter]:
+    writer = ModelWriter(log_root, "shop", ModelLog())
+    yield writer
+    writer.writer.close()
+
+
+def upsert(number: int) -> ModelMutation:
+    return ModelMutation("product", str(number), Operation.UPSERT, None, {"id": number})
+
+
+def key(number: int) -> Criteria:
+    return Criteria(entity_type=("product",), primary_key=(str(number),))
+
+
+async def test_a_turn_ends_by_time_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Turn().is_over()
+    monkeypatch.setattr(turn, "TURN_S", 0.0)
+    subject = Turn()
+    assert subject.is_over()
+    others: list[str] = []
+    asyncio.get_running_loop().call_soon(others.append, "had their turn")
+    await subject.give_way()
+    assert others
+
+
+async def test_contract_18_routing_to_many_publishers_gives_way_and_loses_nothing(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Publishers come and go between two steps of one batch's routing, and start inside that batch."""
+    monkeypatch.setattr(turn, "TURN_S", 0.0)
+    mutations = [upsert(number) for number in range(PUBLISHERS)]
+    async with Engine(log_root, EngineSettings(heartbeat_interval_s=0.01)) as engine:
+        observer = engine.observer("shop")
+        early = [
+            await engine.subscribe("shop", [key(number)], codec=JSON)
+            for number in range(PUBLISHERS)
+        ]
+        writer.write(mutations)
+        turns = 0
+        opened: list[tuple[int, Subscription]] = []
+        while observer.routed < PUBLISHERS + 1:
+            await asyncio.sleep(0)
+            if not observer.view.published:
+                continue
+            number = turns % PUBLISHERS
+            early[number].cancel()
+            again = await engine.subscribe(
+                "shop", [key(number)], start=Since(Position(1)), codec=JSON
+            )
+            opened.append((number, again))
+            turns += 1
+        assert turns > PUBLISHERS / 2  # that is, others had their turn all along
+        writer.write(mutations)
+        for number, subscription in [*enumerate(early), *opened]:
+            if subscription.error is None:
+                received = [coordinates(each) for each in await receive(subscription, 2)]
+                assert received == [(1, number + 1, 0), (2, number + 1, 0)]

@@ -1,0 +1,442 @@
+"""Schema changes of a feed, through the driver on a real log, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from tailrace.criteria import Area, ContainerType
+from tailrace.errors import InvalidRequest
+from tailrace.schema import Column, Origin, Schema
+from tailrace_server.pipeline.changes import BEGIN, Change, line_of, place
+from tailrace_server.pipeline.driver import Driver, LineRefused
+from tailrace_server.pipeline.grouping import Rules
+from tailrace_server.pipeline.settings import IngestSettings
+from tailrace_server.pipeline.sources.debezium import DebeziumDecoder, DebeziumOptions, Split
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.schema_builder import SchemaConflict
+from tailrace_server.wal.schema_mapping import SchemaMapping
+from tailrace_server.wal.verify import verify
+from tailrace_server.wal.writer import CatalogWriter
+from tests.process.ingest.reading import data, leads, records
+from tests.server.pipeline.shapes import INT, LONG, TEXT, Fields, envelope, line, listed, postgres
+
+if TYPE_CHECKING:
+    from tests.process.ingest.reading import Record
+
+MICROS = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+MONEY = {
+    "type": "bytes",
+    "name": "org.apache.kafka.connect.data.Decimal",
+    "parameters": {"scale": "2", "connect.decimal.precision": "10"},
+}
+
+
+class Feed:
+    """Feeds batches of transactions, one row each, to a catalog."""
+
+    def __init__(self, root: Path, mapping: str = "", *, stop: bool = False) -> None:
+        self.catalog = root / "shop"
+        self._options = DebeziumOptions(
+            mapping=SchemaMapping.parse(mapping, "shop.toml") if mapping else None
+        )
+        settings = IngestSettings(
+            input=root,
+            log=root,
+            catalog="shop",
+            source=self._options,
+            mapping=self._options.mapping,
+            stop_on_incompatible=stop,
+            rules=Rules(idle_s=3600.0),
+        )
+        self._writer = CatalogWriter.open(root, "shop", writer="test", take_over=True)
+        self.driver = Driver(self._writer, settings)
+
+    def batch(self, *lines: bytes) -> None:
+        number = self.driver.last_batch + 1
+        decoder = DebeziumDecoder(self._options)
+        changes = list(decoder.feed(Split(f"{number:06}", 0, number), lines))
+        self.driver.batch(number, [*changes, *decoder.finish()])
+
+    def schema(self, version: int | None = None) -> Schema:
+        view = CommitLog.open(self.catalog).view
+        return view.schema_of(view.published if version is None else version)
+
+    def changes(self) -> list[tuple[int, int, str | None, list[dict[str, Any]]]]:
+        """Return version, index, entity type and changes of every SCHEMA record."""
+        return [
+            (r.version, r.place, r.entity_type, orjson.loads(r.change or b"")["changes"])
+            for r in records(self.catalog)
+            if r.area == Area.SCHEMA
+        ]
+
+    def quarantine(self) -> list[dict[str, Any]]:
+        files = sorted((self.catalog / "quarantine").iterdir())
+        return [orjson.loads(each) for f in files for each in f.read_bytes().splitlines()]
+
+
+def row(lsn: int, table: str = "product", fields: Fields | None = None, **after: Any) -> bytes:
+    """Return a row of its own transaction, with the columns that the source lists if any."""
+    if fields is not None:
+        return listed(lsn, fields, table, **after)
+    return line(envelope("c", postgres(lsn, None, table), after={"id": lsn, **after}))
+
+
+def keyed(lsn: int, **after: Any) -> bytes:
+    """Return a row that comes with its key."""
+    message = envelope("c", postgres(lsn), after={"id": lsn, **after})
+    return line({"key": {"id": lsn}, "value": message})
+
+
+def whats(feed: Feed) -> list[tuple[int, list[str]]]:
+    return [(version, [c["what"] for c in found]) for version, _, _, found in feed.changes()]
+
+
+def column(feed: Feed, name: str, entity_type: str = "product") -> Column:
+    (found,) = (c for c in feed.schema().entity_types[entity_type] if c.name == name)
+    return found
+
+
+def test_columns_and_types_are_told_by_values_and_each_change_is_a_record(log_root: Path) -> None:
+    feed = Feed(log_root)
+    feed.batch(row(1, n=1), row(2, n=2, text="a"), row(3, n=2.5), row(4, n=7), row(5, "order"))
+    feed.batch(row(6, n="x"), row(7, "order", n=None), row(8, "order", n=True))
+    assert feed.changes() == [
+        (
+            1,
+            1,
+            "product",
+            [
+                {"what": "entity_type_added"},
+                {"what": "column_added", "column": "id"},
+                {"what": "column_added", "column": "n"},
+            ],
+        ),
+        (2, 1, "product", [{"what": "column_added", "column": "text"}]),
+        (
+            3,
+            1,
+            "product",
+            [
+                {
+                    "what": "column_changed",
+                    "column": "n",
+                    "from": {"sql_type": "BIGINT"},
+                    "to": {"sql_type": "DECIMAL"},
+                }
+            ],
+        ),
+        (
+            5,
+            1,
+            "order",
+            [{"what": "entity_type_added"}, {"what": "column_added", "column": "id"}],
+        ),
+        (
+            6,
+            1,
+            "product",
+            [
+                {
+                    "what": "column_changed",
+                    "column": "n",
+                    "from": {"sql_type": "DECIMAL"},
+                    "to": {"sql_type": "JSON"},
+                }
+            ],
+        ),
+        (7, 1, "order", [{"what": "column_added", "column": "n"}]),
+        (
+            8,
+            1,
+            "order",
+            [
+                {
+                    "what": "column_changed",
+                    "column": "n",
+                    "from": {"sql_type": None},
+                    "to": {"sql_type": "BOOLEAN"},
+                }
+            ],
+        ),
+    ]
+    assert [lead.get("schema_changes") for lead in leads(feed.catalog)] == [
+        *(1, 1, 1, None, 1),
+        *(1, 1, 1),
+    ]
+    assert [lead["source_count"] for lead in leads(feed.catalog)] == [1] * 8
+    types = [feed.schema(version).entity_types["product"] for version in (1, 2, 3, 6)]
+    assert [[c.sql_type for c in each] for each in types] == [
+        ["BIGINT", "BIGINT"],
+        ["BIGINT", "BIGINT", "VARCHAR"],
+        ["BIGINT", "DECIMAL", "VARCHAR"],
+        ["BIGINT", "JSON", "VARCHAR"],
+    ]
+    assert verify(feed.catalog).sound
+
+
+def test_bodies_say_what_was_and_what_is(log_root: Path) -> None:
+    feed = Feed(log_root)
+    feed.batch(row(1), row(2, n=1))
+    first, second = [r for r in records(feed.catalog) if r.area == Area.SCHEMA]
+    assert (first.before, first.changed, second.changed) == (None, None, ["n"])
+    assert first.after == second.before
+    assert orjson.loads(second.after or b"") == {
+        "entity_type": "product",
+        "columns": [
+            {
+                "id": id,
+                "name": name,
+                "role": "ATTRIBUTE",
+                "sql_type": "BIGINT",
+                "encoding": "json",
+                "nullable": True,
+                "key": 0,
+                "origin": "inferred",
+            }
+            for id, name in ((1, "id"), (2, "n"))
+        ],
+    }
+
+
+def test_the_sources_listing_gives_types_encodings_and_the_key(log_root: Path) -> None:
+    feed = Feed(log_root)
+    fields = {"price": MONEY, "made": MICROS, "name": TEXT}
+    feed.batch(row(1, fields=fields, price="AfQ=", made=1_700_000_000_000_000, name=None))
+    origin = Origin.DEBEZIUM
+    assert feed.schema().entity_types["product"] == (
+        Column("id", sql_type="INTEGER", nullable=False, key=1, origin=origin, id=1),
+        Column(
+            "price",
+            sql_type="DECIMAL(10,2)",
+            encoding="decimal.bytes(2)",
+            nullable=False,
+            origin=origin,
+            id=2,
+        ),
+        Column(
+            "made",
+            sql_type="TIMESTAMP",
+            encoding="debezium.MicroTimestamp",
+            nullable=False,
+            origin=origin,
+            id=3,
+        ),
+        Column("name", sql_type="VARCHAR", origin=origin, id=4),
+    )
+    assert feed.schema().key_columns("product") == ("id",)
+
+
+def test_a_column_that_the_source_lists_no_more_is_dropped_and_keeps_its_place(
+    log_root: Path,
+) -> None:
+    feed = Feed(log_root)
+    feed.batch(row(1, fields={"a": INT, "b": INT}, a=1, b=1), row(2, fields={"b": LONG}, b=1))
+    feed.batch(row(3, fields={"b": INT}, b=1), row(4, fields={"b": LONG, "a": INT}, a=1, b=2))
+    assert whats(feed) == [
+        (1, ["entity_type_added", *["column_added"] * 3]),
+        (2, ["column_dropped", "column_changed"]),
+        (4, ["column_restored"]),
+    ]
+    assert [c.name for c in feed.schema(2).columns("product")] == ["id", "b"]
+    assert feed.schema(2).ordinals("product")["b"] == feed.schema(1).ordinals("product")["b"] == 3
+    assert column(feed, "b").sql_type == "BIGINT", "a narrower listing is held by the wider type"
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_rows_of_a_listing_that_cannot_be_held_are_set_aside_with_the_reason(
+    log_root: Path, apart: bool
+) -> None:
+    """Also when both come in one batch; the catalog goes on, and so does a run after it."""
+    feed = Feed(log_root)
+    good, bad = row(1, fields={"a": INT}, a=1), row(2, fields={"a": MICROS}, a=1)
+    batches = [(good,), (bad, row(3, "order"))] if apart else [(good, bad, row(3, "order"))]
+    for lines in batches:
+        feed.batch(*lines)
+    feed = Feed(log_root)
+    feed.batch(row(4, fields={"a": MICROS}, a=1), row(5, fields={"a": LONG}, a=1))
+    assert [r.primary_key for r in data(feed.catalog)] == ["1", "3", "5"]
+    assert [lead.get("quarantined") for lead in leads(feed.catalog)] == [None, 1, None, 1, None]
+    found = feed.quarantine()
+    assert [each["line"] for each in found] == ([1, 1] if apart else [2, 1])
+    assert "a of product is INTEGER (json)" in found[0]["reason"]
+    assert "TIMESTAMP (debezium.MicroTimestamp)" in found[0]["reason"]
+    assert orjson.loads(found[0]["raw"])["after"] == {"id": 2, "a": 1}
+    assert verify(feed.catalog).sound
+
+
+def test_a_listing_that_cannot_be_held_stops_the_ingest_if_so_configured(log_root: Path) -> None:
+    feed = Feed(log_root, stop=True)
+    feed.batch(row(1, fields={"a": INT}, a=1))
+    with pytest.raises(SchemaConflict, match="now announces TIMESTAMP"):
+        feed.batch(row(2, "order"), row(3, fields={"a": MICROS}, a=1))
+    assert len(leads(feed.catalog)) == 1
+    assert not list(feed.catalog.rglob("*.tmp"))
+
+
+def test_a_mapping_names_types_roles_and_keys(log_root: Path) -> None:
+    feed = Feed(log_root)
+    feed.batch(row(1, price=1, n=1))
+    feed = Feed(
+        log_root,
+        """
+        [entity_types.product]
+        key = ["id"]
+        columns.price = { type = "DECIMAL(10,2)", role = "PRICE", nullable = false }
+        columns.later = { role = "REFERENCE", optional = true }
+        """,
+    )
+    feed.batch(row(2, "order"))
+    feed.batch(row(3, price=2.25, n=1), row(4, price=2, n=1.5, later="x"))
+    assert whats(feed)[2:] == [
+        (3, ["column_changed", "column_changed"]),
+        (4, ["column_changed", "column_added"]),
+    ]
+    price = column(feed, "price")
+    assert (price.sql_type, price.role, price.origin, price.nullable) == (
+        "DECIMAL(10,2)",
+        ContainerType.PRICE,
+        Origin.DECLARED,
+        False,
+    )
+    assert column(feed, "later").role is ContainerType.REFERENCE
+    assert feed.schema().key_columns("product") == ("id",)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_a_value_that_a_declared_type_cannot_hold_is_set_aside_or_stops(
+    log_root: Path, stop: bool
+) -> None:
+    mapping = '[entity_types.product.columns.n]\ntype = "SMALLINT"\nnullable = false'
+    feed = Feed(log_root, mapping, stop=stop)
+    feed.batch(row(1, n=1))
+    bad = [row(2, n=40_000), row(3, n="1"), row(4, n=None), row(5, n=1.5)]
+    if stop:
+        with pytest.raises(LineRefused, match=r"40000 is out of range.*--on-incompatible stop"):
+            feed.batch(*bad)
+        return
+    feed.batch(*bad, row(6, n=-1))
+    assert [r.primary_key for r in data(feed.catalog)] == ["1", "6"]
+    assert [each["reason"].split(",")[0] for each in feed.quarantine()] == [
+        "column n: 40000 is out of range",
+        'column n: "1" is no whole number',
+        "column n is null",
+        "column n: 1.5 is no whole number",
+    ]
+
+
+def test_a_declared_key_is_that_of_rows_that_come_without_one(log_root: Path) -> None:
+    feed = Feed(log_root, "[entity_types.product]\nkey = ['code', 'n']")
+    feed.batch(row(1, code="a", n=1))
+    assert [r.primary_key for r in data(feed.catalog)] == ['["a",1]']
+    assert feed.schema().key_columns("product") == ("code", "n")
+
+
+def test_a_renamed_column_keeps_its_place_and_its_identity(log_root: Path) -> None:
+    Feed(log_root).batch(row(1, cost=1, n=1))
+    feed = Feed(log_root, '[entity_types.product.columns.price]\nrenamed_from = "cost"')
+    feed.batch(row(2, cost=2, n=1), row(3, price=3, n=1), row(4, price=4, n=1))
+    assert feed.changes()[1:] == [
+        (3, 1, "product", [{"what": "column_renamed", "column": "price", "from": "cost"}])
+    ]
+    assert [c.name for c in feed.schema(2).entity_types["product"]] == ["id", "cost", "n"]
+    assert [c.name for c in feed.schema(3).entity_types["product"]] == ["id", "price", "n"]
+    ids = [[c.id for c in feed.schema(v).entity_types["product"]] for v in (2, 3)]
+    assert ids[0] == ids[1]
+
+
+def test_contract_31_a_renamed_entity_type_is_filed_under_its_old_name_once(log_root: Path) -> None:
+    Feed(log_root).batch(row(1, "item", n=1))
+    feed = Feed(log_root, '[entity_types.product]\nrenamed_from = "item"')
+    feed.batch(row(2, n=1), row(3, n=2))
+    assert feed.changes()[1:] == [
+        (2, 1, "item", [{"what": "entity_type_renamed", "from": "item", "to": "product"}])
+    ]
+    found: list[Record] = [r for r in records(feed.catalog) if r.entity_type is not None]
+    assert [(r.version, r.entity_type) for r in found] == [
+        *((1, "item"), (1, "item")),
+        *((2, "item"), (2, "product"), (3, "product")),
+    ]
+    assert list(feed.schema(1).entity_types) == ["item"]
+    assert list(feed.schema(2).entity_types) == ["product"]
+    assert feed.schema(1).entity_types["item"] == feed.schema(2).entity_types["product"]
+    feed.batch(row(4, "item", n=1))
+    assert list(feed.schema().entity_types) == ["product", "item"], "the old name begins anew"
+    assert feed.changes()[-1][2:] == (
+        "item",
+        [
+            {"what": "entity_type_added"},
+            *({"what": "column_added", "column": name} for name in ("id", "n")),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("mapping", "reason"),
+    [
+        (
+            "columns.prise = { role = 'PRICE' }",
+            r"shop\.toml: entity_types\.product\.columns\.prise: .* has id, n; .*optional = true",
+        ),
+        ("key = ['id', 'm']", r"entity_types\.product\.key: product has no column m, it has id, n"),
+        (
+            "columns.n = { type = 'UUID' }",
+            r"columns\.n: UUID in encoding json cannot hold .* BIGINT .*declare that or a wider",
+        ),
+    ],
+)
+def test_a_mapping_that_the_data_contradicts_is_refused_and_nothing_is_committed(
+    log_root: Path, mapping: str, reason: str
+) -> None:
+    Feed(log_root).batch(row(1, n=1))
+    feed = Feed(log_root, f"[entity_types.product]\n{mapping}")
+    before = CommitLog.open(feed.catalog).state.last_entry
+    with pytest.raises(InvalidRequest, match=reason):
+        # What cannot be is found before the value that it could not hold.
+        feed.batch(keyed(2, n="4f7d" if "UUID" in mapping else 1))
+    assert CommitLog.open(feed.catalog).state.last_entry == before
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[entity_types", r"shop\.toml: not TOML: .*table declaration"),
+        ("[types.product]", r"types: not known; known here are entity_types"),
+        ("[entity_types.a]\nkeys = []", r"entity_types\.a\.keys: not known"),
+        ("[entity_types.a]\nkey = 'id'", r"entity_types\.a\.key: a list"),
+        ("entity_types = 1", r"entity_types: a table is wanted, not 1"),
+        ("[entity_types.a.columns.b]\ntype = 'INTEGRE'", r"a\.columns\.b\.type: no SQL type"),
+        ("[entity_types.a.columns.b]\ntype = 'DATE(3)'", r"a\.columns\.b\.type: no SQL type"),
+        ("[entity_types.a.columns.b]\nrole = 'PRISE'", r"role: no role 'PRISE'; choose one of"),
+        ("[entity_types.a.columns.b]\nencoding = 'json'", r"needs a type beside it"),
+        (
+            "[entity_types.a.columns.b]\ntype = 'DATE'\nencoding = 'debezium.Day'",
+            r"encoding: no encoding 'debezium\.Day'",
+        ),
+        ("[entity_types.a.columns.b]\noptional = 'yes'", r"optional: true or false is wanted"),
+        ("[entity_types.a]\nrenamed_from = ''", r"renamed_from: a text is wanted"),
+    ],
+)
+def test_a_mapping_that_says_nothing_sensible_is_refused_by_its_key(text: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        SchemaMapping.parse(text, "shop.toml")
+
+
+def test_the_pages_example_of_a_mapping_says_what_it_is_said_to() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "schemas.md").read_text()
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    product = SchemaMapping.parse(text).entity_types["product"]
+    assert (product.renamed_from, product.key) == ("item", ("id",))
+    assert list(product.columns) == ["price", "made", "note", "legacy"]
+    assert product.columns["price"].renamed_from == "cost"
+    assert product.columns["note"].optional
+    assert product.columns["legacy"].dropped
+
+
+def test_a_place_gives_file_and_line_back() -> None:
+    where = ("a/é.json", 17, 42)
+    assert line_of(place((1, 2, 3), 4, *where)) == where
+    assert Change(BEGIN, b"").columns is None
