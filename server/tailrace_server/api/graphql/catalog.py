@@ -136,10 +136,8 @@ class GraphqlCatalog:
         Raises:
             TailraceError: What is wrong with what it asks for.
         """
-        if not self.settings.graphql_compiled:
-            return None
         compiled = prepared.document.compiled(prepared.operation, prepared.asked.variables)
-        if compiled is None:
+        if compiled is None or not self.settings.graphql_compiled:
             return None
         selection, field, arguments = compiled
         wish = wish_of(arguments, prepared.document.built.scopes[field], selection.bodies)

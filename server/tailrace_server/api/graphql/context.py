@@ -157,7 +157,11 @@ class Context:
                             role=types.ContainerType[column.role.name],
                             sql_type=column.sql_type,
                             encoding=column.encoding,
-                            inferred=column.inferred,
+                            nullable=column.nullable,
+                            key=column.key,
+                            origin=column.origin.value,
+                            id=column.id,
+                            dropped=column.dropped,
                         )
                         for column in columns
                     ],

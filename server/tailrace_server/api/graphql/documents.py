@@ -95,6 +95,7 @@ class Document:
 
         Raises:
             DocumentRefused: A variable, or an argument, of the wrong type.
+            InvalidRequest: Directives leave it without a field.
         """
         values = get_variable_values(
             self.built.core, operation.variable_definitions or (), dict(variables)

@@ -2,7 +2,7 @@
 
 A name of GraphQL is ``[_A-Za-z][_0-9A-Za-z]*``, and two leading underscores belong to the language. What does
 not fit is replaced by an underscore; of two that would fall together the later one gets a number. Entity types
-and columns are only ever appended to a schema, so a name, once given, stays.
+and columns are only ever appended to a schema, so a name stays until its owner is renamed.
 """
 
 from __future__ import annotations

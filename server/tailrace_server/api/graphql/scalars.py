@@ -96,21 +96,29 @@ class Form:
     """Forms of equal name give equal text."""
     scalar: object
     """Its annotation."""
-    text: Callable[[bytes], bytes]
-    """From the JSON text in an image, not null, to that of the answer; ValueUnfit where it has no place."""
+    convert: Callable[[bytes], bytes]
+    """As ``text``, of a value that was sent."""
 
-    def value(self, raw: bytes) -> object:
-        """Return the same as a resolver returns it.
+    def text(self, raw: bytes) -> bytes:
+        """Return the JSON text of the answer for the JSON text in an image, which is not null.
 
         Raises:
-            ValueUnfit: The scalar cannot hold the value.
+            ValueUnfit: The scalar cannot hold the value, or the source did not send it.
         """
+        if raw == UNAVAILABLE:
+            raise ValueUnfit("not sent by the source, which did not touch it", "VALUE_UNAVAILABLE")
+        return self.convert(raw)
+
+    def value(self, raw: bytes) -> object:
+        """Return the same as a resolver returns it; raises as ``text``."""
         if raw == b"null":
             return None
         text = self.text(raw)
         return msgspec.Raw(text) if self.scalar is Json else msgspec.json.decode(text)
 
 
+UNAVAILABLE: Final = b'"__debezium_unavailable_value"'
+"""What Debezium writes for a large value that an update did not touch."""
 _INTEGER: Final = re.compile(rb"-?[0-9]+")
 _NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _QUOTED_NUMBER: Final = re.compile(rb'"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"')
@@ -163,6 +171,28 @@ def _decimal_bytes(scale: int, raw: bytes) -> bytes:
     digits = f"{abs(unscaled):0{scale + 1}d}"
     text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
     return f'"{"-" if unscaled < 0 else ""}{text}"'.encode()
+
+
+def _decimal_scaled(raw: bytes) -> bytes:
+    """Return a decimal that brings its own scale."""
+    try:
+        found = msgspec.json.decode(raw, type=_Scaled)
+    except msgspec.DecodeError:
+        raise _unfit("Decimal", raw) from None
+    if not 0 <= found.scale <= _SCALE_MAX:
+        raise _unfit("Decimal", raw)
+    return _decimal_bytes(found.scale, bytes(found.value))
+
+
+class _Scaled(msgspec.Struct):
+    """Debezium's ``VariableScaleDecimal``."""
+
+    scale: int
+    value: msgspec.Raw
+
+
+_SCALE_MAX: Final = 16_383
+"""PostgreSQL's; a number of more digits behind its point is none that a source has."""
 
 
 def _unbase64(scalar: str, raw: bytes) -> bytes:
@@ -232,6 +262,8 @@ def column_form(column: Column) -> Form:
         return base
     if (found := re.fullmatch(r"decimal\.bytes\((\d{1,4})\)", encoding)) is not None:
         return Form(encoding, Decimal, partial(_decimal_bytes, int(found[1])))
+    if encoding == "debezium.VariableScaleDecimal":
+        return Form(encoding, Decimal, _decimal_scaled)
     if encoding == "debezium.Date":
         return Form(encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000))
     if encoding == "connect.Date":

@@ -9,7 +9,8 @@
         onOrderLineSchemaChange     live, changes of its columns
         orderLineChanges            history
 
-Every field of a row is nullable: a column may be younger than a row, and is absent then. What is made is
+Every field of a row is nullable: a column may be younger than a row, and is absent then. One that the source has
+dropped has no field any more; older rows show it in their JSON. What is made is
 immutable; a newer schema of the log gives a new one, while subscriptions of the old go on as they began.
 """
 
@@ -160,21 +161,12 @@ _UNTYPED: Final = {
 
 
 def _row_type(stem: str, entity_type: str, schema: LogSchema) -> RowType:
-    columns = {column.name: column for column in _columns(schema, entity_type)}
+    columns = {column.name: column for column in schema.columns(entity_type)}
     fields = names.field_names(columns)
     return RowType(
         stem,
         entity_type,
         {field: (column, column_form(columns[column])) for field, column in fields.items()},
-    )
-
-
-def _columns(schema: LogSchema, entity_type: str) -> tuple[Any, ...]:
-    """Return the columns that have a field; older records may have others."""
-    return tuple(
-        column
-        for column in schema.entity_types[entity_type]
-        if not getattr(column, "dropped", False)
     )
 
 

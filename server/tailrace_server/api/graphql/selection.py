@@ -24,6 +24,7 @@ from graphql import (
     get_directive_values,
 )
 
+from tailrace.errors import InvalidRequest
 from tailrace_server.api.graphql.types import BODIES, HEAD
 
 if TYPE_CHECKING:
@@ -219,11 +220,12 @@ def root_of(operation: OperationDefinitionNode, collector: Collector) -> Root:
     """Return the field of a subscription.
 
     Raises:
-        NotCompiled: Directives leave it without one.
+        InvalidRequest: Directives leave it without one.
+        NotCompiled: It has something that only the executor understands.
     """
     found = collector.fields("Subscription", [operation.selection_set])
     if len(found) != 1:
-        raise NotCompiled("no field")
+        raise InvalidRequest("a subscription has one field; directives leave this one without")
     (nodes,) = found.values()
     return Root(nodes[0], tuple(nodes))
 

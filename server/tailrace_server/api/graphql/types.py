@@ -315,9 +315,15 @@ class Column:
     name: str
     field: str | None = strawberry.field(description="Its field in this GraphQL schema.")
     role: ContainerType
-    sql_type: str | None
-    encoding: str
-    inferred: bool
+    sql_type: str | None = strawberry.field(description="As SQL writes it; null where not known.")
+    encoding: str = strawberry.field(description="How the images' text encodes a value.")
+    nullable: bool
+    key: int = strawberry.field(description="Place in the primary key, from 1; 0 for none.")
+    origin: str = strawberry.field(
+        description="Where this comes from: declared, debezium, table, inferred."
+    )
+    id: int = strawberry.field(description="Identity in the catalog; a rename keeps it.")
+    dropped: bool = strawberry.field(description="Whether the source has it no more.")
 
 
 @strawberry.type(description="An entity type and its columns.")

@@ -108,14 +108,14 @@ async def test_the_schema_and_the_figures_can_be_asked_for(
     found = await ask(
         served,
         "{ catalog { name uuid oldest { version } publishedVersion committedVersion } statistics { records } "
-        "schema { id entityTypes { name type columns { name field role sqlType encoding } } } "
+        "schema { id entityTypes { name type columns { name field role sqlType encoding nullable key origin id dropped } } } "
         "early: schema(version: 1) { entityTypes { columns { name } } } }",
     )
     assert found["catalog"]["uuid"] == str(writer.writer.uuid)
     assert found["statistics"]["records"] == len(writer.log.expected(()))
     first = found["schema"]["entityTypes"][0]
     assert (first["name"], first["type"]) == ("product", "Product")
-    assert [column["field"] for column in first["columns"]] == ["id", "name", "price"]
+    assert [column["field"] for column in first["columns"]] == ["id", "name", "price", "text", "big"]
 
 
 REFUSED = (

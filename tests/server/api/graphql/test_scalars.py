@@ -10,8 +10,9 @@ import pytest
 from tailrace import criteria
 from tailrace.schema import Column
 from tailrace_server.api.graphql import types
+from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.api.graphql.names import field_names, made_of, type_names
-from tailrace_server.api.graphql.scalars import Json, column_form
+from tailrace_server.api.graphql.scalars import UNAVAILABLE, Json, column_form
 
 EXACT = (
     ("BIGINT", "json", b"9223372036854775807", '"9223372036854775807"'),
@@ -22,6 +23,7 @@ EXACT = (
     ("DECIMAL(10,2)", "decimal.bytes(2)", b'"BNI="', '"12.34"'),
     ("DECIMAL(10,2)", "decimal.bytes(2)", b'"+y4="', '"-12.34"'),
     ("DECIMAL(10,2)", "decimal.bytes(2)", b'"AQ=="', '"0.01"'),
+    ("DECIMAL", "debezium.VariableScaleDecimal", b'{"scale":3,"value":"BNI="}', '"1.234"'),
     ("DECIMAL(10,0)", "decimal.bytes(0)", b'"AQ=="', '"1"'),
     ("DOUBLE", "json", b"1.10", "1.10"),
     ("BOOLEAN", "json", b"true", "true"),
@@ -64,6 +66,8 @@ def test_contract_46_a_value_keeps_its_digits(
         ("DECIMAL", "json", b"{}"),
         ("DECIMAL", "decimal.bytes(2)", b'"*"'),
         ("DECIMAL", "decimal.bytes(2)", b"1"),
+        ("DECIMAL", "debezium.VariableScaleDecimal", b'{"scale":99999999,"value":"BNI="}'),
+        ("DECIMAL", "debezium.VariableScaleDecimal", b'{"scale":1}'),
         ("DOUBLE", "json", b"1e999"),
         ("DOUBLE", "json", b'"NaN"'),
         ("BOOLEAN", "json", b"1"),
@@ -79,6 +83,15 @@ def test_a_value_that_does_not_fit_is_named(sql_type: str, encoding: str, raw: b
         with pytest.raises(ValueError, match="cannot represent") as raised:
             render(raw)
         assert len(str(raised.value)) < 80
+
+
+@pytest.mark.parametrize("sql_type", ["VARCHAR", "JSON", "BIGINT", None])
+def test_what_the_source_did_not_send_is_no_value(sql_type: str | None) -> None:
+    form = column_form(Column("c", sql_type=sql_type))
+    for render in (form.text, form.value):
+        with pytest.raises(ValueUnfit, match="not sent") as raised:
+            render(UNAVAILABLE)
+        assert raised.value.code == "VALUE_UNAVAILABLE"
 
 
 def test_null_is_null_in_every_form() -> None:
