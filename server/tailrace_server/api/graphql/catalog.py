@@ -81,7 +81,7 @@ class GraphqlCatalog:
         self.engine = engine
         self.settings = settings
         self.name = name
-        self._documents = documents
+        self.documents = documents
         self._key: Hashable = None
         self._built: CatalogSchema | None = None
         self._building = asyncio.Lock()
@@ -109,7 +109,7 @@ class GraphqlCatalog:
             InvalidRequest: It does not have the operation.
         """
         key, built = await self.schema()
-        document = await self._documents.get(key, built, asked.query)
+        document = await self.documents.get(key, built, asked.query)
         return Prepared(document, document.operation(asked.operation_name), asked)
 
     async def execute(self, prepared: Prepared) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class SelectionCodec:
         return pa.array(frames, pa.binary())
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return a header's payload with the size of its bodies, and an error for each of them that is shown."""
+        """Return a header's payload with the size of its bodies, and an error for each that is shown."""
         payload = msgspec.json.decode(header_frame[: -len(SEPARATOR)])
         faults = []
         for each in self._members:
@@ -190,9 +190,7 @@ def _bodies(columns: CaptureColumns, body: str, *, as_text: bool) -> list[bytes]
     return [_NULL if image is None else image for image in _images(columns, body)]
 
 
-def _rows(
-    columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Errors
-) -> list[bytes]:
+def _rows(columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Errors) -> list[bytes]:
     cells = [each for each in row.cells if isinstance(each, Cell)]
     template = b"{%b}" % b",".join(map(_place, row.cells))
     out = []

@@ -17,7 +17,7 @@ from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from uuid import UUID
 
     import strawberry
@@ -49,7 +49,7 @@ class Context:
 
     async def events(
         self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
-    ) -> AsyncIterator[Capture | None]:
+    ) -> AsyncGenerator[Capture | None, None]:
         """Yield what a subscription field delivers; None for a signal, which is in the extensions."""
         wish = wish_of(arguments, scope, bodies_of(info.selected_fields))
         subscription = await self.engine.subscribe(

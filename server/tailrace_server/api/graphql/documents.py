@@ -130,6 +130,20 @@ class Document:
         return None if found is None else (found, name, arguments)
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentStatistics:
+    """What became of documents and subscriptions since the server began."""
+
+    cached: int
+    """Documents that were known."""
+    validated: int
+    refused: int
+    compiled: int
+    """Subscriptions that are sent shared frames."""
+    executed: int
+    """Subscriptions whose events are executed one by one."""
+
+
 class DocumentCache:
     """The documents of a server, least recently used ones out first; lives on the event loop."""
 
@@ -138,7 +152,19 @@ class DocumentCache:
         self._settings = settings
         self._documents: OrderedDict[tuple[Hashable, str], Document] = OrderedDict()
         self._bytes = 0
-        self.hits = self.misses = 0
+        self._turn = asyncio.Lock()
+        self.hits = self.misses = self.refused = self.compiled = self.executed = 0
+
+    def count_subscription(self, *, compiled: bool) -> None:
+        """Count a subscription that begins, by how it is served."""
+        self.compiled += compiled
+        self.executed += not compiled
+
+    def statistics(self) -> DocumentStatistics:
+        """Return the figures since it began."""
+        return DocumentStatistics(
+            self.hits, self.misses - self.refused, self.refused, self.compiled, self.executed
+        )
 
     def __len__(self) -> int:
         """Return how many are held."""
@@ -161,16 +187,27 @@ class DocumentCache:
             documents.move_to_end(full_key)
             self.hits += 1
             return found
-        self.misses += 1
         limit = self._settings.graphql_document_bytes
         if len(text) > limit or len(text.encode(errors="surrogatepass")) > limit:
+            self.misses += 1
+            self.refused += 1
             raise DocumentRefused(
                 [GraphQLError(f"the document is longer than {limit} bytes, the limit")]
             )
-        found = await asyncio.to_thread(read, built, text, self._settings)
-        if full_key not in documents:
-            documents[full_key] = found
-            self._bytes += len(text)
+        # One after the other: a page that a thousand clients open is looked at once, and a flood of documents
+        # occupies one thread.
+        async with self._turn:
+            if full_key in documents:
+                self.hits += 1
+                return documents[full_key]
+            self.misses += 1
+            try:
+                found = await asyncio.to_thread(read, built, text, self._settings)
+            except DocumentRefused:
+                self.refused += 1
+                raise
+        documents[full_key] = found
+        self._bytes += len(text)
         while self._bytes > self._settings.graphql_documents_bytes and len(documents) > 1:
             (_, dropped), _ = documents.popitem(last=False)
             self._bytes -= len(dropped)

@@ -40,7 +40,7 @@ class DocumentRefused(InvalidRequest):
 
 
 class ValueUnfit(ValueError):
-    """A value that cannot be shown: its scalar cannot hold it, or it was not sent. It is null, with this error."""
+    """A value that cannot be shown: its scalar cannot hold it, or it was not sent. Null, with this error."""
 
     def __init__(self, message: str, code: str = "VALUE_INVALID") -> None:
         """Keep what is wrong and its machine code."""

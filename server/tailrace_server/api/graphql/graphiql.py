@@ -30,7 +30,8 @@ _HEADERS: Final = {
     # The editor sets styles of its own; everything else is a file of ours.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; "
-        "font-src data:; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "font-src data:; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -41,7 +42,9 @@ async def page() -> Response:
     """Return the page; it finds out by itself which path it was asked for at."""
     data = await asyncio.to_thread(_file, "page.html")
     return Response(
-        data, headers={**_HEADERS, "Cache-Control": "no-cache", "Vary": "Accept"}, media_type="text/html"
+        data,
+        headers={**_HEADERS, "Cache-Control": "no-cache", "Vary": "Accept"},
+        media_type="text/html",
     )
 
 
@@ -52,7 +55,9 @@ async def asset(request: Request) -> Response:
         raise HTTPException(404, f"no file named {name[:60]!r} belongs to GraphiQL")
     data = await asyncio.to_thread(_file, name)
     headers = {
-        "Cache-Control": "public, max-age=31536000, immutable" if name in _VERSIONED else "no-cache",
+        "Cache-Control": "public, max-age=31536000, immutable"
+        if name in _VERSIONED
+        else "no-cache",
         "X-Content-Type-Options": "nosniff",
         "Vary": "Accept-Encoding",
     }

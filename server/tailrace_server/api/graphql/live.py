@@ -57,6 +57,7 @@ class GraphqlSocketFace:
             await operation.next(msgspec.json.encode(await catalog.execute(prepared)))
             return
         live = await catalog.begin(prepared)
+        catalog.documents.count_subscription(compiled=live is not None)
         if live is not None:
             await self._pump(operation, live)
             return

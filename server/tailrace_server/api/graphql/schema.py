@@ -9,14 +9,15 @@
         onOrderLineSchemaChange     live, changes of its columns
         orderLineChanges            history
 
-Every field of a row is nullable: a column may be younger than a row, and is absent then. One that the source has
-dropped has no field any more; older rows show it in their JSON. What is made is
+Every field of a row is nullable: a column may be younger than a row, and is absent then. One that the source
+has dropped has no field any more; older rows show it in their JSON. What is made is
 immutable; a newer schema of the log gives a new one, while subscriptions of the old go on as they began.
 """
 
 # Strawberry reads annotations at run time; as values they need no name to be looked up.
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Optional
 
@@ -251,8 +252,9 @@ def _live(change: type, scope: Scope) -> Any:
             "signals": signals,
         }
         given = {name: value for name, value in arguments.items() if value is not UNSET}
-        async for event in context.events(info, given, scope):
-            yield event
+        async with aclosing(context.events(info, given, scope)) as events:
+            async for event in events:
+                yield event
 
     about = "everything" if scope.area is None else f"area {scope.area.name}"
     if scope.entity_type is not None:

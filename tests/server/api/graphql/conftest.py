@@ -66,9 +66,7 @@ class Client:
 
 
 @asynccontextmanager
-async def client(
-    served: Served, path: str = PATH, *, init: bool = True
-) -> AsyncIterator[Client]:
+async def client(served: Served, path: str = PATH, *, init: bool = True) -> AsyncIterator[Client]:
     """Open a socket."""
     url = f"ws://127.0.0.1:{served.port}{path}"
     offered = [websockets.Subprotocol(SUBPROTOCOL)]
@@ -79,9 +77,7 @@ async def client(
         yield Client(socket)
 
 
-async def ask(
-    served: Served, query: str, path: str = PATH, **variables: Any
-) -> dict[str, Any]:
+async def ask(served: Served, query: str, path: str = PATH, **variables: Any) -> dict[str, Any]:
     """Run a query by HTTP and return its data."""
     async with asyncio.timeout(PATIENCE_S):
         answer = await served.http.post(path, json={"query": query, "variables": variables})

@@ -146,7 +146,11 @@ _json: Final = st.recursive(
     max_leaves=6,
 )
 _numbers: Final = st.sampled_from((0, 17, -1, 2**31, 2**53 + 1, 2**63, 1.5, 1e300, 19_782))
-_values: Final = _json | _numbers | st.sampled_from(("12.50", "BNI=", "__debezium_unavailable_value", "2024-02-29", True, None))
+_values: Final = (
+    _json
+    | _numbers
+    | st.sampled_from(("12.50", "BNI=", "__debezium_unavailable_value", "2024-02-29", True, None))
+)
 _images: Final = st.dictionaries(
     st.sampled_from([column.name for column in SCHEMA.entity_types["product"]]),
     _values,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tailrace_server.api.graphql.documents import DocumentCache, read
@@ -32,9 +34,17 @@ def deep(levels: int) -> str:
         (SUBSCRIPTION, HttpSettings(graphql_tokens=5), "5 tokens"),
         (billions(), HttpSettings(), "1000 fields"),
         (deep(3_000), HttpSettings(graphql_tokens=100_000), "nested"),
-        ("{ __schema { types { name } } }", HttpSettings(graphql_introspection=False), "introspection"),
+        (
+            "{ __schema { types { name } } }",
+            HttpSettings(graphql_introspection=False),
+            "introspection",
+        ),
         ("query ($v: Long) { catalogs { name } }", HttpSettings(), "never used"),
-        ("subscription { onCatalogChange { ...F } } fragment F on Change { ...F }", HttpSettings(), "itself"),
+        (
+            "subscription { onCatalogChange { ...F } } fragment F on Change { ...F }",
+            HttpSettings(),
+            "itself",
+        ),
         ("subscription { onCatalogChange { ...F } }", HttpSettings(), "Unknown fragment"),
         ("type Query { a: Int }", HttpSettings(), "not executable"),
     ],
@@ -60,6 +70,9 @@ async def test_an_equal_document_is_validated_once() -> None:
     assert await cache.get("schema 1", BUILT, SUBSCRIPTION) is first
     assert await cache.get("schema 2", BUILT, SUBSCRIPTION) is not first
     assert (cache.hits, cache.misses) == (1, 2)
+    same = [cache.get("schema 3", BUILT, SUBSCRIPTION) for _ in range(50)]
+    assert len(set(map(id, await asyncio.gather(*same)))) == 1
+    assert cache.misses == 3
 
 
 async def test_the_cache_is_bounded_and_holds_valid_documents_only() -> None:
@@ -89,7 +102,9 @@ def test_directives_with_variables_decide_anew_each_time(value: bool) -> None:
         found = document.compiled(document.operation(None), variables)
         assert found is not None
         plain = "subscription { onProductChange { version cursor } }"
-        other = read(BUILT, plain if variables["v"] else plain.replace(" cursor", ""), HttpSettings())
+        other = read(
+            BUILT, plain if variables["v"] else plain.replace(" cursor", ""), HttpSettings()
+        )
         same = other.compiled(other.operation(None), {})
         assert same is not None
         assert found[0].codec.name == same[0].codec.name

@@ -26,13 +26,30 @@ if TYPE_CHECKING:
 
 PEERS = 10
 VALID = (
-    "subscription S($v: Long, $c: [Criteria!]) { onCatalogChange(sinceVersion: $v, criteria: $c) { ...F after } } "
+    "subscription S($v: Long, $c: [Criteria!]) "
+    "{ onCatalogChange(sinceVersion: $v, criteria: $c) { ...F after } } "
     "fragment F on Change { version cursor @include(if: true) }",
-    "subscription { onProductChange(after: \"1.0.0.0.0\") { before { id } after { ... { id } } } }",
+    'subscription { onProductChange(after: "1.0.0.0.0") { before { id } after { ... { id } } } }',
     "query Q { changes(first: 2, reverse: true) { edges { node { after } } pageInfo { endCursor } } }",
     "{ schema { entityTypes { columns { name } } } __schema { types { name } } }",
 )
-PIECES = ("{", "}", "(", ")", "...", "@skip(if: $v)", '"', '"""', "$", ":", "\x00", "é", "on", "fragment F", "a:")
+PIECES = (
+    "{",
+    "}",
+    "(",
+    ")",
+    "...",
+    "@skip(if: $v)",
+    '"',
+    '"""',
+    "$",
+    ":",
+    "\x00",
+    "é",
+    "on",
+    "fragment F",
+    "a:",
+)
 
 
 def value(chance: random.Random, depth: int = 0) -> Any:

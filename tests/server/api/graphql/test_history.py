@@ -79,7 +79,11 @@ async def test_contract_39_a_page_after_a_cursor_stays_in_its_range_of_time(
     whole = await page(served)
     times = [edge["node"]["commitTimestamp"] for edge in whole["edges"]]
     bounds = {"from": times[2], "to": times[-1]}
-    ranged = [place for place, time in zip(places(whole), times, strict=True) if times[2] <= time < times[-1]]
+    ranged = [
+        place
+        for place, time in zip(places(whole), times, strict=True)
+        if times[2] <= time < times[-1]
+    ]
     found = await page(served, first=3, **bounds)
     collected = places(found)
     while found["pageInfo"]["hasNextPage"]:
@@ -94,7 +98,9 @@ async def test_contract_39_a_page_after_a_cursor_stays_in_its_range_of_time(
 async def test_a_typed_connection_has_rows(serve: Serve, writer: ModelWriter) -> None:
     writer.write(*SHOP)
     served = await serve()
-    found = await ask(served, "{ productChanges(last: 3) { edges { node { operation after { id name } } } } }")
+    found = await ask(
+        served, "{ productChanges(last: 3) { edges { node { operation after { id name } } } } }"
+    )
     nodes = [edge["node"] for edge in found["productChanges"]["edges"]]
     assert [each["operation"] for each in nodes] == ["REMOVE", "UPSERT", "EXPIRE"]
     assert nodes[1]["after"] == {"id": "2", "name": "table"}
@@ -108,14 +114,21 @@ async def test_the_schema_and_the_figures_can_be_asked_for(
     found = await ask(
         served,
         "{ catalog { name uuid oldest { version } publishedVersion committedVersion } statistics { records } "
-        "schema { id entityTypes { name type columns { name field role sqlType encoding nullable key origin id dropped } } } "
+        "schema { id entityTypes { name type columns { name field role sqlType encoding nullable key "
+        "origin id dropped } } } "
         "early: schema(version: 1) { entityTypes { columns { name } } } }",
     )
     assert found["catalog"]["uuid"] == str(writer.writer.uuid)
     assert found["statistics"]["records"] == len(writer.log.expected(()))
     first = found["schema"]["entityTypes"][0]
     assert (first["name"], first["type"]) == ("product", "Product")
-    assert [column["field"] for column in first["columns"]] == ["id", "name", "price", "text", "big"]
+    assert [column["field"] for column in first["columns"]] == [
+        "id",
+        "name",
+        "price",
+        "text",
+        "big",
+    ]
 
 
 REFUSED = (

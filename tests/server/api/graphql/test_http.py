@@ -9,8 +9,9 @@ import pytest
 
 from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.settings import HttpSettings
+from tests.conformance.reading import until
 from tests.conformance.shop import SHOP
-from tests.server.api.graphql.conftest import PATH
+from tests.server.api.graphql.conftest import PATH, client
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -129,6 +130,19 @@ async def test_the_examples_of_the_page_are_valid(serve: Serve, writer: ModelWri
             answer = await served.http.post(path, json={"query": text, "operationName": name})
             assert answer.status_code == 200
             assert "errors" not in answer.json()
+
+
+async def test_documents_and_subscriptions_are_counted(serve: Serve, writer: ModelWriter) -> None:
+    served = await serve()
+    for query in (QUERY, QUERY, "{ nothing }"):
+        await served.http.post(PATH, json={"query": query})
+    async with client(served) as one:
+        await one.subscribe("subscription { onCatalogChange { version } }")
+        await until(lambda: served.engine.statistics().subscriptions == 1)
+    text = (await served.http.get("/metrics")).text
+    for result, count in (("cached", 1), ("validated", 2), ("refused", 1)):
+        assert f'tailrace_graphql_documents_total{{result="{result}"}} {count}.0' in text
+    assert 'tailrace_graphql_subscriptions_total{path="compiled"} 1.0' in text
 
 
 async def test_the_page_and_the_schema_can_be_switched_off(

@@ -1,4 +1,4 @@
-"""Subscriptions over a real socket: typed, untyped, compiled or executed, and the schema that follows the log."""
+"""Subscriptions over a real socket: typed, untyped, compiled or executed; the schema follows the log."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ async def test_compiled_and_executed_subscriptions_send_the_same(
 async def test_without_signals_only_changes_come(serve: Serve, writer: ModelWriter) -> None:
     served = await serve(heartbeat_interval_s=0.01)
     async with client(served) as one:
-        id = await one.subscribe("subscription { onCatalogChange(sinceVersion: 0) { version index } }")
+        id = await one.subscribe(
+            "subscription { onCatalogChange(sinceVersion: 0) { version index } }"
+        )
         await until(lambda: served.engine.statistics().heartbeats_sent > 2)
         writer.write([])
         assert await one.payload(id) == {"data": {"onCatalogChange": {"version": 1, "index": 0}}}
@@ -143,7 +145,7 @@ async def test_the_schema_follows_the_log_and_subscriptions_go_on(
             "colour": "red",
         }
         found = await ask(served, '{ __type(name: "Product") { fields { name } } }')
-        assert [each["name"] for each in found["__type"]["fields"]] [-2:] == ["big", "colour"]
+        assert [each["name"] for each in found["__type"]["fields"]][-2:] == ["big", "colour"]
 
 
 async def test_an_equal_selection_is_encoded_once_for_all(
@@ -154,8 +156,10 @@ async def test_an_equal_selection_is_encoded_once_for_all(
     served = await serve()
     spellings = (
         "subscription A { onCatalogChange(sinceVersion: 0) { version after } }",
-        "subscription B { onCatalogChange(sinceVersion: 1) { ...F } } fragment F on CatalogChange { version after }",
-        "subscription C($v: Long) { onCatalogChange(sinceVersion: $v) { version after version @skip(if: true) } }",
+        "subscription B { onCatalogChange(sinceVersion: 1) { ...F } } "
+        "fragment F on CatalogChange { version after }",
+        "subscription C($v: Long) "
+        "{ onCatalogChange(sinceVersion: $v) { version after version @skip(if: true) } }",
     )
     misses = []
     for query in spellings:
@@ -190,7 +194,8 @@ async def test_a_cursor_resumes_where_it_stands(serve: Serve, writer: ModelWrite
         ]
         for place in (0, 3, len(cursors) - 2):
             id = await one.subscribe(
-                "subscription ($c: String) { onCatalogChange(after: $c) { cursor } }", c=cursors[place]
+                "subscription ($c: String) { onCatalogChange(after: $c) { cursor } }",
+                c=cursors[place],
             )
             following = (await one.payload(id))["data"]["onCatalogChange"]["cursor"]
             assert following == cursors[place + 1]
@@ -202,7 +207,9 @@ async def test_the_system_path_tells_of_catalogs(serve: Serve, writer: ModelWrit
     served = await serve()
     path = "/v1/system/graphql"
     async with client(served, path) as one:
-        id = await one.subscribe("subscription { onSystemChange(sinceVersion: 0) { version after } }")
+        id = await one.subscribe(
+            "subscription { onSystemChange(sinceVersion: 0) { version after } }"
+        )
         _, created = await one.payloads(id, 2)
         assert created["data"]["onSystemChange"]["version"] == 1
     found = await ask(served, "{ catalogs { name } changes { edges { node { version } } } }", path)
@@ -221,16 +228,26 @@ async def test_a_query_on_a_socket_is_answered_and_completed(
 
 
 REFUSED: tuple[tuple[str, dict[str, Any], str, str], ...] = (
-    ("subscription { onCatalogChange(sinceVersion: -1) { version } }", {}, "INVALID_REQUEST", "sinceVersion"),
+    (
+        "subscription { onCatalogChange(sinceVersion: -1) { version } }",
+        {},
+        "INVALID_REQUEST",
+        "sinceVersion",
+    ),
     (
         'subscription { onCatalogChange(sinceVersion: 1, after: "x") { version } }',
         {},
         "INVALID_REQUEST",
         "sinceVersion and after",
     ),
-    ('subscription { onCatalogChange(after: "nonsense") { version } }', {}, "CURSOR_INVALID", "nonsense"),
     (
-        "subscription { onCatalogChange(criteria: [{area: INFRASTRUCTURE, entityType: [\"a\"]}]) { version } }",
+        'subscription { onCatalogChange(after: "nonsense") { version } }',
+        {},
+        "CURSOR_INVALID",
+        "nonsense",
+    ),
+    (
+        'subscription { onCatalogChange(criteria: [{area: INFRASTRUCTURE, entityType: ["a"]}]) { version } }',
         {},
         "INVALID_REQUEST",
         "criteria[0]",
@@ -247,12 +264,37 @@ REFUSED: tuple[tuple[str, dict[str, Any], str, str], ...] = (
         "INVALID_REQUEST",
         "SCHEMA only",
     ),
-    ("subscription { onCatalogChange(maxMessageBytes: 1) { version } }", {}, "INVALID_REQUEST", "maxMessageBytes"),
-    ("subscription ($v: Long) { onCatalogChange(sinceVersion: $v) { version } }", {"v": 1.5}, "INVALID_REQUEST", "$v"),
-    ("subscription ($v: Boolean!) { onCatalogChange { version @skip(if: $v) } }", {}, "INVALID_REQUEST", "$v"),
+    (
+        "subscription { onCatalogChange(maxMessageBytes: 1) { version } }",
+        {},
+        "INVALID_REQUEST",
+        "maxMessageBytes",
+    ),
+    (
+        "subscription ($v: Long) { onCatalogChange(sinceVersion: $v) { version } }",
+        {"v": 1.5},
+        "INVALID_REQUEST",
+        "$v",
+    ),
+    (
+        "subscription ($v: Boolean!) { onCatalogChange { version @skip(if: $v) } }",
+        {},
+        "INVALID_REQUEST",
+        "$v",
+    ),
     ("subscription { onCatalogChange @skip(if: true) { version } }", {}, "INVALID_REQUEST", ""),
-    ("subscription A { onCatalogChange { version } } query B { catalogs { name } }", {}, "INVALID_REQUEST", "operationName"),
-    ("subscription { onCatalogChange { version } onProductChange { version } }", {}, "INVALID_REQUEST", "one"),
+    (
+        "subscription A { onCatalogChange { version } } query B { catalogs { name } }",
+        {},
+        "INVALID_REQUEST",
+        "operationName",
+    ),
+    (
+        "subscription { onCatalogChange { version } onProductChange { version } }",
+        {},
+        "INVALID_REQUEST",
+        "one",
+    ),
     ("subscription { onCatalogChange { nothing } }", {}, "INVALID_REQUEST", "nothing"),
     ("subscription {", {}, "INVALID_REQUEST", "Syntax"),
     ("fragment F on Change { version }", {}, "INVALID_REQUEST", ""),
@@ -291,8 +333,13 @@ async def test_a_catalog_that_is_not_there_is_named(
 
 @pytest.mark.parametrize(
     "payload",
-    [{}, {"query": 1}, {"query": "{ catalogs { name } }", "variables": []},
-     {"query": "{ catalogs { name } }", "operationName": 1}, {"query": "", "extensions": "x"}],
+    [
+        {},
+        {"query": 1},
+        {"query": "{ catalogs { name } }", "variables": []},
+        {"query": "{ catalogs { name } }", "operationName": 1},
+        {"query": "", "extensions": "x"},
+    ],
 )
 async def test_contract_44_a_subscribe_of_another_shape_closes_the_socket(
     serve: Serve, writer: ModelWriter, payload: dict[str, Any]
@@ -322,7 +369,9 @@ async def test_contract_44_a_complete_while_the_document_is_looked_at_cancels(
     served = await serve()
     async with client(served) as one:
         for _ in range(20):
-            id = await one.subscribe("subscription { onCatalogChange(sinceVersion: 0) { version } }")
+            id = await one.subscribe(
+                "subscription { onCatalogChange(sinceVersion: 0) { version } }"
+            )
             await one.complete(id)
         last = await one.subscribe("{ catalogs { name } }")
         await one.payload(last)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -13,6 +13,9 @@ from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.api.graphql.names import field_names, made_of, type_names
 from tailrace_server.api.graphql.scalars import UNAVAILABLE, Json, column_form
+
+if TYPE_CHECKING:
+    from enum import Enum
 
 EXACT = (
     ("BIGINT", "json", b"9223372036854775807", '"9223372036854775807"'),
@@ -35,7 +38,12 @@ EXACT = (
     ("TIMESTAMP", "debezium.MicroTimestamp", b"1709213820250000", '"2024-02-29T13:37:00.250000"'),
     ("TIMESTAMP", "debezium.Timestamp", b"1709213820250", '"2024-02-29T13:37:00.250000"'),
     ("TIMESTAMP", "debezium.NanoTimestamp", b"1709213820250000999", '"2024-02-29T13:37:00.250000"'),
-    ("TIMESTAMP WITH TIME ZONE", "debezium.ZonedTimestamp", b'"2024-02-29T13:37:00Z"', '"2024-02-29T13:37:00Z"'),
+    (
+        "TIMESTAMP WITH TIME ZONE",
+        "debezium.ZonedTimestamp",
+        b'"2024-02-29T13:37:00Z"',
+        '"2024-02-29T13:37:00Z"',
+    ),
     ("JSON", "json", b'{"a": 1e400}', '{"a": 1e400}'),
     (None, "json", b"12345678901234567890.10", "12345678901234567890.10"),
 )
@@ -100,7 +108,17 @@ def test_null_is_null_in_every_form() -> None:
 
 
 def test_columns_keep_their_names_as_far_as_graphql_can_say_them() -> None:
-    columns = ["id", "unit price", "unit_price", "unit-price", "1st", "__typename", "größe", "", "id "]
+    columns = [
+        "id",
+        "unit price",
+        "unit_price",
+        "unit-price",
+        "1st",
+        "__typename",
+        "größe",
+        "",
+        "id ",
+    ]
     assert field_names(columns) == {
         "id": "id",
         "unit_price": "unit price",
@@ -115,7 +133,15 @@ def test_columns_keep_their_names_as_far_as_graphql_can_say_them() -> None:
 
 
 def test_no_name_made_of_one_entity_type_is_that_of_another() -> None:
-    entity_types = ["product", "Product", "productChange", "product_schema", "catalog", "123", "order line"]
+    entity_types = [
+        "product",
+        "Product",
+        "productChange",
+        "product_schema",
+        "catalog",
+        "123",
+        "order line",
+    ]
     stems = type_names(entity_types, ["Catalog", "CatalogChange", "Change"])
     assert list(stems.values()) == entity_types
     made = [name for stem in stems for name in made_of(stem)]
