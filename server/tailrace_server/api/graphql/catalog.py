@@ -113,7 +113,11 @@ class GraphqlCatalog:
         return Prepared(document, document.operation(asked.operation_name), asked)
 
     async def execute(self, prepared: Prepared) -> dict[str, Any]:
-        """Return the response of a query."""
+        """Return the response of a query.
+
+        Raises:
+            DocumentRefused: A variable of the wrong type.
+        """
         document = prepared.document
         run = partial(
             execute,
@@ -128,7 +132,10 @@ class GraphqlCatalog:
             result = await asyncio.to_thread(run)
         else:
             result = run()
-        return response(result if isinstance(result, ExecutionResult) else await result)
+        found = result if isinstance(result, ExecutionResult) else await result
+        if found.errors and found.errors[0].path is None:  # before any field was executed
+            raise as_refusal(found.errors)
+        return response(found)
 
     async def begin(self, prepared: Prepared) -> Live | None:
         """Begin a subscription by its compiled selection; None where it has none.

@@ -271,6 +271,8 @@ def _live(change: type, scope: Scope) -> Any:
 
 
 def _history(connection: type, scope: Scope) -> Any:
+    """Return a field of history; nullable, so that one that fails leaves the others of its operation."""
+
     async def read(
         info: strawberry.Info,
         first: int | None = UNSET,
@@ -308,7 +310,7 @@ def _history(connection: type, scope: Scope) -> Any:
 
     return strawberry.field(
         resolver=read,
-        graphql_type=connection,
+        graphql_type=connection | None,
         description=(
             "History, a page of whole records: the first so many after a cursor, or the last so many before "
             "one; from (inclusive) and to (exclusive) in µs; newest first with reverse."

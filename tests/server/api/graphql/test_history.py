@@ -152,10 +152,34 @@ async def test_what_contradicts_itself_is_an_error_of_its_field(
     query = f"{{ {field} {{ anchor }} }}"
     answer = await served.http.post(PATH, json={"query": query})
     assert answer.status_code == 200
+    assert answer.json()["data"] == {"changes": None}
     (fault,) = answer.json()["errors"]
     assert name in fault["message"]
     assert fault["path"] == ["changes"]
     assert fault["extensions"]["code"] in ("INVALID_REQUEST", "CURSOR_INVALID")
+
+
+async def test_the_pages_of_one_operation_share_a_bound(serve: Serve, writer: ModelWriter) -> None:
+    """The page that goes beyond it ends early; one behind it is an error of its own."""
+    writer.write([upsert(str(number), text="x" * 100) for number in range(50)])
+    served = await serve(HttpSettings(graphql_history_bytes=1_000), message_bytes=1_000)
+    query = """{ a: changes { edges { node { after } } pageInfo { hasNextPage endCursor } }
+                 b: changes(first: 1) { edges { node { version } } } }"""
+    found = (await served.http.post(PATH, json={"query": query})).json()
+    page = found["data"]["a"]
+    assert 1 < len(page["edges"]) < 51
+    assert page["pageInfo"]["hasNextPage"]
+    assert found["data"]["b"] is None
+    assert [(each["path"], "limit" in each["message"]) for each in found["errors"]] == [
+        (["b"], True)
+    ]
+
+
+async def test_a_large_page_goes_out_in_pieces(serve: Serve, writer: ModelWriter) -> None:
+    writer.write([upsert(str(number), text="x" * 5_000) for number in range(100)])
+    served = await serve()
+    found = await ask(served, "{ changes { edges { node { after } } } }")
+    assert len(found["changes"]["edges"]) == 101
 
 
 async def test_a_page_is_bounded(serve: Serve, writer: ModelWriter) -> None:

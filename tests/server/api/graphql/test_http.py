@@ -53,6 +53,7 @@ async def test_a_query_comes_by_get_or_post(serve: Serve, writer: ModelWriter) -
         (b'{"query": "{ catalogs { name } }", "operationName": "X"}', 400, "X"),
         (b'{"query": "subscription { onCatalogChange { version } }"}', 400, "WebSocket"),
         (b'{"query": "mutation { a }"}', 400, "mutation"),
+        (b'{"query": "query ($v: Long!) { schema(version: $v) { id } }"}', 400, "$v"),
         (b" " * 100_000, 413, "limit"),
     ],
 )
