@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from graphql import ExecutionResult, execute, subscribe
 
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.graphql import schema as schemas
 from tailrace_server.api.graphql.arguments import wish_of
 from tailrace_server.api.graphql.context import Context
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from graphql import GraphQLError, OperationDefinitionNode
 
-    from tailrace.errors import TailraceError
     from tailrace_server.api.graphql.documents import Document
     from tailrace_server.api.graphql.schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
@@ -199,7 +198,7 @@ class GraphqlCatalog:
 def as_refusal(errors: list[GraphQLError]) -> Exception:
     """Return why an operation did not begin."""
     for error in errors:
-        if error.original_error is not None:
+        if isinstance(error.original_error, TailraceError):
             return error.original_error
     return DocumentRefused(errors) if errors else InvalidRequest("the operation did not begin")
 

@@ -11,10 +11,10 @@ import pytest
 import structlog
 import websockets
 
-from tests.conformance.reading import until
 from tests.conformance.shop import SHOP
 from tests.server.api.graphql.conftest import PATH, client
 from tests.server.api.rest.test_guards import anonymous_bytes
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -9,9 +9,9 @@ import pytest
 
 from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.settings import HttpSettings
-from tests.conformance.reading import until
 from tests.conformance.shop import SHOP
 from tests.server.api.graphql.conftest import PATH, client
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -11,10 +11,10 @@ from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.wal.catalog import drop_catalog
-from tests.conformance.reading import until
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import ask, client
 from tests.server.api.rest.conftest import closed, hear, say
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -186,21 +186,18 @@ async def test_contract_46_numbers_above_53_bits_survive(serve: Serve, writer: M
 async def test_a_cursor_resumes_where_it_stands(serve: Serve, writer: ModelWriter) -> None:
     writer.write(*SHOP)
     served = await serve()
-    async with client(served) as one:
-        all = await one.subscribe("subscription { onCatalogChange(sinceVersion: 0) { cursor } }")
-        cursors = [
-            each["data"]["onCatalogChange"]["cursor"]
-            for each in await one.payloads(all, len(writer.log.expected(())))
-        ]
-        for place in (0, 3, len(cursors) - 2):
-            id = await one.subscribe(
-                "subscription ($c: String) { onCatalogChange(after: $c) { cursor } }",
-                c=cursors[place],
-            )
-            following = (await one.payload(id))["data"]["onCatalogChange"]["cursor"]
-            assert following == cursors[place + 1]
-            await one.complete(id)
-            await until(lambda: served.engine.statistics().subscriptions == 1)
+    first = "subscription { onCatalogChange(sinceVersion: 0) { cursor } }"
+    query = "subscription ($c: String) { onCatalogChange(after: $c) { cursor } }"
+    count = len(writer.log.expected(()))
+
+    async def cursors(count: int, query: str, **variables: str) -> list[str]:
+        async with client(served) as one:
+            found = await one.payloads(await one.subscribe(query, **variables), count)
+        return [each["data"]["onCatalogChange"]["cursor"] for each in found]
+
+    all = await cursors(count, first)
+    for place in (0, 3, count - 2):
+        assert await cursors(count - place - 1, query, c=all[place]) == all[place + 1 :]
 
 
 async def test_the_system_path_tells_of_catalogs(serve: Serve, writer: ModelWriter) -> None:
