@@ -97,6 +97,7 @@ class GraphqlCatalog:
             if key != self._key or self._built is None:
                 asked = None if self.name == SYSTEM_CATALOG else found
                 self._built = await asyncio.to_thread(schemas.build, asked)
+                self.documents.forget(self._key)
                 self._key = key
             return key, self._built
 

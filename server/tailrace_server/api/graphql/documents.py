@@ -155,6 +155,12 @@ class DocumentCache:
         self._turn = asyncio.Lock()
         self.hits = self.misses = self.refused = self.compiled = self.executed = 0
 
+    def forget(self, key: Hashable) -> None:
+        """Drop the documents of a schema that is not the newest any more, and the schema with them."""
+        for full_key in [each for each in self._documents if each[0] == key]:
+            del self._documents[full_key]
+            self._bytes -= len(full_key[1])
+
     def count_subscription(self, *, compiled: bool) -> None:
         """Count a subscription that begins, by how it is served."""
         self.compiled += compiled

@@ -88,6 +88,16 @@ async def test_the_cache_is_bounded_and_holds_valid_documents_only() -> None:
     assert cache.hits == before + 1
 
 
+async def test_documents_of_an_older_schema_are_dropped() -> None:
+    cache = DocumentCache(HttpSettings())
+    for key in ("old", "new"):
+        await cache.get(key, BUILT, SUBSCRIPTION)
+    cache.forget("old")
+    assert len(cache) == 1
+    await cache.get("new", BUILT, SUBSCRIPTION)
+    assert cache.hits == 1
+
+
 async def test_a_document_that_is_too_long_is_not_looked_at() -> None:
     cache = DocumentCache(HttpSettings(graphql_document_bytes=60))
     with pytest.raises(DocumentRefused, match="60 bytes"):
