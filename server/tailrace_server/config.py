@@ -104,6 +104,8 @@ class Setting:
         """Return a value as people write it, in the form that is read back equal."""
         if value is None:
             return "off" if self.name == "http" else ""
+        if isinstance(value, bool):
+            return "yes" if value else "no"
         if self.unit == "bytes":
             return format_bytes(value)
         return format_seconds(value) if self.unit == "seconds" else str(value)
@@ -223,6 +225,8 @@ def render(loaded: Loaded) -> str:
 
 
 def _toml(each: Setting, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, int | float) and each.unit not in ("bytes", "seconds"):
         return str(value)
     text = each.format(value).replace("\\", "\\\\").replace('"', '\\"')
@@ -291,6 +295,8 @@ def _type(each: Setting) -> Any:
         return Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=1 << 62)]
     if each.unit == "seconds":
         return Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=86_400)]
+    if isinstance(each.default, bool):
+        return Annotated[bool, BeforeValidator(_yes_or_no)]
     if each.name == "log":
         return Annotated[Path | None, BeforeValidator(_folder)]
     if each.name == "grpc":
@@ -302,6 +308,13 @@ def _type(each: Setting) -> Any:
     if each.name == "log_format":
         return Literal["auto", "json", "console"]
     return Annotated[int, Field(ge=1, le=1 << 62)]
+
+
+def _yes_or_no(value: object) -> bool:
+    found = {"yes": True, "true": True, "no": False, "false": False}.get(str(value).lower())
+    if found is None:
+        raise ValueError("it is yes or no")
+    return found
 
 
 def _folder(value: object) -> Path | None:

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailrace_server import metrics
+from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.streaming import TRANSPORT
 from tailrace_server.api.settings import HttpSettings
@@ -77,12 +78,15 @@ class HttpFace:
         settings = settings or HttpSettings()
         self.sockets = Sockets(settings, engine.settings.send_deadline_s)
         metrics.register_sockets(registry, self.sockets.statistics)
+        graphql = GraphqlFace(engine, settings, self.sockets)
+        metrics.register_graphql(registry, graphql.documents.statistics)
         application = Starlette(
             routes=[
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
                 Route("/subscriptions", self._subscriptions),
                 *RestFace(engine, settings, self.sockets).routes(),
+                *graphql.routes(),
             ],
             exception_handlers={HTTPException: http_problem},
         )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from tailrace_server.api.graphql.documents import DocumentStatistics
     from tailrace_server.api.websocket.sockets import SocketStatistics
     from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 
@@ -127,6 +128,41 @@ class SocketCollector(Collector):
         for guard, count in sorted(found.guards.items()):
             guards.add_metric([guard], count)
         yield guards
+
+
+class GraphqlCollector(Collector):
+    """Documents and subscriptions of the GraphQL face."""
+
+    def __init__(self, statistics: Callable[[], DocumentStatistics]) -> None:
+        """Read from ``statistics`` at each scrape."""
+        self._statistics = statistics
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        found = self._statistics()
+        documents = CounterMetricFamily(
+            "tailrace_graphql_documents",
+            "GraphQL documents, by what became of them: cached, validated, refused.",
+            labels=["result"],
+        )
+        for result in ("cached", "validated", "refused"):
+            documents.add_metric([result], getattr(found, result))
+        yield documents
+        subscriptions = CounterMetricFamily(
+            "tailrace_graphql_subscriptions",
+            "GraphQL subscriptions begun, by how they are served: compiled, executed.",
+            labels=["path"],
+        )
+        for path in ("compiled", "executed"):
+            subscriptions.add_metric([path], getattr(found, path))
+        yield subscriptions
+
+
+def register_graphql(
+    metrics: CollectorRegistry, statistics: Callable[[], DocumentStatistics]
+) -> None:
+    """Add the GraphQL face to a registry."""
+    metrics.register(GraphqlCollector(statistics))
 
 
 def register_sockets(

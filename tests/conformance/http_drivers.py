@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture, Heartbeat
     from tailrace.criteria import Criteria, Start
+    from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
 
 
-class _OverHttp(Driver):
+class OverHttp(Driver):
     """The HTTP listener on a port."""
+
+    settings: ClassVar[HttpSettings | None] = None
+    """Bounds of the listener; None: the defaults."""
 
     def __init__(self, engine: Engine, face: HttpFace, http: httpx.AsyncClient) -> None:
         super().__init__(engine)
@@ -42,7 +46,7 @@ class _OverHttp(Driver):
     @classmethod
     @asynccontextmanager
     async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
-        async with listening(engine) as face:
+        async with listening(engine, settings=cls.settings) as face:
             url = f"http://127.0.0.1:{face.address.port}"
             async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
                 driver = cls(engine, face, http)
@@ -85,7 +89,7 @@ class _OverHttp(Driver):
         )
 
 
-class RestWebSocket(_OverHttp):
+class RestWebSocket(OverHttp):
     """Live changes over WebSocket: a socket for each subscription, all kinds of messages."""
 
     async def subscribe(
@@ -169,7 +173,7 @@ class _SocketSubscription:
         return message
 
 
-class ServerSentEvents(_OverHttp):
+class ServerSentEvents(OverHttp):
     """Live changes as events; what a URL cannot hold is asked for in a body."""
 
     cannot: ClassVar[Mapping[str, str]] = {

@@ -110,3 +110,12 @@ def test_a_mistake_is_named_where_it_was_made(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         config.load(flags, environment=environment)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("no", False), ("yes", True), ("False", False)])
+def test_a_switch_reads_yes_or_no(text: str, expected: bool) -> None:
+    loaded = config.load({"graphql_compiled": text}, environment={})
+    assert loaded.settings.http_faces.graphql_compiled is expected
+    assert f"graphql_compiled = {str(expected).lower()}" in config.render(loaded)
+    with pytest.raises(ConfigError, match="yes or no"):
+        config.load({"graphql_compiled": "maybe"}, environment={})

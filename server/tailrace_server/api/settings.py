@@ -53,3 +53,41 @@ class HttpSettings:
         "pings",
         "taken from a client that does not read our answers, which are dropped; then the connection is cut",
     )
+    graphql_document_bytes: int = setting(
+        64 << 10,
+        "bytes",
+        "longest GraphQL document; a selection of 1,000 columns has a fifth of it",
+    )
+    graphql_tokens: int = setting(
+        4_000, "tokens", "in a GraphQL document: it is not parsed further"
+    )
+    graphql_depth: int = setting(
+        20, "fields", "one in the other in a GraphQL document: GraphiQL's introspection has 15"
+    )
+    graphql_fields: int = setting(
+        1_000,
+        "fields",
+        "of a GraphQL operation with its fragments spread; what validation costs grows with the square",
+    )
+    graphql_aliases: int = setting(
+        100, "aliases", "in a GraphQL operation with its fragments spread"
+    )
+    graphql_history_bytes: int = setting(
+        16 << 20, "bytes", "of history that one GraphQL operation reads, its pages together"
+    )
+    graphql_introspection: bool = setting(
+        True, "yes or no", "whether GraphQL clients may read the schema; GraphiQL needs it"
+    )
+    graphql_graphiql: bool = setting(
+        True, "yes or no", "whether a browser that opens a GraphQL path is given GraphiQL"
+    )
+    graphql_compiled: bool = setting(
+        True,
+        "yes or no",
+        "whether subscriptions are compiled; `no` has each event executed, a hundred times slower",
+    )
+    graphql_documents_bytes: int = setting(
+        256 << 10,
+        "bytes",
+        "of valid GraphQL documents, kept so that an equal one is not validated again",
+    )

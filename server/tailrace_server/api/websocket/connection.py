@@ -26,7 +26,7 @@ from tailrace_server.api.websocket.messages import Message, head, malformed, par
 from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tailrace_server.api.settings import HttpSettings
 
@@ -53,6 +53,11 @@ class Socket(Protocol):
         Raises:
             ReaderGone: The peer is gone, or was let go.
         """
+
+    async def send_all(
+        self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes
+    ) -> None:
+        """Send a message for each payload, in order: head, payload and tail joined; as ``send``."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close; nothing follows. Idempotent."""
@@ -83,6 +88,7 @@ class Face(Protocol):
 
         Raises:
             TailraceError: It has no meaning; the operation ends with this error.
+            Close: It is no message of the sub-protocol; the socket ends.
         """
 
     async def run(self, operation: Operation) -> None:
@@ -113,6 +119,10 @@ class Operation:
     async def next(self, *parts: bytes | memoryview) -> None:
         """Send ``next`` with the payload that the parts make, joined; each is sent as it is."""
         await self._socket.send(self._head, *parts, b"}")
+
+    async def nexts(self, payloads: Sequence[bytes | memoryview]) -> None:
+        """Send a ``next`` for each payload, all of them in as few writes as the socket allows."""
+        await self._socket.send_all(self._head, payloads, b"}")
 
     async def send(self, type: str, payload: object = None) -> None:
         """Send a message of this operation."""
@@ -233,6 +243,8 @@ class Connection:
         operation = Operation(message.id, self._socket)
         try:
             self._face.begin(operation, message.payload)
+        except Close:
+            raise
         except Exception as error:
             await operation.send("error", self._face.error_payload(_logged(error)))
             return

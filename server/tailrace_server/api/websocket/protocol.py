@@ -24,7 +24,7 @@ from tailrace_server.api.websocket.codes import CloseCode
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from websockets.frames import Frame
 
@@ -73,14 +73,15 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
         A server's frame is not masked, so what many are sent stays one object.
         """
-        size = sum(map(len, parts))
-        if size < 126:
-            head = struct.pack("!BB", 0x81, size)
-        elif size < 1 << 16:
-            head = struct.pack("!BBH", 0x81, 126, size)
-        else:
-            head = struct.pack("!BBQ", 0x81, 127, size)
-        self.transport.writelines((head, *parts))
+        self.transport.writelines((_frame_head(sum(map(len, parts))), *parts))
+
+    def write_texts(self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes) -> None:
+        """Write a text frame for each payload, head and tail around it, all in one write."""
+        around = len(head) + len(tail)
+        parts: list[bytes | memoryview] = []
+        for payload in payloads:
+            parts += (_frame_head(around + len(payload)), head, payload, tail)
+        self.transport.write(b"".join(parts))
 
     def close_with(self, code: int, reason: str) -> None:
         """Close without waiting for the peer to read what stands before; it has a moment for that."""
@@ -185,6 +186,20 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         """Close at the end of the server; the flush is not waited for without end."""
         super().shutdown()
         self.close_within()
+
+
+def _frame_head(size: int) -> bytes:
+    """Return the head of an unmasked text frame."""
+    if size < 126:
+        return _pack_short(0x81, size)
+    if size < 1 << 16:
+        return _pack_medium(0x81, 126, size)
+    return _pack_long(0x81, 127, size)
+
+
+_pack_short: Final = struct.Struct("!BB").pack
+_pack_medium: Final = struct.Struct("!BBH").pack
+_pack_long: Final = struct.Struct("!BBQ").pack
 
 
 def configured(

@@ -35,13 +35,16 @@ from tailrace_server.api.websocket.messages import malformed
 from tailrace_server.api.websocket.protocol import EXTENSION, GuardedProtocol, configured
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.websockets import WebSocket
 
     from tailrace_server.api.settings import HttpSettings
 
 _log = structlog.get_logger("tailrace.websocket")
+
+_MESSAGES_AT_ONCE: Final = 256
+"""Messages joined to one write; together they are about as large as one message of captures."""
 
 TOO_SLOW: Final = "send_deadline"
 """Name of the guard that ends who leaves a message unread."""
@@ -196,19 +199,33 @@ class GuardedSocket:
 
         Waiting writers wake one by one: all at once they would overrun the transport's bound together.
         """
-        protocol = self._protocol
         async with self._turn:
-            if not protocol.writable.is_set():
-                self.blocked_since = asyncio.get_running_loop().time()
-                try:
-                    await protocol.writable.wait()
-                finally:
-                    self.blocked_since = None
-            if self.expired or protocol.gone:
-                raise ReaderGone
-            protocol.write_text(parts)
+            await self._room()
+            self._protocol.write_text(parts)
         # uvicorn's sends do not yield while there is room: a fast reader would keep the loop to itself.
         await asyncio.sleep(0)
+
+    async def send_all(
+        self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes
+    ) -> None:
+        """Write a message for each payload, many at once; as ``send``."""
+        for start in range(0, len(payloads), _MESSAGES_AT_ONCE):
+            async with self._turn:
+                await self._room()
+                self._protocol.write_texts(head, payloads[start : start + _MESSAGES_AT_ONCE], tail)
+            await asyncio.sleep(0)
+
+    async def _room(self) -> None:
+        """Wait until the transport has room."""
+        protocol = self._protocol
+        if not protocol.writable.is_set():
+            self.blocked_since = asyncio.get_running_loop().time()
+            try:
+                await protocol.writable.wait()
+            finally:
+                self.blocked_since = None
+        if self.expired or protocol.gone:
+            raise ReaderGone
 
     async def close(self, code: int, reason: str) -> None:
         """Close, whether or not the peer reads."""
@@ -255,6 +272,13 @@ class PlainSocket:
             except (WebSocketDisconnect, RuntimeError) as error:
                 raise ReaderGone from error
         await asyncio.sleep(0)
+
+    async def send_all(
+        self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes
+    ) -> None:
+        """Send a message for each payload."""
+        for payload in payloads:
+            await self.send(head, payload, tail)
 
     async def close(self, code: int, reason: str) -> None:
         """Close."""

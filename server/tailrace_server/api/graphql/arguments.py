@@ -1,0 +1,100 @@
+"""From the arguments of a field to what the engine is asked, by the rules that all faces share.
+
+Arguments are those of proto/tailrace/v1 by their JSON names, so they are read as a JSON request is: unknown
+values are refused by path, and a contradiction says which criteria it stands in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from strawberry.utils.str_converters import to_camel_case
+
+from tailrace.errors import InvalidRequest
+from tailrace.v1.change_capture_pb2 import SubscribeRequest
+from tailrace_server.api import requests
+from tailrace_server.api.json_requests import from_json, in_json_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.criteria import Area
+    from tailrace_server.api.requests import Wish
+
+_BODIES: Final = ("change", "before", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What part of a catalog a field is about, whatever its criteria say besides."""
+
+    area: Area | None = None
+    entity_type: str | None = None
+
+    def narrowed(self, criteria: object) -> list[dict[str, Any]]:
+        """Return criteria within the scope, in the JSON form.
+
+        Raises:
+            InvalidRequest: One asks for something outside it.
+        """
+        alternatives: list[dict[str, Any]] = plain(criteria or [])
+        if self.area is None:
+            return alternatives
+        out = []
+        for place, one in enumerate(alternatives or [{}]):
+            at = f"criteria[{place}]"
+            if one.get("area") not in (None, self.area.name):
+                raise InvalidRequest(
+                    f"{at}.area: this field has changes of area {self.area.name} only"
+                )
+            named = one.get("entityType") or []
+            if self.entity_type is not None and named not in ([], [self.entity_type]):
+                raise InvalidRequest(
+                    f"{at}.entityType: this field has changes of {self.entity_type!r} only"
+                )
+            inside: dict[str, Any] = {"area": self.area.name}
+            if self.entity_type is not None:
+                inside["entityType"] = [self.entity_type]
+            out.append({**one, **inside})
+        return out
+
+
+def wish_of(arguments: Mapping[str, Any], scope: Scope, bodies: frozenset[str]) -> Wish:
+    """Return what a subscription asks for.
+
+    Args:
+        arguments: By GraphQL name, as graphql-core coerces them.
+        scope: What the field is about.
+        bodies: Names of the bodies that its selection needs.
+
+    Raises:
+        InvalidRequest, Unsupported: Something in it has no meaning; named as the caller wrote it.
+    """
+    asked = {name: plain(value) for name, value in arguments.items() if value is not None}
+    asked.pop("signals", None)
+    asked["criteria"] = scope.narrowed(asked.get("criteria"))
+    asked["body"] = [name for name in _BODIES if name in bodies]
+    message = from_json(SubscribeRequest, asked, without=("catalog",))
+    try:
+        return requests.wish(message)
+    except InvalidRequest as error:
+        raise in_json_names(error) from None
+
+
+def plain(value: Any) -> Any:
+    """Return an argument as JSON has it: enums by name, inputs as objects, without what is null."""
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            to_camel_case(each.name): plain(part)
+            for each in fields(value)
+            if (part := getattr(value, each.name)) is not None
+        }
+    if isinstance(value, dict):
+        return {name: plain(part) for name, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    return value

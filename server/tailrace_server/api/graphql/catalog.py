@@ -1,0 +1,212 @@
+"""The GraphQL side of one catalog: its schema, newest first, and operations run against it.
+
+A schema is made again when the schema of the log has changed, in a thread, once for all who ask meanwhile.
+Documents and what is compiled of them belong to the schema that they were validated against: a subscription
+goes on with the one that it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from graphql import ExecutionResult, execute, subscribe
+
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.api.graphql import schema as schemas
+from tailrace_server.api.graphql.arguments import wish_of
+from tailrace_server.api.graphql.context import Context
+from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
+from tailrace_server.api.graphql.errors import DocumentRefused, field_error
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from graphql import GraphQLError, OperationDefinitionNode
+
+    from tailrace_server.api.graphql.documents import Document
+    from tailrace_server.api.graphql.schema import CatalogSchema
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.subscription import Subscription
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A GraphQL request: ``{"query": …, "variables": {…}, "operationName": …}``."""
+
+    query: str
+    variables: dict[str, Any]
+    operation_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An operation of a valid document, ready to run."""
+
+    document: Document
+    operation: OperationDefinitionNode
+    asked: Asked
+
+    @property
+    def is_subscription(self) -> bool:
+        """Whether it is one."""
+        return is_subscription(self.operation)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A compiled subscription, begun."""
+
+    subscription: Subscription
+    key: str
+    """Response key of its field."""
+    signalled: bool
+    """Whether acknowledgement and heartbeats are wanted."""
+
+
+class GraphqlCatalog:
+    """Operations on one catalog's path."""
+
+    def __init__(self, engine: Engine, settings: HttpSettings, name: str, documents: DocumentCache):
+        """Bind to a catalog by name; whether there is one shows at the first operation."""
+        self.engine = engine
+        self.settings = settings
+        self.name = name
+        self.documents = documents
+        self._key: Hashable = None
+        self._built: CatalogSchema | None = None
+        self._building = asyncio.Lock()
+
+    async def schema(self) -> tuple[Hashable, CatalogSchema]:
+        """Return identity and schema as the catalog is now.
+
+        Raises:
+            CatalogUnknown: There is none.
+        """
+        found = await self.engine.schema(self.name)
+        key = (self.engine.observer(self.name).view.uuid, found.id)
+        async with self._building:
+            if key != self._key or self._built is None:
+                asked = None if self.name == SYSTEM_CATALOG else found
+                self._built = await asyncio.to_thread(schemas.build, asked)
+                self.documents.forget(self._key)
+                self._key = key
+            return key, self._built
+
+    async def prepare(self, asked: Asked) -> Prepared:
+        """Return the operation that a request asks for.
+
+        Raises:
+            DocumentRefused: The document is not valid here.
+            InvalidRequest: It does not have the operation.
+        """
+        key, built = await self.schema()
+        document = await self.documents.get(key, built, asked.query)
+        return Prepared(document, document.operation(asked.operation_name), asked)
+
+    async def execute(self, prepared: Prepared) -> dict[str, Any]:
+        """Return the response of a query.
+
+        Raises:
+            DocumentRefused: A variable of the wrong type.
+        """
+        document = prepared.document
+        run = partial(
+            execute,
+            document.built.core,
+            document.node,
+            context_value=self._context(prepared),
+            variable_values=prepared.asked.variables,
+            operation_name=prepared.asked.operation_name,
+        )
+        if document.reads_schema_only(prepared.operation):
+            # It never waits, and of a large schema it is long work.
+            result = await asyncio.to_thread(run)
+        else:
+            result = run()
+        found = result if isinstance(result, ExecutionResult) else await result
+        if found.errors and found.errors[0].path is None:  # before any field was executed
+            raise as_refusal(found.errors)
+        return response(found)
+
+    async def begin(self, prepared: Prepared) -> Live | None:
+        """Begin a subscription by its compiled selection; None where it has none.
+
+        Raises:
+            TailraceError: What is wrong with what it asks for.
+        """
+        compiled = prepared.document.compiled(prepared.operation, prepared.asked.variables)
+        if compiled is None or not self.settings.graphql_compiled:
+            return None
+        selection, field, arguments = compiled
+        wish = wish_of(arguments, prepared.document.built.scopes[field], selection.bodies)
+        subscription = await self.engine.subscribe(
+            self.name,
+            wish.criteria,
+            start=wish.start,
+            content=wish.content,
+            codec=selection.codec,
+            limits=wish.limits,
+        )
+        return Live(subscription, selection.key, bool(arguments.get("signals")))
+
+    async def executed(
+        self, prepared: Prepared, on_end: Callable[[TailraceError], None]
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the payloads of a subscription, each executed by itself: the path of what is not compiled.
+
+        Args:
+            prepared: The subscription.
+            on_end: Told when it ends while its reader is busy.
+
+        Raises:
+            TailraceError: What it ended with.
+        """
+        document = prepared.document
+        context = self._context(prepared)
+        context.on_end = on_end
+        found = subscribe(
+            document.built.core,
+            document.node,
+            context_value=context,
+            variable_values=prepared.asked.variables,
+            operation_name=prepared.asked.operation_name,
+        )
+        stream = await found if isawaitable(found) else found
+        if isinstance(stream, ExecutionResult):
+            raise as_refusal(stream.errors or [])
+        assert isinstance(stream, AsyncGenerator)
+        async with aclosing(stream):
+            async for result in stream:
+                payload = response(result)
+                extensions = context.take_extensions()
+                if extensions is not None:
+                    payload["extensions"] = extensions
+                yield msgspec.json.encode(payload)
+
+    def _context(self, prepared: Prepared) -> Context:
+        return Context(self.engine, self.settings, self.name, prepared.document.built)
+
+
+def as_refusal(errors: list[GraphQLError]) -> Exception:
+    """Return why an operation did not begin."""
+    for error in errors:
+        if isinstance(error.original_error, TailraceError):
+            return error.original_error
+    return DocumentRefused(errors) if errors else InvalidRequest("the operation did not begin")
+
+
+def response(result: ExecutionResult) -> dict[str, Any]:
+    """Return a result as it is sent."""
+    out: dict[str, Any] = {"data": result.data}
+    if result.errors:
+        out["errors"] = [field_error(each) for each in result.errors]
+    return out

@@ -1,0 +1,219 @@
+r"""A compiled selection as a codec: captures in columns to ready payloads of ``next`` messages.
+
+::
+
+    {"data":{"onProductChange":{"version":42,"cursor":"1.….42.1.0","after":{"id":"17","price":"9.90"}}}}\x1e
+
+The selection is one bytes template with a place for each value; a frame is the template filled, and a record
+separator (as in RFC 7464), which no JSON text contains, so that frames joined can be told apart again. A frame
+has nothing of a subscription in it: everyone with an equal selection is sent the same bytes.
+
+A value that its scalar cannot hold is null, and stands in ``errors`` with its path, as the specification
+has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tailrace.criteria import Area, ContainerType, Operation
+from tailrace_server.api.graphql.errors import ValueUnfit, omitted
+from tailrace_server.api.graphql.schema import row_of
+from tailrace_server.api.graphql.selection import Body, Cell, Head, Row, TypeName
+from tailrace_server.capture.codecs.columns import spell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tailrace_server.api.graphql.selection import Member, Selection
+    from tailrace_server.capture.codecs.columns import CaptureColumns
+
+SEPARATOR: Final = b"\x1e"
+_encode: Final = msgspec.json.encode
+_NULL: Final = b"null"
+
+_AREAS: Final = {each.value: _encode(each.name) for each in Area}
+_OPERATIONS: Final = {each.value: _encode(each.name) for each in Operation}
+_CONTAINER_TYPES: Final = {0: _NULL, **{each.value: _encode(each.name) for each in ContainerType}}
+
+_Errors = dict[int, list[dict[str, Any]]]
+"""By place of the capture in its batch."""
+
+
+class SelectionCodec:
+    """The wire form of one selection."""
+
+    def __init__(self, selection: Selection) -> None:
+        """Compile a selection."""
+        self.name = f"graphql-{hashlib.blake2s(selection.identity.encode()).hexdigest()}"
+        self._key = selection.key
+        self._members = [each for each in selection.members if not isinstance(each, TypeName)]
+        self._template = _template(selection)
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return one payload and a separator a capture."""
+        columns = columns.gathered()
+        errors: _Errors = {}
+        values = [self._values(each, columns, errors) for each in self._members]
+        template = self._template
+        if values:
+            frames = [template % row for row in zip(*values, strict=True)]
+        else:
+            frames = [template % ()] * len(columns)
+        for place, faults in errors.items():
+            frames[place] = b'%b,"errors":%b}%b' % (
+                frames[place][: -len(SEPARATOR) - 1],
+                _encode(faults),
+                SEPARATOR,
+            )
+        return pa.array(frames, pa.binary())
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return a header's payload with the size of its bodies, and an error for each that is shown."""
+        payload = msgspec.json.decode(header_frame[: -len(SEPARATOR)])
+        faults = []
+        for each in self._members:
+            match each:
+                case Head(key, "omittedBytes"):
+                    payload["data"][self._key][key] = omitted_bytes
+                case Body(key) | Row(key):
+                    faults.append(omitted(omitted_bytes).as_error((self._key, key)))
+        if faults:
+            payload["errors"] = faults
+        return _encode(payload) + SEPARATOR
+
+    def _values(
+        self, member: Member, columns: CaptureColumns, errors: _Errors
+    ) -> Sequence[bytes | int]:
+        match member:
+            case Head(_, field):
+                return _HEADS[field](columns)
+            case Body(_, body, as_text):
+                return _bodies(columns, body, as_text=as_text)
+            case Row():
+                return _rows(columns, member, (self._key, member.key), errors)
+            case TypeName():
+                raise AssertionError("part of the template")
+
+
+def _template(selection: Selection) -> bytes:
+    members = b",".join(map(_place, selection.members))
+    return b'{"data":{%b:{%b}}}%b' % (_key(selection.key), members, SEPARATOR)
+
+
+def _place(member: Member | Cell) -> bytes:
+    """Return a member's part of a template."""
+    if isinstance(member, TypeName):
+        return b"%b:%b" % (_key(member.key), _encode(member.name))
+    return b"%b:%b" % (_key(member.key), b"%b")
+
+
+def _key(name: str) -> bytes:
+    return b'"%b"' % name.encode()  # a name of GraphQL: nothing to escape, and no percent sign
+
+
+def _digits(numbers: Any) -> list[bytes]:
+    return [b"%d" % number for number in numbers.tolist()]
+
+
+def _ordinals(columns: CaptureColumns) -> list[bytes]:
+    if columns.ordinals is None:
+        return [b"0"] * len(columns)
+    return _digits(columns.ordinals)
+
+
+def _cursors(columns: CaptureColumns) -> list[bytes]:
+    cursor = b'"1.%b.%%d.%%d.%%d"' % columns.catalog_uuid.hex.encode()
+    zeros = np.zeros(len(columns), np.int32)
+    ordinals = zeros if columns.ordinals is None else columns.ordinals
+    places = zip(
+        columns.versions.tolist(), columns.indexes.tolist(), ordinals.tolist(), strict=True
+    )
+    return [cursor % place for place in places]
+
+
+def _entity_types(columns: CaptureColumns) -> list[bytes]:
+    names = [*map(_encode, columns.entity_types), _NULL]  # the last one by -1: a lead
+    return [names[code] for code in columns.type_codes.tolist()]
+
+
+def _changed(columns: CaptureColumns) -> list[bytes]:
+    spelled: list[bytes] = spell(columns.changed, _encode).to_pylist()
+    return spelled
+
+
+def _container_types(columns: CaptureColumns) -> list[bytes]:
+    if columns.container_types is None:
+        return [_NULL] * len(columns)
+    return [_CONTAINER_TYPES[kind] for kind in columns.container_types.tolist()]
+
+
+def _container_names(columns: CaptureColumns) -> list[bytes]:
+    if columns.container_types is None or columns.container_names is None:
+        return [_NULL] * len(columns)
+    pairs = zip(columns.container_types.tolist(), columns.container_names, strict=True)
+    return [_encode(name) if kind else _NULL for kind, name in pairs]
+
+
+_HEADS: Final[dict[str, Callable[[CaptureColumns], list[bytes]]]] = {
+    "version": lambda columns: _digits(columns.versions),
+    "index": lambda columns: _digits(columns.indexes),
+    "ordinal": _ordinals,
+    "cursor": _cursors,
+    "commitTimestamp": lambda columns: _digits(columns.timestamps),
+    "area": lambda columns: [_AREAS[area] for area in columns.areas.tolist()],
+    "operation": lambda columns: [_OPERATIONS[kind] for kind in columns.operations.tolist()],
+    "entityType": _entity_types,
+    "primaryKey": lambda columns: list(map(_encode, columns.primary_keys.to_pylist())),
+    "changed": _changed,
+    "containerType": _container_types,
+    "containerName": _container_names,
+    "omittedBytes": lambda columns: [b"0"] * len(columns),
+}
+
+
+def _images(columns: CaptureColumns, body: str) -> Iterable[bytes | None]:
+    found = columns.bodies.get(body)
+    return [None] * len(columns) if found is None else found.to_pylist()
+
+
+def _bodies(columns: CaptureColumns, body: str, *, as_text: bool) -> list[bytes]:
+    if as_text:
+        return [
+            _NULL if image is None else _encode(image.decode()) for image in _images(columns, body)
+        ]
+    return [_NULL if image is None else image for image in _images(columns, body)]
+
+
+def _rows(columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Errors) -> list[bytes]:
+    cells = [each for each in row.cells if isinstance(each, Cell)]
+    template = b"{%b}" % b",".join(map(_place, row.cells))
+    out = []
+    for place, image in enumerate(_images(columns, row.body)):
+        if image is None:
+            out.append(_NULL)
+            continue
+        try:
+            found = row_of(image)
+        except ValueUnfit as error:
+            errors.setdefault(place, []).append(error.as_error(path))
+            out.append(_NULL)
+            continue
+        values = []
+        for cell in cells:
+            raw = found.get(cell.column)
+            text = _NULL if raw is None else bytes(raw)
+            if text != _NULL:
+                try:
+                    text = cell.form.text(text)
+                except ValueUnfit as error:
+                    errors.setdefault(place, []).append(error.as_error((*path, cell.key)))
+                    text = _NULL
+            values.append(text)
+        out.append(template % tuple(values))
+    return out

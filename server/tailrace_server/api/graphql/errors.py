@@ -1,0 +1,99 @@
+"""Errors in the form of GraphQL: a list of objects with a message, a path where there is one, and extensions.
+
+::
+
+    {"message": "position 1:0 is no longer in the log, …", "path": ["onProductChange"],
+     "extensions": {"code": "POSITION_COMPACTED", "retriable": false, "figures": {"oldest": "4:0", …}}}
+
+``extensions`` are those of the one error table, the same on every transport. Locations point into a document;
+an error of execution has none, since equal selections of different documents share what is sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.api.errors import problem
+from tailrace_server.errors import as_tailrace_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphql import GraphQLError
+
+_log = structlog.get_logger("tailrace.graphql")
+
+_SHOWN_MAX: Final = 20
+"""Faults of one document that are told; a made-up one can have thousands."""
+
+
+class DocumentRefused(InvalidRequest):
+    """A document that does not parse, is not valid here, or is above a limit. The caller's doing."""
+
+    def __init__(self, faults: Sequence[GraphQLError]) -> None:
+        """Keep the faults; there is at least one."""
+        super().__init__(faults[0].message)
+        self.faults = tuple(faults[:_SHOWN_MAX])
+
+
+class ValueUnfit(ValueError):
+    """A value that cannot be shown: its scalar cannot hold it, or it was not sent. Null, with this error."""
+
+    def __init__(self, message: str, code: str = "VALUE_INVALID") -> None:
+        """Keep what is wrong and its machine code."""
+        super().__init__(message)
+        self.code = code
+
+    def as_error(self, path: Sequence[str | int]) -> dict[str, Any]:
+        """Return it as an error of the field at a path."""
+        return {"message": str(self), "path": list(path), "extensions": {"code": self.code}}
+
+
+def omitted(size: int) -> ValueUnfit:
+    """Return why a body is null that was too large."""
+    return ValueUnfit(
+        f"left out: the bodies have {size} bytes, above maxMessageBytes", "BODIES_OMITTED"
+    )
+
+
+def error_list(error: TailraceError) -> list[dict[str, Any]]:
+    """Return an error as GraphQL has it."""
+    if isinstance(error, DocumentRefused):
+        return [_document_fault(fault) for fault in error.faults]
+    return [{"message": str(error), "extensions": extensions_of(error)}]
+
+
+def extensions_of(error: TailraceError) -> dict[str, Any]:
+    """Return what the one error table says of an error."""
+    found = problem(error)
+    return {name: found[name] for name in ("code", "retriable", "figures")}
+
+
+def field_error(fault: GraphQLError) -> dict[str, Any]:
+    """Return an error that a field ended with; its data is null."""
+    original, path = fault.original_error, fault.path or []
+    if original is None:
+        return ValueUnfit(fault.message).as_error(path)
+    if isinstance(original, ValueUnfit):
+        return original.as_error(path)
+    error = logged(original)
+    return {"message": str(error), "path": path, "extensions": extensions_of(error)}
+
+
+def logged(error: Exception) -> TailraceError:
+    """Return an error as one of ours; what is our fault is in the log."""
+    found = as_tailrace_error(error)
+    if found.code == "INTERNAL":
+        _log.error("internal error", error=str(found), exc_info=found.__cause__ or found)
+    return found
+
+
+def _document_fault(fault: GraphQLError) -> dict[str, Any]:
+    extensions = extensions_of(InvalidRequest(fault.message))
+    out: dict[str, Any] = {"message": fault.message, "extensions": extensions}
+    if fault.locations:
+        out["locations"] = [{"line": each.line, "column": each.column} for each in fault.locations]
+    return out

@@ -1,0 +1,120 @@
+"""Subscriptions and queries over ``graphql-transport-ws``.
+
+The sub-protocol's rules are kept by `api.websocket`; here a subscribe becomes an operation. A compiled one is
+sent the frames that all subscribers of an equal selection share; nothing but the id around them is its own.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tailrace.capture import Heartbeat
+from tailrace.errors import InternalError, SubscriberTooSlow, TailraceError
+from tailrace_server.api.graphql import signals
+from tailrace_server.api.graphql.catalog import Asked
+from tailrace_server.api.graphql.codec import SEPARATOR
+from tailrace_server.api.graphql.errors import error_list
+from tailrace_server.api.websocket.messages import malformed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tailrace_server.api.graphql.catalog import GraphqlCatalog, Live
+    from tailrace_server.api.websocket import Operation
+
+SUBPROTOCOL: Final = "graphql-transport-ws"
+
+
+class GraphqlSocketFace:
+    """The face of one catalog's sockets."""
+
+    def __init__(self, catalog: GraphqlCatalog) -> None:
+        """Bind to a catalog."""
+        self._catalog = catalog
+        self.extra: Mapping[str, Callable[[Operation, object], None]] = {}
+
+    async def on_init(self, payload: object) -> object:
+        """Take everyone."""
+        return None
+
+    def error_payload(self, error: TailraceError) -> object:
+        """Return a list of GraphQL errors."""
+        return error_list(error)
+
+    def begin(self, operation: Operation, payload: object) -> None:
+        """Keep what is asked for; the document is looked at in ``run``, which may wait."""
+        operation.state = asked_of(payload)
+
+    async def run(self, operation: Operation) -> None:
+        """Serve one operation until it ends."""
+        catalog = self._catalog
+        prepared = await catalog.prepare(operation.state)
+        if not prepared.is_subscription:
+            await operation.next(msgspec.json.encode(await catalog.execute(prepared)))
+            return
+        live = await catalog.begin(prepared)
+        catalog.documents.count_subscription(compiled=live is not None)
+        if live is not None:
+            await self._pump(operation, live)
+            return
+        on_end = partial(_on_end, operation)
+        async with aclosing(catalog.executed(prepared, on_end)) as payloads:
+            async for payload in payloads:
+                await operation.next(payload)
+
+    async def _pump(self, operation: Operation, live: Live) -> None:
+        """Send a compiled subscription until it ends."""
+        subscription = live.subscription
+        subscription.on_end = partial(_on_end, operation)
+        try:
+            if live.signalled:
+                found = signals.acknowledgement(
+                    subscription.acknowledgement, self._catalog.engine, self._catalog.settings
+                )
+                await operation.next(_signal(live.key, found))
+            while True:
+                message = await subscription.receive()
+                if not isinstance(message, Heartbeat):
+                    payloads = message.data.split(SEPARATOR)
+                    if len(payloads) != message.count + 1:
+                        raise InternalError("an image has a byte that no JSON text has")
+                    payloads.pop()
+                    await operation.nexts(payloads)
+                elif live.signalled:
+                    await operation.next(_signal(live.key, signals.heartbeat(message)))
+        finally:
+            subscription.cancel()
+
+
+def asked_of(payload: Any) -> Asked:
+    """Return what a subscribe asks for; members that are not known are passed over, as the protocol wants.
+
+    Raises:
+        Close: It is no message of the protocol.
+    """
+    query = payload.get("query")
+    variables = payload.get("variables")
+    name = payload.get("operationName")
+    if not isinstance(query, str):
+        raise malformed("subscribe: payload.query is a text")
+    if not isinstance(variables, dict | None):
+        raise malformed("subscribe: payload.variables is an object")
+    if not isinstance(name, str | None):
+        raise malformed("subscribe: payload.operationName is a text")
+    if not isinstance(payload.get("extensions"), dict | None):
+        raise malformed("subscribe: payload.extensions is an object")
+    return Asked(query, variables or {}, name)
+
+
+def _signal(key: str, extensions: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"data": {key: None}, "extensions": extensions})
+
+
+def _on_end(operation: Operation, error: TailraceError) -> None:
+    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
+    if isinstance(error, SubscriberTooSlow):
+        operation.interrupt()

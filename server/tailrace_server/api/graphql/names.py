@@ -1,0 +1,69 @@
+"""GraphQL names of entity types and columns.
+
+A name of GraphQL is ``[_A-Za-z][_0-9A-Za-z]*``, and two leading underscores belong to the language. What does
+not fit is replaced by an underscore; of two that would fall together the later one gets a number. Entity types
+and columns are only ever appended to a schema, so a name stays until its owner is renamed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_OTHER: Final = re.compile(r"[^0-9A-Za-z_]", re.ASCII)
+_WORDS: Final = re.compile(r"[0-9A-Za-z]+", re.ASCII)
+
+
+def field_names(columns: Iterable[str]) -> dict[str, str]:
+    """Return GraphQL field name → column, as near to the column's own name as can be."""
+    taken: dict[str, str] = {}
+    for column in columns:
+        taken[_free(_fitting(column), taken)] = column
+    return taken
+
+
+def type_names(entity_types: Iterable[str], reserved: Iterable[str]) -> dict[str, str]:
+    """Return stem → entity type: ``order_line`` is ``OrderLine``, of which all else is made.
+
+    Nothing that is made of one stem has the name of what is made of another.
+    """
+    found: dict[str, str] = {}
+    taken = set(reserved)
+    for entity_type in entity_types:
+        words = _WORDS.findall(entity_type)
+        wanted = _fitting("".join(word[0].upper() + word[1:] for word in words))
+        stem, number = wanted, 1
+        while not taken.isdisjoint(made_of(stem)):
+            number += 1
+            stem = f"{wanted}_{number}"
+        taken.update(made_of(stem))
+        found[stem] = entity_type
+    return found
+
+
+def made_of(stem: str) -> tuple[str, ...]:
+    """Return every name that is made of a stem, also in the names of fields, as ``onProductSchemaChange``."""
+    return (
+        stem,
+        f"{stem}Change",
+        f"{stem}SchemaChange",
+        f"{stem}ChangeEdge",
+        f"{stem}ChangeConnection",
+    )
+
+
+def _fitting(text: str) -> str:
+    name = re.sub(r"^__+", "_", _OTHER.sub("_", text))
+    return name if name and not name[0].isdigit() else f"_{name}"
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    """Return a name, with a number behind it where it is taken."""
+    used, found, number = set(taken), name, 1
+    while found in used:
+        number += 1
+        found = f"{name}_{number}"
+    return found

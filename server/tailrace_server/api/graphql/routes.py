@@ -1,0 +1,176 @@
+"""The paths of the GraphQL face.
+
+::
+
+    /v1/catalogs/{c}/graphql     GET, POST: queries; GET from a browser: GraphiQL; WebSocket: everything
+    /v1/system/graphql           the same over the system log: catalogs created, dropped, replaced
+    /v1/graphiql/…               what GraphiQL is made of
+
+HTTP is that of the GraphQL-over-HTTP draft. An answer with data is 200, also where a field of it ended with an
+error; one without has the status of the error table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.api.errors import problem
+from tailrace_server.api.graphql import graphiql
+from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
+from tailrace_server.api.graphql.documents import DocumentCache
+from tailrace_server.api.graphql.errors import error_list, logged
+from tailrace_server.api.graphql.live import SUBPROTOCOL, GraphqlSocketFace
+from tailrace_server.api.json_requests import decode
+from tailrace_server.api.rest.asking import JSON_TYPE, accepted, body, parameters
+from tailrace_server.api.rest.streaming import StreamedAnswer
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+    from starlette.websockets import WebSocket
+
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.engine import Engine
+
+RESPONSE_TYPE: Final = "application/graphql-response+json"
+HTML_TYPE: Final = "text/html"
+_CHUNK_BYTES: Final = 64 << 10
+_HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
+
+
+class GraphqlFace:
+    """The handlers of the GraphQL face."""
+
+    def __init__(self, engine: Engine, settings: HttpSettings, sockets: Sockets) -> None:
+        """Serve an engine; the sockets are shared with the other faces of the listener."""
+        self._engine = engine
+        self._settings = settings
+        self._sockets = sockets
+        self.documents = DocumentCache(settings)
+        self._catalogs: dict[str, GraphqlCatalog] = {}
+
+    def routes(self) -> list[BaseRoute]:
+        """Return what a Starlette application mounts."""
+        found: list[BaseRoute] = [Route("/v1/graphiql/{name}", graphiql.asset)]
+        for base in ("/v1/catalogs/{catalog}", "/v1/system"):
+            found += [
+                Route(f"{base}/graphql", self._answer, methods=["GET", "POST"]),
+                WebSocketRoute(f"{base}/graphql", self._live),
+            ]
+        return found
+
+    def catalog(self, name: str) -> GraphqlCatalog:
+        """Return the GraphQL side of a catalog, whether or not there is one; kept only where there is."""
+        found = self._catalogs.get(name)
+        if found is None:
+            found = GraphqlCatalog(self._engine, self._settings, name, self.documents)
+            there = {SYSTEM_CATALOG, *(info.name for info in self._engine.catalogs())}
+            self._catalogs = {
+                each: catalog for each, catalog in self._catalogs.items() if each in there
+            }
+            if name in there:
+                self._catalogs[name] = found
+        return found
+
+    async def _live(self, websocket: WebSocket) -> None:
+        face = GraphqlSocketFace(self.catalog(_catalog_of(websocket)))
+        await self._sockets.serve(websocket, {SUBPROTOCOL: face})
+
+    async def _answer(self, request: Request) -> ASGIApp:
+        form = RESPONSE_TYPE
+        try:
+            if _wants_page(request) and self._settings.graphql_graphiql:
+                return await graphiql.page()
+            form = accepted(request, (RESPONSE_TYPE, JSON_TYPE))
+            asked = await self._asked(request)
+            catalog = self.catalog(_catalog_of(request))
+            prepared = await catalog.prepare(asked)
+            if prepared.is_subscription:
+                raise InvalidRequest(
+                    f"subscriptions are served by WebSocket at this path, sub-protocol {SUBPROTOCOL}"
+                )
+            return self._data(await catalog.execute(prepared), form)
+        except HTTPException as error:
+            faults = error_list(InvalidRequest(error.detail))
+            return _json({"errors": faults}, form, error.status_code)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            return _refused(logged(error), form)
+
+    def _data(self, value: dict[str, Any], form: str) -> ASGIApp:
+        """Return an answer; a large one goes out in pieces, each of which has the send deadline."""
+        body = msgspec.json.encode(value)
+        if len(body) <= _CHUNK_BYTES:
+            return Response(body, 200, _HEADERS, form)
+        return StreamedAnswer(_cut(body), self._sockets, {**_HEADERS, "Content-Type": form})
+
+    async def _asked(self, request: Request) -> Asked:
+        if request.method == "POST":
+            return asked_of(await body(request, self._settings))
+        value: dict[str, Any] = {}
+        for name, text in parameters(request):
+            if name in value:
+                raise InvalidRequest(f"{name[:60]}: given twice")
+            value[name] = decode(text) if name in ("variables", "extensions") else text
+        return asked_of(value)
+
+
+def _wants_page(request: Request) -> bool:
+    """Whether a browser opens the path, rather than a client that asks for something."""
+    wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
+    return (
+        request.method in ("GET", "HEAD")
+        and wanted == HTML_TYPE
+        and "query" not in request.query_params
+    )
+
+
+def asked_of(value: object) -> Asked:
+    """Return a GraphQL request; members that are not known are passed over.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    if not isinstance(value, dict):
+        raise InvalidRequest("a GraphQL request is an object with a query")
+    query, variables, name = (value.get(each) for each in ("query", "variables", "operationName"))
+    if not isinstance(query, str):
+        raise InvalidRequest("query: a document, as a text, is wanted")
+    if not isinstance(variables, dict | None):
+        raise InvalidRequest("variables: an object is wanted")
+    if not isinstance(name, str | None):
+        raise InvalidRequest("operationName: a text is wanted")
+    return Asked(query, variables or {}, name)
+
+
+def _refused(error: TailraceError, form: str) -> Response:
+    """Return an answer without data."""
+    status = problem(error)["status"]
+    assert isinstance(status, int)
+    return _json({"errors": error_list(error)}, form, status)
+
+
+def _json(value: dict[str, Any], form: str, status: int) -> Response:
+    return Response(msgspec.json.encode(value), status, _HEADERS, form)
+
+
+async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(body), _CHUNK_BYTES):
+        yield body[start : start + _CHUNK_BYTES]
+
+
+def _catalog_of(request: Request | WebSocket) -> str:
+    name: str = request.path_params.get("catalog", SYSTEM_CATALOG)
+    return name

@@ -1,0 +1,277 @@
+"""Scalars of the schema, and which one a column's values come as.
+
+What JavaScript's numbers cannot hold travels as text: 64-bit integers of columns (``BigInt``) and decimals
+(``Decimal``) are strings of their digits as the source wrote them. ``Long`` is for numbers that this server
+makes: versions, counts and microseconds stay far below 2^53, so they are JSON numbers. ``JSON`` is the source's
+text, spliced in; where its digits matter the ``…Text`` fields give the same as a string.
+
+=============================  ===========  ==========================================================
+SQL type                       scalar       in JSON
+=============================  ===========  ==========================================================
+``SMALLINT``, ``INTEGER``      Int          number
+``BIGINT``                     BigInt       string of digits
+``DECIMAL(p,s)``               Decimal      string, the source's digits
+``REAL``, ``DOUBLE``           Float        number, the source's digits
+``BOOLEAN``                    Boolean      true, false
+``VARCHAR``, ``UUID``, bytes   String       string; bytes in base64
+``DATE``, ``TIME…``            Date, …      string, ISO 8601
+``JSON``, not known            JSON         whatever the source wrote
+=============================  ===========  ==========================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NewType
+
+import msgspec
+import strawberry
+
+from tailrace_server.api.graphql.errors import ValueUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from strawberry.types.scalar import ScalarDefinition
+
+    from tailrace.schema import Column
+
+Long = NewType("Long", int)
+BigInt = NewType("BigInt", str)
+Decimal = NewType("Decimal", str)
+Date = NewType("Date", str)
+Time = NewType("Time", str)
+Timestamp = NewType("Timestamp", str)
+Json = NewType("Json", object)
+
+
+def _whole(value: object) -> int:
+    """Return an argument of type Long, given as a number or as decimal text."""
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value, re.ASCII):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"Long cannot represent {str(value)[:40]!r}: a whole number is wanted")
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("Long cannot represent a number of more than 64 bits")
+    return value
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _scalar(name: str, description: str, parse: Callable[[Any], Any] = _same) -> ScalarDefinition:
+    return strawberry.scalar(name=name, description=description, serialize=_same, parse_value=parse)
+
+
+SCALARS: Final[dict[object, ScalarDefinition]] = {
+    Long: _scalar(
+        "Long",
+        "A whole number of 64 bits: versions, counts, microseconds. A JSON number, below 2^53 in all that is "
+        "sent; taken as a number or as decimal text.",
+        _whole,
+    ),
+    BigInt: _scalar("BigInt", "A whole number of 64 bits as a string of digits."),
+    Decimal: _scalar("Decimal", "A decimal number as a string, with the digits of the source."),
+    Date: _scalar("Date", "A day as a string: 2024-02-29."),
+    Time: _scalar("Time", "A time of day as a string: 13:37:00.250000."),
+    Timestamp: _scalar(
+        "Timestamp",
+        "A moment as a string: 2024-02-29T13:37:00.250000, with its zone where it has one.",
+    ),
+    Json: _scalar("JSON", "Any JSON value, as the source wrote it, byte for byte."),
+}
+"""For Strawberry's ``scalar_map``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the values of a column come."""
+
+    name: str
+    """Forms of equal name give equal text."""
+    scalar: object
+    """Its annotation."""
+    convert: Callable[[bytes], bytes]
+    """As ``text``, of a value that was sent."""
+
+    def text(self, raw: bytes) -> bytes:
+        """Return the JSON text of the answer for the JSON text in an image, which is not null.
+
+        Raises:
+            ValueUnfit: The scalar cannot hold the value, or the source did not send it.
+        """
+        if raw == UNAVAILABLE:
+            raise ValueUnfit("not sent by the source, which did not touch it", "VALUE_UNAVAILABLE")
+        return self.convert(raw)
+
+    def value(self, raw: bytes) -> object:
+        """Return the same as a resolver returns it; raises as ``text``."""
+        if raw == b"null":
+            return None
+        text = self.text(raw)
+        return msgspec.Raw(text) if self.scalar is Json else msgspec.json.decode(text)
+
+
+UNAVAILABLE: Final = b'"__debezium_unavailable_value"'
+"""What Debezium writes for a large value that an update did not touch."""
+_INTEGER: Final = re.compile(rb"-?[0-9]+")
+_NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_QUOTED_NUMBER: Final = re.compile(rb'"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"')
+_EPOCH: Final = datetime(1970, 1, 1)
+_MICROSECONDS: Final = {
+    "debezium.Timestamp": 1_000,
+    "connect.Timestamp": 1_000,
+    "debezium.MicroTimestamp": 1,
+    "debezium.Time": 1_000,
+    "connect.Time": 1_000,
+    "debezium.MicroTime": 1,
+}
+"""Microseconds of one unit of the encodings that count."""
+_NANOSECONDS: Final = ("debezium.NanoTimestamp", "debezium.NanoTime")
+_SHOWN: Final = 40
+
+
+def _unfit(scalar: str, raw: bytes) -> ValueUnfit:
+    shown = raw[:_SHOWN].decode(errors="replace")
+    return ValueUnfit(f"{scalar} cannot represent {shown}")
+
+
+def _json(raw: bytes) -> bytes:
+    return raw
+
+
+def _int(raw: bytes) -> bytes:
+    if _INTEGER.fullmatch(raw) and -(1 << 31) <= int(raw) < 1 << 31:
+        return raw
+    raise _unfit("Int", raw)
+
+
+def _big_int(raw: bytes) -> bytes:
+    digits = raw[1:-1] if raw[:1] == b'"' else raw
+    if _INTEGER.fullmatch(digits) and len(digits) <= 20 and -(1 << 63) <= int(digits) < 1 << 63:
+        return b'"%b"' % digits
+    raise _unfit("BigInt", raw)
+
+
+def _decimal(raw: bytes) -> bytes:
+    if _NUMBER.fullmatch(raw):
+        return b'"%b"' % raw
+    if _QUOTED_NUMBER.fullmatch(raw):
+        return raw
+    raise _unfit("Decimal", raw)
+
+
+def _decimal_bytes(scale: int, raw: bytes) -> bytes:
+    unscaled = int.from_bytes(_unbase64("Decimal", raw), "big", signed=True)
+    digits = f"{abs(unscaled):0{scale + 1}d}"
+    text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+    return f'"{"-" if unscaled < 0 else ""}{text}"'.encode()
+
+
+def _decimal_scaled(raw: bytes) -> bytes:
+    """Return a decimal that brings its own scale."""
+    try:
+        found = msgspec.json.decode(raw, type=_Scaled)
+    except msgspec.DecodeError:
+        raise _unfit("Decimal", raw) from None
+    if not 0 <= found.scale <= _SCALE_MAX:
+        raise _unfit("Decimal", raw)
+    return _decimal_bytes(found.scale, bytes(found.value))
+
+
+class _Scaled(msgspec.Struct):
+    """Debezium's ``VariableScaleDecimal``."""
+
+    scale: int
+    value: msgspec.Raw
+
+
+_SCALE_MAX: Final = 16_383
+"""PostgreSQL's; a number of more digits behind its point is none that a source has."""
+
+
+def _unbase64(scalar: str, raw: bytes) -> bytes:
+    try:
+        return base64.b64decode(msgspec.json.decode(raw, type=str), validate=True)
+    except (msgspec.DecodeError, ValueError):
+        raise _unfit(scalar, raw) from None
+
+
+def _float(raw: bytes) -> bytes:
+    if _NUMBER.fullmatch(raw) and abs(float(raw)) != float("inf"):
+        return raw
+    raise _unfit("Float", raw)
+
+
+def _boolean(raw: bytes) -> bytes:
+    if raw in (b"true", b"false"):
+        return raw
+    raise _unfit("Boolean", raw)
+
+
+def _text(scalar: str, raw: bytes) -> bytes:
+    if raw[:1] == b'"':
+        return raw
+    raise _unfit(scalar, raw)
+
+
+def _counted(scalar: str, micros: Callable[[int], int], raw: bytes) -> bytes:
+    """Return a count from the epoch, or from midnight, as a moment."""
+    if not _INTEGER.fullmatch(raw) or len(raw) > 20:
+        raise _unfit(scalar, raw)
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros(int(raw)))
+    except OverflowError:
+        raise _unfit(scalar, raw) from None
+    value: date | time | datetime = moment
+    if scalar != "Timestamp":
+        value = moment.date() if scalar == "Date" else moment.time()
+    return f'"{value.isoformat()}"'.encode()
+
+
+_JSON: Final = Form("JSON", Json, _json)
+_STRING: Final = Form("String", str, partial(_text, "String"))
+_BASES: Final = {
+    "BOOLEAN": Form("Boolean", bool, _boolean),
+    "SMALLINT": Form("Int", int, _int),
+    "INTEGER": Form("Int", int, _int),
+    "BIGINT": Form("BigInt", BigInt, _big_int),
+    "DECIMAL": Form("Decimal", Decimal, _decimal),
+    "REAL": Form("Float", float, _float),
+    "DOUBLE": Form("Float", float, _float),
+    "VARCHAR": _STRING,
+    "UUID": _STRING,
+    "VARBINARY": _STRING,
+    "DATE": Form("Date", Date, partial(_text, "Date")),
+    "TIME": Form("Time", Time, partial(_text, "Time")),
+    "TIMESTAMP": Form("Timestamp", Timestamp, partial(_text, "Timestamp")),
+}
+"""By the first word of an SQL type."""
+
+
+def column_form(column: Column) -> Form:
+    """Return how the values of a column come; ``JSON`` where its type or encoding is not known."""
+    base = _BASES.get(re.split(r"[ (]", column.sql_type or "", maxsplit=1)[0], _JSON)
+    encoding = column.encoding
+    if encoding == "json" or base is _JSON:
+        return base
+    if (found := re.fullmatch(r"decimal\.bytes\((\d{1,4})\)", encoding)) is not None:
+        return Form(encoding, Decimal, partial(_decimal_bytes, int(found[1])))
+    if encoding == "debezium.VariableScaleDecimal":
+        return Form(encoding, Decimal, _decimal_scaled)
+    if encoding == "debezium.Date":
+        return Form(encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000))
+    if encoding == "connect.Date":
+        return Form(encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000))
+    scalar, annotation = ("Time", Time) if encoding.endswith("Time") else ("Timestamp", Timestamp)
+    if encoding in _MICROSECONDS:
+        unit = _MICROSECONDS[encoding]
+        return Form(encoding, annotation, partial(_counted, scalar, lambda count: count * unit))
+    if encoding in _NANOSECONDS:
+        return Form(encoding, annotation, partial(_counted, scalar, lambda count: count // 1_000))
+    return base

@@ -1,0 +1,373 @@
+"""The GraphQL schema of a catalog, made from the schema of its log.
+
+::
+
+    entity type order_line ─▶ stem OrderLine
+        type OrderLine              a row: a nullable field for each column
+        type OrderLineChange        a change of one: the head, before, after
+        onOrderLineChange           live
+        onOrderLineSchemaChange     live, changes of its columns
+        orderLineChanges            history
+
+Every field of a row is nullable: a column may be younger than a row, and is absent then. One that the source
+has dropped has no field any more; older rows show it in their JSON. What is made is
+immutable; a newer schema of the log gives a new one, while subscriptions of the old go on as they began.
+"""
+
+# Strawberry reads annotations at run time; as values they need no name to be looked up.
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Optional
+
+import msgspec
+import strawberry
+from graphql import GraphQLSchema
+from strawberry.schema.config import StrawberryConfig
+
+from tailrace import criteria as vocabulary
+from tailrace.schema import Schema as LogSchema
+from tailrace_server.api.graphql import names, types
+from tailrace_server.api.graphql.arguments import Scope
+from tailrace_server.api.graphql.context import Context  # noqa: TC001  # see above
+from tailrace_server.api.graphql.errors import ValueUnfit
+from tailrace_server.api.graphql.scalars import SCALARS, Form, Long, column_form
+from tailrace_server.api.graphql.types import (
+    Catalog,
+    CatalogChange,
+    CatalogChangeConnection,
+    Change,
+    ChangePage,
+    CriteriaInput,
+    Schema,
+    Statistics,
+)
+
+UNSET: Final = strawberry.UNSET
+_RESERVED: Final = (
+    *(
+        "Query",
+        "Subscription",
+        "Change",
+        "ChangePage",
+        "Criteria",
+        "Area",
+        "Operation",
+        "ContainerType",
+    ),
+    *(
+        "Catalog",
+        "CatalogChange",
+        "System",
+        "Position",
+        "PageInfo",
+        "Column",
+        "EntityType",
+        "Schema",
+    ),
+    *(
+        "Statistics",
+        "CatalogChangeEdge",
+        "CatalogChangeConnection",
+        "CatalogSchemaChange",
+        "SystemChange",
+    ),
+    *(
+        "Int",
+        "Float",
+        "String",
+        "Boolean",
+        "ID",
+        "Long",
+        "BigInt",
+        "Decimal",
+        "Date",
+        "Time",
+        "Timestamp",
+    ),
+    *("JSON", "Connection", "Edge"),
+)
+
+Row = Mapping[str, msgspec.Raw]
+_row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def row_of(image: bytes) -> Row:
+    """Return the members of an image.
+
+    Raises:
+        ValueUnfit: It is no JSON object.
+    """
+    try:
+        return _row.decode(image)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ValueUnfit("the image is no JSON object") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RowType:
+    """An entity type's row."""
+
+    name: str
+    entity_type: str
+    fields: Mapping[str, tuple[str, Form]]
+    """GraphQL name → column and how its values come."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSchema:
+    """A GraphQL schema with what the compiler of selections must know of it."""
+
+    strawberry: strawberry.Schema
+    core: GraphQLSchema
+    """The same as graphql-core has it."""
+    scopes: Mapping[str, Scope]
+    """Subscription field → what it is about."""
+    rows: Mapping[str, RowType]
+    """Type of a change → type of its row; the untyped one has none."""
+
+
+def build(schema: LogSchema | None) -> CatalogSchema:
+    """Make the schema of a catalog; None: that of the system log, which has no entity types of its own."""
+    stems = names.type_names(() if schema is None else schema.entity_types, _RESERVED)
+    rows = {}
+    scopes = {"onSystemChange": Scope()} if schema is None else dict(_UNTYPED)
+    queries: dict[str, Any] = {"changes": _history(CatalogChangeConnection, Scope())}
+    live: dict[str, Any] = {name: _live(CatalogChange, scope) for name, scope in scopes.items()}
+    for stem, entity_type in stems.items():
+        assert schema is not None
+        row = _row_type(stem, entity_type, schema)
+        change = _change_type(stem, row)
+        rows[f"{stem}Change"] = row
+        data = Scope(vocabulary.Area.DATA, entity_type)
+        of_schema = Scope(vocabulary.Area.SCHEMA, entity_type)
+        scopes |= {f"on{stem}Change": data, f"on{stem}SchemaChange": of_schema}
+        live[f"on{stem}Change"] = _live(change, data)
+        live[f"on{stem}SchemaChange"] = _live(CatalogChange, of_schema)
+        queries[f"{stem[0].lower()}{stem[1:]}Changes"] = _history(_connection(stem, change), data)
+    made = strawberry.Schema(
+        query=_root("Query", {**_COMMON, **({} if schema is None else _OF_CATALOG), **queries}),
+        subscription=_root("Subscription", live),
+        config=StrawberryConfig(scalar_map=SCALARS),
+    )
+    # graphql-core executes documents that are validated already, which Strawberry's own door does not.
+    return CatalogSchema(made, made._schema, scopes, rows)
+
+
+_UNTYPED: Final = {
+    "onCatalogChange": Scope(),
+    "onCatalogSchemaChange": Scope(vocabulary.Area.SCHEMA),
+}
+
+
+def _row_type(stem: str, entity_type: str, schema: LogSchema) -> RowType:
+    columns = {column.name: column for column in schema.columns(entity_type)}
+    fields = names.field_names(columns)
+    return RowType(
+        stem,
+        entity_type,
+        {field: (column, column_form(columns[column])) for field, column in fields.items()},
+    )
+
+
+def _change_type(stem: str, row: RowType) -> type:
+    """Return the type of a row's changes. One without columns yet has the head alone."""
+    namespace: dict[str, Any] = {"__annotations__": {}, "is_type_of": classmethod(types.is_capture)}
+    if row.fields:
+        of_row = _object(
+            stem, {name: _column(*of) for name, of in row.fields.items()}, row.entity_type
+        )
+        for body in ("before", "after"):
+            namespace[body] = _image(body, of_row)
+            namespace["__annotations__"][body] = of_row | None
+    made = type(f"{stem}Change", (Change,), namespace)
+    return strawberry.type(
+        made, name=made.__name__, description=f"A change of a row of {row.entity_type!r}."
+    )
+
+
+def _connection(stem: str, change: type) -> type:
+    edge = _object(f"{stem}ChangeEdge", {"cursor": _plain(str), "node": _plain(change)}, None)
+    made = type(
+        f"{stem}ChangeConnection",
+        (ChangePage,),
+        {
+            "__annotations__": {"edges": list[edge]},  # type: ignore[valid-type]
+            "edges": types.edges_field(edge),
+            "is_type_of": classmethod(types.is_connection),
+        },
+    )
+    return strawberry.type(
+        made, name=made.__name__, description="A page of history, of whole records."
+    )
+
+
+def _column(column: str, form: Form) -> Any:
+    def resolve(root: Any) -> Any:
+        raw = root.get(column)
+        return None if raw is None else form.value(bytes(raw))
+
+    nullable: Any = Optional[form.scalar]  # noqa: UP045  # a value: NewType has no | of its own
+    return strawberry.field(
+        resolver=resolve, graphql_type=nullable, description=f"Column {column!r}."
+    )
+
+
+def _image(body: str, of_row: type) -> Any:
+    def resolve(root: Any) -> Any:
+        image = types.image_of(root, body)
+        return None if image is None else row_of(image)
+
+    return strawberry.field(resolver=resolve, graphql_type=of_row | None)
+
+
+def _plain(annotation: Any) -> Any:
+    return strawberry.field(graphql_type=annotation)
+
+
+def _live(change: type, scope: Scope) -> Any:
+    """Return a subscription field. Its type is nullable for acknowledgement and heartbeats, which are none."""
+
+    async def subscribe(
+        info: strawberry.Info,
+        criteria: list[CriteriaInput] | None = UNSET,
+        since_version: Long | None = UNSET,
+        since_index: int | None = UNSET,
+        after: str | None = UNSET,
+        from_time: Long | None = UNSET,
+        max_message_bytes: int | None = UNSET,
+        heartbeat_interval_ms: int | None = UNSET,
+        signals: bool | None = UNSET,
+    ) -> AsyncIterator[Any]:
+        context: Context = info.context
+        arguments = {
+            "criteria": criteria,
+            "sinceVersion": since_version,
+            "sinceIndex": since_index,
+            "after": after,
+            "fromTime": from_time,
+            "maxMessageBytes": max_message_bytes,
+            "heartbeatIntervalMs": heartbeat_interval_ms,
+            "signals": signals,
+        }
+        given = {name: value for name, value in arguments.items() if value is not UNSET}
+        async with aclosing(context.events(info, given, scope)) as events:
+            async for event in events:
+                yield event
+
+    about = "everything" if scope.area is None else f"area {scope.area.name}"
+    if scope.entity_type is not None:
+        about += f", entity type {scope.entity_type!r}"
+    return strawberry.subscription(
+        resolver=subscribe,
+        graphql_type=change | None,
+        description=(
+            f"Changes of {about}. Begins at sinceVersion (with sinceIndex; inclusive), after (a cursor; "
+            "exclusive) or fromTime (µs); else with the next version. signals: also acknowledgement and "
+            "heartbeats, as results whose data is null, in their extensions."
+        ),
+    )
+
+
+def _history(connection: type, scope: Scope) -> Any:
+    """Return a field of history; nullable, so that one that fails leaves the others of its operation."""
+
+    async def read(
+        info: strawberry.Info,
+        first: int | None = UNSET,
+        after: str | None = UNSET,
+        last: int | None = UNSET,
+        before: str | None = UNSET,
+        criteria: list[CriteriaInput] | None = UNSET,
+        from_: Annotated[Long | None, strawberry.argument(name="from")] = UNSET,
+        to: Long | None = UNSET,
+        since_version: Long | None = UNSET,
+        since_index: int | None = UNSET,
+        until_version: Long | None = UNSET,
+        until_index: int | None = UNSET,
+        reverse: bool | None = UNSET,
+        anchor: Long | None = UNSET,
+    ) -> Any:
+        context: Context = info.context
+        arguments = {
+            "first": first,
+            "after": after,
+            "last": last,
+            "before": before,
+            "criteria": criteria,
+            "from": from_,
+            "to": to,
+            "sinceVersion": since_version,
+            "sinceIndex": since_index,
+            "untilVersion": until_version,
+            "untilIndex": until_index,
+            "reverse": reverse,
+            "anchor": anchor,
+        }
+        given = {name: value for name, value in arguments.items() if value is not UNSET}
+        return await context.page(info, given, scope)
+
+    return strawberry.field(
+        resolver=read,
+        graphql_type=connection | None,
+        description=(
+            "History, a page of whole records: the first so many after a cursor, or the last so many before "
+            "one; from (inclusive) and to (exclusive) in µs; newest first with reverse."
+        ),
+    )
+
+
+def _object(name: str, fields: Mapping[str, Any], entity_type: str | None) -> type:
+    """Return an object type; fields keep their names as they are."""
+    namespace: dict[str, Any] = {"__annotations__": {}}
+    for place, (field_name, field) in enumerate(fields.items()):
+        field.graphql_name = field_name
+        attribute = field_name if entity_type is None else f"column_{place}"
+        field.python_name = attribute
+        namespace[attribute] = field
+        namespace["__annotations__"][attribute] = field.type
+    described = None if entity_type is None else f"A row of {entity_type!r}."
+    return strawberry.type(type(name, (), namespace), name=name, description=described)
+
+
+def _root(name: str, fields: Mapping[str, Any]) -> type:
+    return _object(name, fields, None)
+
+
+async def _catalogs(info: strawberry.Info) -> list[Catalog]:
+    context: Context = info.context
+    return [types.catalog_of(each) for each in context.engine.catalogs()]
+
+
+async def _schema(info: strawberry.Info, version: Long | None = UNSET) -> Schema:
+    context: Context = info.context
+    return await context.schema(None if version is UNSET else version)
+
+
+async def _catalog(info: strawberry.Info) -> Catalog:
+    context: Context = info.context
+    return await context.catalog_now()
+
+
+async def _statistics(info: strawberry.Info) -> Statistics:
+    context: Context = info.context
+    return context.statistics()
+
+
+_COMMON: Final = {
+    "catalogs": strawberry.field(
+        resolver=_catalogs, description="The catalogs that are served now."
+    ),
+    "statistics": strawberry.field(
+        resolver=_statistics,
+        description="Figures of this catalog; of the whole server at /v1/system.",
+    ),
+}
+_OF_CATALOG: Final = {
+    "catalog": strawberry.field(resolver=_catalog, description="This catalog as it stands now."),
+    "schema": strawberry.field(
+        resolver=_schema,
+        description="Entity types and columns, at a version; the published one if unset.",
+    ),
+}

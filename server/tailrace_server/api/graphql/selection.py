@@ -1,0 +1,270 @@
+"""What a subscription's selection set asks for, settled once: fragments merged, directives decided.
+
+::
+
+    { a: version ...F after { id @include(if: $x) } }    fragment F on Change { cursor }
+      ─▶ Selection("onProductChange", (Head("a","version"), Head("cursor","cursor"), Row("after", …)))
+
+The steps are CollectFields and MergeSelectionSets of the specification (section 6.3.2), for a document that has
+been validated. Two documents whose selections settle to equal values are sent the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from graphql import (
+    FieldNode,
+    FragmentSpreadNode,
+    GraphQLAbstractType,
+    GraphQLIncludeDirective,
+    GraphQLSkipDirective,
+    InlineFragmentNode,
+    get_directive_values,
+)
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.api.graphql.types import BODIES, HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from graphql import (
+        FragmentDefinitionNode,
+        GraphQLSchema,
+        NameNode,
+        OperationDefinitionNode,
+        SelectionSetNode,
+    )
+
+    from tailrace_server.api.graphql.scalars import Form
+    from tailrace_server.api.graphql.schema import CatalogSchema
+
+_KNOWN_DIRECTIVES: Final = frozenset({"skip", "include"})
+_TEXTS: Final = {f"{body}Text": body for body in BODIES}
+
+
+class NotCompiled(Exception):
+    """The selection has something that only the executor understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeName:
+    """``__typename``."""
+
+    key: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A field of `Change`."""
+
+    key: str
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body as JSON, or as the text of it."""
+
+    key: str
+    body: str
+    as_text: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A column of a row."""
+
+    key: str
+    column: str
+    form: Form
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A body as a typed row."""
+
+    key: str
+    body: str
+    cells: tuple[Cell | TypeName, ...]
+
+
+Member: TypeAlias = TypeName | Head | Body | Row
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What each event of a subscription shows."""
+
+    key: str
+    """Response key of the subscription field."""
+    members: tuple[Member, ...]
+
+    @property
+    def bodies(self) -> frozenset[str]:
+        """The bodies that it needs."""
+        return frozenset(each.body for each in self.members if isinstance(each, Body | Row))
+
+    @property
+    def identity(self) -> str:
+        """A text that two selections share if and only if they are sent the same bytes."""
+        return repr((self.key, tuple(map(_identity, self.members))))
+
+
+def _identity(member: Member | Cell) -> tuple[Any, ...]:
+    match member:
+        case Cell(key, column, form):
+            return ("cell", key, column, form.name)
+        case Row(key, body, cells):
+            return ("row", key, body, tuple(map(_identity, cells)))
+        case TypeName(key, name):
+            return ("typename", key, name)
+        case Head(key, field):
+            return ("head", key, field)
+        case Body(key, body, as_text):
+            return ("body", key, body, as_text)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The one field of a subscription."""
+
+    node: FieldNode
+    nodes: tuple[FieldNode, ...]
+    """All its occurrences, whose selections are merged."""
+
+
+class Collector:
+    """Settles the selections of one operation with one set of variables."""
+
+    def __init__(
+        self,
+        schema: GraphQLSchema,
+        fragments: Mapping[str, FragmentDefinitionNode],
+        variables: Any,
+    ) -> None:
+        """Bind to a validated document; ``variables`` are graphql-core's coerced values."""
+        self._schema = schema
+        self._fragments = fragments
+        self._variables = variables
+
+    def fields(
+        self, type_name: str, sets: Iterable[SelectionSetNode | None]
+    ) -> dict[str, list[FieldNode]]:
+        """Return the fields that an object of a type shows, by response key, in order.
+
+        Raises:
+            NotCompiled: A directive that is not known here.
+        """
+        found: dict[str, list[FieldNode]] = {}
+        visited: set[str] = set()
+        for each in sets:
+            if each is not None:
+                self._collect(type_name, each, found, visited)
+        return found
+
+    def _collect(
+        self,
+        type_name: str,
+        selections: SelectionSetNode,
+        found: dict[str, list[FieldNode]],
+        visited: set[str],
+    ) -> None:
+        for node in selections.selections:
+            if not self._shown(node):
+                continue
+            match node:
+                case FieldNode():
+                    key = (node.alias or node.name).value
+                    found.setdefault(key, []).append(node)
+                case InlineFragmentNode():
+                    condition = node.type_condition
+                    if condition is None or self._applies(condition.name, type_name):
+                        self._collect(type_name, node.selection_set, found, visited)
+                case FragmentSpreadNode():
+                    name = node.name.value
+                    if name in visited:
+                        continue
+                    visited.add(name)
+                    fragment = self._fragments[name]
+                    if self._applies(fragment.type_condition.name, type_name):
+                        self._collect(type_name, fragment.selection_set, found, visited)
+                case _:
+                    raise NotCompiled(type(node).__name__)
+
+    def _shown(self, node: Any) -> bool:
+        for directive in node.directives or ():
+            if directive.name.value not in _KNOWN_DIRECTIVES:
+                raise NotCompiled(f"@{directive.name.value}")
+        skip = get_directive_values(GraphQLSkipDirective, node, self._variables)
+        if skip and skip["if"]:
+            return False
+        include = get_directive_values(GraphQLIncludeDirective, node, self._variables)
+        return not include or bool(include["if"])
+
+    def _applies(self, condition: NameNode, type_name: str) -> bool:
+        if condition.value == type_name:
+            return True
+        wanted, actual = (self._schema.get_type(name) for name in (condition.value, type_name))
+        return (
+            isinstance(wanted, GraphQLAbstractType)
+            and actual is not None
+            and self._schema.is_sub_type(wanted, actual)
+        )
+
+
+def root_of(operation: OperationDefinitionNode, collector: Collector) -> Root:
+    """Return the field of a subscription.
+
+    Raises:
+        InvalidRequest: Directives leave it without one.
+        NotCompiled: It has something that only the executor understands.
+    """
+    found = collector.fields("Subscription", [operation.selection_set])
+    if len(found) != 1:
+        raise InvalidRequest("a subscription has one field; directives leave this one without")
+    (nodes,) = found.values()
+    return Root(nodes[0], tuple(nodes))
+
+
+def settle(root: Root, built: CatalogSchema, collector: Collector) -> Selection:
+    """Return the selection of a subscription field.
+
+    Raises:
+        NotCompiled: It has something that only the executor understands.
+    """
+    node = root.node
+    key = (node.alias or node.name).value
+    row = built.rows.get(_type_of(node.name.value))
+    type_name = "CatalogChange" if row is None else _type_of(node.name.value)
+    members: list[Member] = []
+    fields = collector.fields(type_name, [each.selection_set for each in root.nodes])
+    for member_key, nodes in fields.items():
+        name = nodes[0].name.value
+        if name == "__typename":
+            members.append(TypeName(member_key, type_name))
+        elif name in HEAD:
+            members.append(Head(member_key, name))
+        elif row is not None and name in ("before", "after"):
+            inner = collector.fields(row.name, [each.selection_set for each in nodes])
+            cells = tuple(
+                TypeName(cell_key, row.name)
+                if cell[0].name.value == "__typename"
+                else Cell(cell_key, *row.fields[cell[0].name.value])
+                for cell_key, cell in inner.items()
+            )
+            members.append(Row(member_key, name, cells))
+        elif row is None and name in BODIES:
+            members.append(Body(member_key, name, as_text=False))
+        elif row is None and name in _TEXTS:
+            members.append(Body(member_key, _TEXTS[name], as_text=True))
+        else:
+            raise NotCompiled(name)
+    return Selection(key, tuple(members))
+
+
+def _type_of(field: str) -> str:
+    return field.removeprefix("on")

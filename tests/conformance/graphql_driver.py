@@ -1,0 +1,202 @@
+"""The driver of GraphQL: live over graphql-transport-ws, history as Relay connections over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import msgspec
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+import tailrace
+from tailrace.criteria import Content
+from tailrace_server.api.graphql.live import SUBPROTOCOL
+from tailrace_server.api.settings import HttpSettings
+from tests.conformance import json_captures
+from tests.conformance.http_drivers import OverHttp
+from tests.conformance.json_captures import JsonAcknowledgement
+from tests.conformance.reading import PATIENCE_S
+from tests.conformance.ways import DrivenSubscription, Page
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace.capture import Capture, Heartbeat
+    from tailrace.criteria import Criteria, Start
+    from tailrace.errors import TailraceError
+
+_HEAD: Final = (
+    "version index ordinal cursor commitTimestamp area operation entityType primaryKey changed "
+    "containerType containerName omittedBytes"
+)
+_TYPES: Final = {
+    **dict.fromkeys(("first", "sinceIndex", "untilIndex"), "Int"),
+    **dict.fromkeys(("from", "to", "fromTime", "sinceVersion", "untilVersion", "anchor"), "Long"),
+    **dict.fromkeys(("after", "before"), "String"),
+    "reverse": "Boolean",
+    "criteria": "[Criteria!]",
+}
+
+
+class GraphqlWebSocket(OverHttp):
+    """``onCatalogChange`` with signals, a socket for each subscription."""
+
+    cannot: ClassVar[Mapping[str, str]] = {
+        "demand": "graphql-transport-ws has no message for it: the pace of the socket is the demand"
+    }
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        assert demand is None, self.cannot["demand"]
+        url = f"ws://127.0.0.1:{self.face.address.port}/v1/catalogs/{catalog}/graphql"
+        socket = await self.stack.enter_async_context(
+            connect(url, subprotocols=[_SUBPROTOCOL], max_size=None, max_queue=None)
+        )
+        subscription = _Subscription(socket)
+        arguments = {
+            **json_captures.start(start),
+            "criteria": json_captures.criteria(tuple(criteria)),
+        }
+        fields = " ".join((_HEAD, *json_captures.bodies(content)))
+        document, variables = _document(
+            "subscription", "onCatalogChange", arguments, f"{{ {fields} }}", ", signals: true"
+        )
+        await subscription.begin({"query": document, "variables": variables})
+        return subscription
+
+    async def read(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        content: Content = Content.HEADER,
+        **bounds: Any,
+    ) -> Page:
+        asked: dict[str, Any] = {
+            _RENAMED.get(name, json_captures.camel(name)): value for name, value in bounds.items()
+        }
+        if asked.get("reverse"):  # Relay's cursors follow the list, not the log
+            asked = {_TURNED.get(name, name): value for name, value in asked.items()}
+        for name in ("after", "before"):
+            if name in asked:
+                asked[name] = str(asked[name])
+        asked["criteria"] = json_captures.criteria(tuple(criteria))
+        node = " ".join((_HEAD, *json_captures.bodies(content)))
+        fields = (
+            f"anchor closedUntil truncated pageInfo {{ hasNextPage }} edges {{ node {{ {node} }} }}"
+        )
+        document, variables = _document("query", "changes", asked, f"{{ {fields} }}")
+        answer = await self.http.post(
+            "/v1/catalogs/shop/graphql", json={"query": document, "variables": variables}
+        )
+        found = msgspec.json.decode(answer.content, type=_Answer)
+        if found.errors:
+            raise _error(found.errors)
+        assert answer.status_code == 200
+        assert found.data is not None
+        page = msgspec.json.decode(found.data["changes"], type=dict[str, msgspec.Raw])
+        edges = msgspec.json.decode(page["edges"], type=list[dict[str, msgspec.Raw]])
+        captures = [json_captures.capture(bytes(edge["node"])) for edge in edges]
+        next_cursor = None
+        if msgspec.json.decode(page["pageInfo"])["hasNextPage"]:
+            last = captures[-1].cursor
+            ordinal = 0 if bounds.get("reverse") else tailrace.END
+            next_cursor = tailrace.Cursor(last.catalog_uuid, last.version, last.index, ordinal)
+        return Page(
+            captures=captures,
+            anchor=msgspec.json.decode(page["anchor"]),
+            closed_until=msgspec.json.decode(page["closedUntil"]),
+            next_cursor=next_cursor,
+            truncated=msgspec.json.decode(page["truncated"]),
+        )
+
+
+class GraphqlExecuted(GraphqlWebSocket):
+    """The same with nothing compiled: Strawberry executes each event."""
+
+    settings = HttpSettings(graphql_compiled=False)
+
+
+class _Answer(msgspec.Struct, forbid_unknown_fields=True):
+    data: dict[str, msgspec.Raw] | None = None
+    errors: list[dict[str, Any]] = []
+    extensions: dict[str, Any] = {}
+
+
+class _Message(msgspec.Struct, forbid_unknown_fields=True):
+    type: str
+    id: str = ""
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Subscription:
+    acknowledgement: JsonAcknowledgement
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    async def begin(self, payload: dict[str, Any]) -> None:
+        await self._send({"type": "connection_init"})
+        assert (await self._receive()).type == "connection_ack"
+        await self._send({"type": "subscribe", "id": "1", "payload": payload})
+        answer = await self._next()
+        self.acknowledgement = JsonAcknowledgement(answer.extensions["acknowledgement"])
+
+    async def request(self, n: int) -> None:
+        raise AssertionError(GraphqlWebSocket.cannot["demand"])
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        answer = await self._next()
+        if answer.extensions:
+            return json_captures.heartbeat(answer.extensions["heartbeat"])
+        assert answer.data is not None
+        return (json_captures.capture(bytes(answer.data["onCatalogChange"])),)
+
+    async def cancel(self) -> None:
+        await self._send({"type": "complete", "id": "1"})
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        await self._socket.send(msgspec.json.encode(message).decode())
+
+    async def _next(self) -> _Answer:
+        message = await self._receive()
+        assert message.type == "next"
+        answer = msgspec.json.decode(message.payload, type=_Answer)
+        assert all(each["extensions"]["code"] == "BODIES_OMITTED" for each in answer.errors)
+        return answer
+
+    async def _receive(self) -> _Message:
+        async with asyncio.timeout(PATIENCE_S):
+            text = await self._socket.recv()
+        message = msgspec.json.decode(text, type=_Message)
+        if message.type == "error":
+            raise _error(msgspec.json.decode(message.payload))
+        return message
+
+
+def _document(
+    kind: str, field: str, arguments: Mapping[str, Any], selection: str, rest: str = ""
+) -> tuple[str, dict[str, Any]]:
+    """Return a document with a variable for each argument, and their values."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    declared = ", ".join(f"${name}: {_TYPES[name]}" for name in given)
+    passed = ", ".join(f"{name}: ${name}" for name in given)
+    head = f"({declared})" if declared else ""
+    return f"{kind}{head} {{ {field}({passed}{rest}) {selection} }}", given
+
+
+def _error(errors: list[dict[str, Any]]) -> TailraceError:
+    (one,) = errors
+    return json_captures.error({"detail": one["message"], **one["extensions"]})
+
+
+_RENAMED: Final = {"limit": "first", "from_time": "from", "to_time": "to"}
+_TURNED: Final = {"after": "before", "before": "after"}
+_SUBPROTOCOL: Final = websockets.Subprotocol(SUBPROTOCOL)

@@ -1,0 +1,387 @@
+"""Subscriptions over a real socket: typed, untyped, compiled or executed; the schema follows the log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tailrace.cursor import Cursor
+from tailrace.position import END
+from tailrace_server.api.settings import HttpSettings
+from tailrace_server.wal.catalog import drop_catalog
+from tests.conformance.shop import SHOP, upsert
+from tests.server.api.graphql.conftest import ask, client
+from tests.server.api.rest.conftest import closed, hear, say
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from tests.server.api.rest.conftest import Served
+    from tests.support.inprocess import ModelWriter
+
+    Serve = Callable[..., Awaitable[Served]]
+
+COMPILED = HttpSettings()
+EXECUTED = HttpSettings(graphql_compiled=False)
+
+EVERYTHING = """
+subscription ($x: Boolean!) {
+  live: onCatalogChange(sinceVersion: 0, signals: true) {
+    version index ordinal cursor commitTimestamp area operation entityType primaryKey changed
+    containerType containerName omittedBytes change before after @include(if: $x) t: afterText
+    ...F
+  }
+}
+fragment F on Change { __typename v: version }
+"""
+
+
+async def test_compiled_and_executed_subscriptions_send_the_same(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Acknowledgement and heartbeat included, as far as they say the same."""
+    writer.write(*SHOP)
+    count = len(writer.log.expected(()))
+    received = []
+    for settings in (COMPILED, EXECUTED):
+        served = await serve(settings)
+        async with client(served) as one:
+            id = await one.subscribe(EVERYTHING, x=True)
+            acknowledgement, *changes, heartbeat = await one.payloads(id, count + 2)
+            acknowledgement["extensions"]["acknowledgement"].pop("subscriptionId")
+            received.append((acknowledgement, changes, heartbeat))
+            await one.complete(id)
+            await until(lambda served=served: served.engine.statistics().subscriptions == 0)  # type: ignore[misc]
+    assert received[0] == received[1]
+    acknowledgement, changes, heartbeat = received[0]
+    assert acknowledgement["data"] == heartbeat["data"] == {"live": None}
+    assert acknowledgement["extensions"]["acknowledgement"]["publishedVersion"] == len(SHOP)
+    end = Cursor(writer.writer.uuid, len(SHOP), END)
+    assert heartbeat["extensions"]["heartbeat"]["resumeCursor"] == str(end)
+    assert heartbeat["extensions"]["heartbeat"]["recordsMatched"] == count
+    assert [each["data"]["live"]["v"] for each in changes] == [
+        version for version, *_ in writer.log.expected(())
+    ]
+
+
+async def test_without_signals_only_changes_come(serve: Serve, writer: ModelWriter) -> None:
+    served = await serve(heartbeat_interval_s=0.01)
+    async with client(served) as one:
+        id = await one.subscribe(
+            "subscription { onCatalogChange(sinceVersion: 0) { version index } }"
+        )
+        await until(lambda: served.engine.statistics().heartbeats_sent > 2)
+        writer.write([])
+        assert await one.payload(id) == {"data": {"onCatalogChange": {"version": 1, "index": 0}}}
+
+
+@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
+async def test_a_typed_field_has_its_entity_type_alone(
+    serve: Serve, writer: ModelWriter, settings: HttpSettings
+) -> None:
+    writer.write(*SHOP)
+    served = await serve(settings)
+    async with client(served) as one:
+        id = await one.subscribe(
+            'subscription { onProductChange(sinceVersion: 0, criteria: [{primaryKey: ["1"]}]) '
+            "{ version operation changed before { price } after { name price } } }"
+        )
+        found = [each["data"]["onProductChange"] for each in await one.payloads(id, 3)]
+    assert found == [
+        {
+            "version": 1,
+            "operation": "UPSERT",
+            "changed": None,
+            "before": None,
+            "after": {"name": "chair", "price": 1},
+        },
+        {
+            "version": 2,
+            "operation": "UPSERT",
+            "changed": ["price"],
+            "before": {"price": 1},
+            "after": {"name": "chair", "price": 2},
+        },
+        {
+            "version": 4,
+            "operation": "REMOVE",
+            "changed": None,
+            "before": {"price": None},
+            "after": None,
+        },
+    ]
+
+
+async def test_the_schema_follows_the_log_and_subscriptions_go_on(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """A column and an entity type appear without a restart."""
+    writer.write([upsert("1", name="chair")])
+    served = await serve()
+    later = "subscription { onProductChange { after { id colour } } }"
+    other = "subscription { onOrderLineChange(sinceVersion: 0) { version after { id } } }"
+    async with client(served) as one:
+        early = await one.subscribe(
+            "subscription { onProductChange(sinceVersion: 0) { version after { name } } }"
+        )
+        assert (await one.payload(early))["data"]["onProductChange"]["after"] == {"name": "chair"}
+        for query, name in ((later, "colour"), (other, "onOrderLineChange")):
+            (fault,) = await one.error(await one.subscribe(query))
+            assert name in fault["message"]
+            assert fault["locations"]
+        writer.write([upsert("2", name="table", colour="red"), upsert("7", "order line")])
+        assert (await one.payload(early))["data"]["onProductChange"]["after"] == {"name": "table"}
+        lines = await one.subscribe(other)
+        assert (await one.payload(lines))["data"] == {
+            "onOrderLineChange": {"version": 2, "after": {"id": "7"}}
+        }
+        coloured = await one.subscribe(later.replace("Change {", "Change(sinceVersion: 2) {", 1))
+        assert (await one.payload(coloured))["data"]["onProductChange"]["after"] == {
+            "id": "2",
+            "colour": "red",
+        }
+        found = await ask(served, '{ __type(name: "Product") { fields { name } } }')
+        assert [each["name"] for each in found["__type"]["fields"]][-2:] == ["big", "colour"]
+
+
+async def test_an_equal_selection_is_encoded_once_for_all(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Whatever the spelling of the document, and whatever the start."""
+    writer.write([upsert(str(number)) for number in range(20)])
+    served = await serve()
+    spellings = (
+        "subscription A { onCatalogChange(sinceVersion: 0) { version after } }",
+        "subscription B { onCatalogChange(sinceVersion: 1) { ...F } } "
+        "fragment F on CatalogChange { version after }",
+        "subscription C($v: Long) "
+        "{ onCatalogChange(sinceVersion: $v) { version after version @skip(if: true) } }",
+    )
+    misses = []
+    for query in spellings:
+        async with client(served) as one:
+            await one.payloads(await one.subscribe(query, v=0), 21)
+        misses.append(served.engine.statistics().cache.misses)
+    assert misses[0] == misses[1] == misses[2]
+
+
+async def test_contract_46_numbers_above_53_bits_survive(serve: Serve, writer: ModelWriter) -> None:
+    """As text; and as JSON on the wire, digit by digit."""
+    writer.write([upsert("1", big=2**63 - 1, price=0.1)])
+    served = await serve()
+    async with client(served) as one:
+        await one.subscribe("subscription { onProductChange(sinceVersion: 0) { after { big } } }")
+        assert f'"big":{2**63 - 1}' in await one.socket.recv(decode=True)
+        id = await one.subscribe(
+            'subscription { onCatalogChange(sinceVersion: "1", sinceIndex: 1) { afterText cursor } }'
+        )
+        change = (await one.payload(id))["data"]["onCatalogChange"]
+        assert change["afterText"] == '{"id": "1", "big": 9223372036854775807, "price": 0.1}'
+
+
+async def test_a_cursor_resumes_where_it_stands(serve: Serve, writer: ModelWriter) -> None:
+    writer.write(*SHOP)
+    served = await serve()
+    first = "subscription { onCatalogChange(sinceVersion: 0) { cursor } }"
+    query = "subscription ($c: String) { onCatalogChange(after: $c) { cursor } }"
+    count = len(writer.log.expected(()))
+
+    async def cursors(count: int, query: str, **variables: str) -> list[str]:
+        async with client(served) as one:
+            found = await one.payloads(await one.subscribe(query, **variables), count)
+        return [each["data"]["onCatalogChange"]["cursor"] for each in found]
+
+    all = await cursors(count, first)
+    for place in (0, 3, count - 2):
+        assert await cursors(count - place - 1, query, c=all[place]) == all[place + 1 :]
+
+
+async def test_the_system_path_tells_of_catalogs(serve: Serve, writer: ModelWriter) -> None:
+    served = await serve()
+    path = "/v1/system/graphql"
+    async with client(served, path) as one:
+        id = await one.subscribe(
+            "subscription { onSystemChange(sinceVersion: 0) { version after } }"
+        )
+        _, created = await one.payloads(id, 2)
+        assert created["data"]["onSystemChange"]["version"] == 1
+    found = await ask(served, "{ catalogs { name } changes { edges { node { version } } } }", path)
+    assert [each["name"] for each in found["catalogs"]] == ["shop"]
+    assert found["changes"]["edges"]
+
+
+async def test_a_query_on_a_socket_is_answered_and_completed(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    served = await serve()
+    async with client(served) as one:
+        id = await one.subscribe("{ catalog { name publishedVersion } }")
+        assert (await one.payload(id))["data"]["catalog"] == {"name": "shop", "publishedVersion": 0}
+        assert await hear(one.socket) == {"id": id, "type": "complete"}
+
+
+REFUSED: tuple[tuple[str, dict[str, Any], str, str], ...] = (
+    (
+        "subscription { onCatalogChange(sinceVersion: -1) { version } }",
+        {},
+        "INVALID_REQUEST",
+        "sinceVersion",
+    ),
+    (
+        'subscription { onCatalogChange(sinceVersion: 1, after: "x") { version } }',
+        {},
+        "INVALID_REQUEST",
+        "sinceVersion and after",
+    ),
+    (
+        'subscription { onCatalogChange(after: "nonsense") { version } }',
+        {},
+        "CURSOR_INVALID",
+        "nonsense",
+    ),
+    (
+        'subscription { onCatalogChange(criteria: [{area: INFRASTRUCTURE, entityType: ["a"]}]) { version } }',
+        {},
+        "INVALID_REQUEST",
+        "criteria[0]",
+    ),
+    (
+        'subscription { onProductChange(criteria: [{}, {entityType: ["order"]}]) { version } }',
+        {},
+        "INVALID_REQUEST",
+        "criteria[1].entityType",
+    ),
+    (
+        "subscription { onProductSchemaChange(criteria: [{area: DATA}]) { version } }",
+        {},
+        "INVALID_REQUEST",
+        "SCHEMA only",
+    ),
+    (
+        "subscription { onCatalogChange(maxMessageBytes: 1) { version } }",
+        {},
+        "INVALID_REQUEST",
+        "maxMessageBytes",
+    ),
+    (
+        "subscription ($v: Long) { onCatalogChange(sinceVersion: $v) { version } }",
+        {"v": 1.5},
+        "INVALID_REQUEST",
+        "$v",
+    ),
+    (
+        "subscription ($v: Boolean!) { onCatalogChange { version @skip(if: $v) } }",
+        {},
+        "INVALID_REQUEST",
+        "$v",
+    ),
+    ("subscription { onCatalogChange @skip(if: true) { version } }", {}, "INVALID_REQUEST", ""),
+    (
+        "subscription A { onCatalogChange { version } } query B { catalogs { name } }",
+        {},
+        "INVALID_REQUEST",
+        "operationName",
+    ),
+    (
+        "subscription { onCatalogChange { version } onProductChange { version } }",
+        {},
+        "INVALID_REQUEST",
+        "one",
+    ),
+    ("subscription { onCatalogChange { nothing } }", {}, "INVALID_REQUEST", "nothing"),
+    ("subscription {", {}, "INVALID_REQUEST", "Syntax"),
+    ("fragment F on Change { version }", {}, "INVALID_REQUEST", ""),
+    ("", {}, "INVALID_REQUEST", "Syntax"),
+)
+
+
+async def test_what_has_no_meaning_ends_its_operation_alone(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """With the code of the one error table, and a message that names what is wrong."""
+    writer.write([upsert("1")])
+    served = await serve()
+    async with client(served) as one:
+        for query, variables, code, name in REFUSED:
+            first, *_ = await one.error(await one.subscribe(query, **variables))
+            assert first["extensions"]["code"] == code, query
+            assert name in first["message"], (query, first)
+        id = await one.subscribe("subscription { onCatalogChange(sinceVersion: 0) { index } }")
+        assert len(await one.payloads(id, 2)) == 2
+    assert not served.guards
+
+
+@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
+async def test_a_catalog_that_is_not_there_is_named(
+    serve: Serve, writer: ModelWriter, settings: HttpSettings
+) -> None:
+    served = await serve(settings)
+    async with client(served, "/v1/catalogs/nothing/graphql") as one:
+        (fault,) = await one.error(
+            await one.subscribe("subscription { onCatalogChange { version } }")
+        )
+    assert fault["extensions"]["code"] == "CATALOG_UNKNOWN"
+    assert fault["extensions"]["figures"] == {"catalog": "nothing", "known": "shop"}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {},
+        {"query": 1},
+        {"query": "{ catalogs { name } }", "variables": []},
+        {"query": "{ catalogs { name } }", "operationName": 1},
+        {"query": "", "extensions": "x"},
+    ],
+)
+async def test_contract_44_a_subscribe_of_another_shape_closes_the_socket(
+    serve: Serve, writer: ModelWriter, payload: dict[str, Any]
+) -> None:
+    served = await serve()
+    async with client(served) as one:
+        await say(one.socket, {"type": "subscribe", "id": "1", "payload": payload})
+        code, _ = await closed(one.socket)
+    assert code == 4400
+
+
+async def test_contract_44_subscribes_in_flight_with_one_id_close_the_socket(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    served = await serve()
+    payload = {"query": "subscription { onCatalogChange { version } }"}
+    async with client(served) as one:
+        for _ in range(2):
+            await say(one.socket, {"type": "subscribe", "id": "1", "payload": payload})
+        code, _ = await closed(one.socket)
+    assert code == 4409
+
+
+async def test_contract_44_a_complete_while_the_document_is_looked_at_cancels(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    served = await serve()
+    async with client(served) as one:
+        for _ in range(20):
+            id = await one.subscribe(
+                "subscription { onCatalogChange(sinceVersion: 0) { version } }"
+            )
+            await one.complete(id)
+        last = await one.subscribe("{ catalogs { name } }")
+        await one.payload(last)
+        await until(lambda: served.engine.statistics().subscriptions == 0)
+
+
+async def test_contract_25_a_dropped_catalog_ends_its_subscriptions(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    served = await serve()
+    async with client(served) as one:
+        id = await one.subscribe("subscription { onCatalogChange { version } }")
+        await until(lambda: served.engine.statistics().subscriptions == 1)
+        await asyncio.to_thread(drop_catalog, log_root, "shop")
+        (fault,) = await one.error(id)
+        assert fault["extensions"]["code"] == "CATALOG_REPLACED"

@@ -1,0 +1,72 @@
+"""What docs/graphql.md shows works as it stands there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace_server.api.graphql.documents import read
+from tailrace_server.api.settings import HttpSettings
+from tests.conformance.shop import SHOP
+from tests.server.api.graphql.conftest import PATH, ask, client
+from tests.server.api.graphql.generated import BUILT
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.server.api.rest.conftest import Served
+    from tests.support.inprocess import ModelWriter
+
+    Serve = Callable[..., Awaitable[Served]]
+
+PAGE = (Path(__file__).parents[4] / "docs" / "graphql.md").read_text()
+ADDRESS = "http://127.0.0.1:7412"
+
+
+def commands() -> list[list[str]]:
+    return [shlex.split(line[2:]) for line in re.findall(r"^\$ curl .*$", PAGE, re.M)]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command[-2][:40])
+async def test_every_curl_of_the_page_is_answered(
+    serve: Serve, writer: ModelWriter, command: list[str]
+) -> None:
+    """Its options are few, so that curl itself need not be there."""
+    writer.write(*SHOP)
+    served = await serve()
+    path = command[-1].removeprefix(ADDRESS)
+    if "-G" in command:
+        name, _, value = command[-2].partition("=")
+        answer = await served.http.get(path, params={name: value})
+    else:
+        headers = {"content-type": "application/json"}
+        answer = await served.http.post(path, content=command[-2], headers=headers)
+    assert answer.status_code == 200
+    assert "errors" not in answer.json()
+
+
+async def test_the_documents_of_the_page_do_what_it_says(serve: Serve, writer: ModelWriter) -> None:
+    writer.write(*SHOP)
+    served = await serve()
+    subscription, query = blocks("graphql")
+    async with client(served) as one:
+        found = await one.payloads(await one.subscribe(subscription), 3)
+        assert [each["data"]["onProductChange"]["version"] for each in found] == [1, 2, 4]
+    edges = (await ask(served, query, PATH))["productChanges"]["edges"]
+    assert [edge["node"]["operation"] for edge in edges] == ["UPSERT", "UPSERT", "REMOVE"]
+    assert json.loads(blocks("json")[0])["extensions"]["heartbeat"]
+
+
+def test_the_document_of_the_browser_is_valid() -> None:
+    (script,) = blocks("js")
+    (document,) = re.findall(r'query: "([^"]+)"', script)
+    read(BUILT, document, HttpSettings())

@@ -1,0 +1,158 @@
+"""Values of columns: exact, or an error; and the names that columns and entity types are given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from tailrace import criteria
+from tailrace.schema import Column
+from tailrace_server.api.graphql import types
+from tailrace_server.api.graphql.errors import ValueUnfit
+from tailrace_server.api.graphql.names import field_names, made_of, type_names
+from tailrace_server.api.graphql.scalars import UNAVAILABLE, Json, column_form
+
+if TYPE_CHECKING:
+    from enum import Enum
+
+EXACT = (
+    ("BIGINT", "json", b"9223372036854775807", '"9223372036854775807"'),
+    ("BIGINT", "json", b'"-9223372036854775808"', '"-9223372036854775808"'),
+    ("INTEGER", "json", b"-2147483648", "-2147483648"),
+    ("DECIMAL(38,2)", "json", b"12345678901234567890.10", '"12345678901234567890.10"'),
+    ("DECIMAL", "decimal.string", b'"0.10"', '"0.10"'),
+    ("DECIMAL(10,2)", "decimal.bytes(2)", b'"BNI="', '"12.34"'),
+    ("DECIMAL(10,2)", "decimal.bytes(2)", b'"+y4="', '"-12.34"'),
+    ("DECIMAL(10,2)", "decimal.bytes(2)", b'"AQ=="', '"0.01"'),
+    ("DECIMAL", "debezium.VariableScaleDecimal", b'{"scale":3,"value":"BNI="}', '"1.234"'),
+    ("DECIMAL(10,0)", "decimal.bytes(0)", b'"AQ=="', '"1"'),
+    ("DOUBLE", "json", b"1.10", "1.10"),
+    ("BOOLEAN", "json", b"true", "true"),
+    ("VARCHAR(10)", "json", b'"\\u00e9"', '"\\u00e9"'),
+    ("VARBINARY", "base64", b'"AQ=="', '"AQ=="'),
+    ("DATE", "debezium.Date", b"19782", '"2024-02-29"'),
+    ("DATE", "connect.Date", b"-1", '"1969-12-31"'),
+    ("TIME", "debezium.MicroTime", b"49020250000", '"13:37:00.250000"'),
+    ("TIMESTAMP", "debezium.MicroTimestamp", b"1709213820250000", '"2024-02-29T13:37:00.250000"'),
+    ("TIMESTAMP", "debezium.Timestamp", b"1709213820250", '"2024-02-29T13:37:00.250000"'),
+    ("TIMESTAMP", "debezium.NanoTimestamp", b"1709213820250000999", '"2024-02-29T13:37:00.250000"'),
+    (
+        "TIMESTAMP WITH TIME ZONE",
+        "debezium.ZonedTimestamp",
+        b'"2024-02-29T13:37:00Z"',
+        '"2024-02-29T13:37:00Z"',
+    ),
+    ("JSON", "json", b'{"a": 1e400}', '{"a": 1e400}'),
+    (None, "json", b"12345678901234567890.10", "12345678901234567890.10"),
+)
+
+
+@pytest.mark.parametrize(("sql_type", "encoding", "raw", "expected"), EXACT)
+def test_contract_46_a_value_keeps_its_digits(
+    sql_type: str | None, encoding: str, raw: bytes, expected: str
+) -> None:
+    form = column_form(Column("c", sql_type=sql_type, encoding=encoding))
+    assert form.text(raw).decode() == expected
+    value = form.value(raw)
+    if form.scalar is Json:
+        assert bytes(value) == raw  # type: ignore[call-overload]
+    else:
+        assert value == msgspec.json.decode(expected)
+
+
+@pytest.mark.parametrize(
+    ("sql_type", "encoding", "raw"),
+    [
+        ("BIGINT", "json", b"9223372036854775808"),
+        ("BIGINT", "json", b"1.5"),
+        ("BIGINT", "json", b'"x"'),
+        ("INTEGER", "json", b"2147483648"),
+        ("INTEGER", "json", b'"1"'),
+        ("DECIMAL", "json", b'"x"'),
+        ("DECIMAL", "json", b"{}"),
+        ("DECIMAL", "decimal.bytes(2)", b'"*"'),
+        ("DECIMAL", "decimal.bytes(2)", b"1"),
+        ("DECIMAL", "debezium.VariableScaleDecimal", b'{"scale":99999999,"value":"BNI="}'),
+        ("DECIMAL", "debezium.VariableScaleDecimal", b'{"scale":1}'),
+        ("DOUBLE", "json", b"1e999"),
+        ("DOUBLE", "json", b'"NaN"'),
+        ("BOOLEAN", "json", b"1"),
+        ("VARCHAR", "json", b"1"),
+        ("DATE", "debezium.Date", b"99999999999"),
+        ("DATE", "debezium.Date", b'"2024-02-29"'),
+        ("TIMESTAMP", "debezium.MicroTimestamp", b"1" * 40),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(sql_type: str, encoding: str, raw: bytes) -> None:
+    form = column_form(Column("c", sql_type=sql_type, encoding=encoding))
+    for render in (form.text, form.value):
+        with pytest.raises(ValueError, match="cannot represent") as raised:
+            render(raw)
+        assert len(str(raised.value)) < 80
+
+
+@pytest.mark.parametrize("sql_type", ["VARCHAR", "JSON", "BIGINT", None])
+def test_what_the_source_did_not_send_is_no_value(sql_type: str | None) -> None:
+    form = column_form(Column("c", sql_type=sql_type))
+    for render in (form.text, form.value):
+        with pytest.raises(ValueUnfit, match="not sent") as raised:
+            render(UNAVAILABLE)
+        assert raised.value.code == "VALUE_UNAVAILABLE"
+
+
+def test_null_is_null_in_every_form() -> None:
+    for sql_type, encoding, _, _ in EXACT:
+        assert column_form(Column("c", sql_type=sql_type, encoding=encoding)).value(b"null") is None
+
+
+def test_columns_keep_their_names_as_far_as_graphql_can_say_them() -> None:
+    columns = [
+        "id",
+        "unit price",
+        "unit_price",
+        "unit-price",
+        "1st",
+        "__typename",
+        "größe",
+        "",
+        "id ",
+    ]
+    assert field_names(columns) == {
+        "id": "id",
+        "unit_price": "unit price",
+        "unit_price_2": "unit_price",
+        "unit_price_3": "unit-price",
+        "_1st": "1st",
+        "_typename": "__typename",
+        "gr__e": "größe",
+        "_": "",
+        "id_": "id ",
+    }
+
+
+def test_no_name_made_of_one_entity_type_is_that_of_another() -> None:
+    entity_types = [
+        "product",
+        "Product",
+        "productChange",
+        "product_schema",
+        "catalog",
+        "123",
+        "order line",
+    ]
+    stems = type_names(entity_types, ["Catalog", "CatalogChange", "Change"])
+    assert list(stems.values()) == entity_types
+    made = [name for stem in stems for name in made_of(stem)]
+    assert len(made) == len(set(made))
+    assert "OrderLine" in stems
+    grown = type_names([*entity_types, "product 2"], ["Catalog", "CatalogChange", "Change"])
+    assert list(grown)[: len(stems)] == list(stems)
+
+
+@pytest.mark.parametrize("name", ["Area", "Operation", "ContainerType"])
+def test_enums_are_those_of_the_vocabulary(name: str) -> None:
+    ours: type[Enum] = getattr(types, name)
+    assert [each.name for each in ours] == [each.name for each in getattr(criteria, name)]
+    assert all(each.name == each.value for each in ours)
