@@ -21,6 +21,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model
 from pydantic_settings import (
@@ -297,6 +298,8 @@ def _type(each: Setting) -> Any:
         return Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=86_400)]
     if isinstance(each.default, bool):
         return Annotated[bool, BeforeValidator(_yes_or_no)]
+    if isinstance(each.default, str) and each.unit == "origins":
+        return Annotated[str, BeforeValidator(_origins)]
     if each.name == "log":
         return Annotated[Path | None, BeforeValidator(_folder)]
     if each.name == "grpc":
@@ -315,6 +318,15 @@ def _yes_or_no(value: object) -> bool:
     if found is None:
         raise ValueError("it is yes or no")
     return found
+
+
+def _origins(value: object) -> str:
+    listed = [origin.strip() for origin in str(value).split(",") if origin.strip()]
+    for origin in listed:
+        parts = urlsplit(origin)
+        if origin != "*" and origin != f"{parts.scheme}://{parts.netloc}":
+            raise ValueError(f"{origin!r} is no origin such as https://example.org:8443, nor *")
+    return ",".join(listed)
 
 
 def _folder(value: object) -> Path | None:

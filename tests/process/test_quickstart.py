@@ -8,6 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.process.commands import PATIENCE_S, Command, ServerProcess, environment
@@ -37,7 +38,7 @@ async def test_the_quickstart_works_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    feed, ingest, serve, watch = (shlex.split(block) for block in blocks("sh"))
+    feed, ingest, serve, watch, curl = (shlex.split(block) for block in blocks("sh"))
     assert feed[:2] == ["python", "-m"]
     await run(*feed[1:], "--transactions", "50")
     assert ingest[0] == "tailrace"
@@ -54,9 +55,26 @@ async def test_the_quickstart_works_as_it_is_written(
             assert "entity type added" in first
             while "insert" not in (await shown.line()).decode():
                 pass
+        assert options["--http"] in curl[-1]
+        await _streams(curl[-1].replace(options["--http"], server.http), curl[curl.index("-H") + 1])
         [program] = blocks("python")
         assert options["--grpc"] in program
         await _prints(program.replace(options["--grpc"], server.grpc), b"1:0 TRANSACTION None b'{")
+
+
+async def _streams(url: str, header: str) -> None:
+    """Read the event stream that curl would print, as far as the first insert."""
+    name, _, value = header.partition(": ")
+    client = httpx.AsyncClient(trust_env=False)
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        client,
+        client.stream("GET", url, headers={name: value}) as events,
+    ):
+        lines = events.aiter_lines()
+        while '"operation":"UPSERT"' not in (line := await anext(lines)) or "before" in line:
+            pass
+    assert '"after":{"' in line
 
 
 async def _prints(program: str, beginning: bytes) -> None:

@@ -24,6 +24,11 @@ class HttpSettings:
         "connections",
         "WebSockets and event streams that are open at once; above it a handshake is answered with 429",
     )
+    ws_origins: str = setting(
+        "",
+        "origins",
+        "whose pages may open WebSockets besides our own, separated by commas, or *: browsers ask nobody else",
+    )
     ws_subscriptions: int = setting(
         100, "subscriptions", "open at once on one socket; above it the new one ends with an error"
     )

@@ -16,6 +16,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import structlog
 from starlette.responses import Response
@@ -87,8 +88,13 @@ class Sockets:
 
     async def serve(self, websocket: WebSocket, faces: Mapping[str, Face]) -> None:
         """Serve a handshake and everything after it with the face of the sub-protocol that is chosen."""
+        foreign = self._foreign_origin(websocket)
+        if foreign is not None:
+            self.count("origin")
+            await _refuse(websocket, _origin_refused(foreign), 403)
+            return
         if not self.enter():
-            await _refuse(websocket, self.refusal())
+            await _refuse(websocket, self.refusal(), 429)
             return
         try:
             offered = websocket.scope["subprotocols"]
@@ -105,6 +111,18 @@ class Sockets:
             return
         finally:
             self.leave()
+
+    def _foreign_origin(self, websocket: WebSocket) -> str | None:
+        """Return the origin of a page that may not read from us; None for all others, and for no page.
+
+        A browser lets any page open a WebSocket to any server that it reaches, loopback included, and only
+        tells the server whose page it is.
+        """
+        origin = websocket.headers.get("origin")
+        if origin is None or urlsplit(origin).netloc == websocket.headers.get("host"):
+            return None
+        allowed = self.settings.ws_origins.split(",")
+        return None if origin in allowed or "*" in allowed else origin
 
     async def _serve(self, websocket: WebSocket, face: Face) -> None:
         protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
@@ -302,7 +320,13 @@ async def _text(websocket: WebSocket) -> str | None:
     return str(text)
 
 
-async def _refuse(websocket: WebSocket, error: InvalidRequest) -> None:
+def _origin_refused(origin: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"pages of {origin} may not open WebSockets here; allow them with the setting ws_origins"
+    )
+
+
+async def _refuse(websocket: WebSocket, error: InvalidRequest, status: int) -> None:
     await websocket.send_denial_response(
-        Response(encoded_problem(error), status_code=429, media_type=PROBLEM_TYPE)
+        Response(encoded_problem(error), status_code=status, media_type=PROBLEM_TYPE)
     )

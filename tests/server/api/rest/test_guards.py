@@ -28,6 +28,14 @@ LARGE = 24 << 20
 """Bytes of captures: more than the buffers of both sockets hold."""
 
 
+HANDSHAKE = {
+    "connection": "upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    "sec-websocket-version": "13",
+}
+
+
 def fill(writer: ModelWriter) -> None:
     text = "x" * (1 << 20)
     writer.write(*([upsert(str(number), text=text)] for number in range(LARGE >> 20)))
@@ -243,16 +251,35 @@ async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serv
         headers = {"accept": "text/event-stream"}
         answer = await served.http.get(LIVE, headers=headers)
         assert (answer.status_code, answer.json()["status"]) == (429, 429)
-        handshake = {
-            "connection": "upgrade",
-            "upgrade": "websocket",
-            "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
-            "sec-websocket-version": "13",
-        }
-        answer = await served.http.get(LIVE, headers=handshake)
+        answer = await served.http.get(LIVE, headers=HANDSHAKE)
         assert answer.status_code == 429
         assert "the limit" in answer.json()["detail"]
     assert served.face.sockets.statistics().refused == 2
+
+
+async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(serve: Serve) -> None:
+    served = await serve()
+    allowing = await serve(HttpSettings(ws_origins="https://a.example,https://b.example:8443"))
+    everybody = await serve(HttpSettings(ws_origins="*"))
+    own = f"http://127.0.0.1:{served.port}"
+    for server, origin, opens in (
+        (served, own, True),
+        (served, "https://b.example:8443", False),
+        (served, "null", False),
+        (allowing, "https://b.example:8443", True),
+        (allowing, "https://b.example", False),
+        (allowing, own, False),
+        (everybody, "https://anything.example", True),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = {"host": f"127.0.0.1:{server.port}", "origin": origin, **HANDSHAKE}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+        writer.write(f"GET {LIVE} HTTP/1.1\r\n{lines}\r\n".encode())
+        async with asyncio.timeout(PATIENCE_S):
+            status = await reader.readuntil(b"\r\n")
+        assert status.split()[1] == (b"101" if opens else b"403"), (origin, status)
+        writer.close()
+    assert served.face.sockets.statistics().guards["origin"] == 2
 
 
 @pytest.mark.slow
