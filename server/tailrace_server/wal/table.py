@@ -7,7 +7,7 @@ views keep the old one. At 100,000 batches the columns take 14 MB.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -100,6 +100,15 @@ class BatchRef:
         return self.segment.path, self.offset
 
 
+def alike(segment: SegmentRef, before: SegmentRef) -> SegmentRef:
+    """Return a segment that shares with another what is equal in both: most of a log's are alike, and many."""
+    return replace(
+        segment,
+        prefix=before.prefix if before.prefix == segment.prefix else segment.prefix,
+        counts=before.counts if before.counts == segment.counts else segment.counts,
+    )
+
+
 class GrowingColumns:
     """Columns of int64 of equal length that only grow."""
 
@@ -141,7 +150,7 @@ class BatchTable(GrowingColumns):
     def append_segment(self, segment: SegmentRef, batches: Columns) -> None:
         """Append a segment's batches, shape (len(BATCH_FIELDS), n)."""
         place = np.full((1, batches.shape[1]), len(self.segments), np.int64)
-        self.segments.append(segment)
+        self.segments.append(alike(segment, self.segments[-1]) if self.segments else segment)
         self.append(np.concatenate([batches, place]))
 
     def slice(self, start: int, stop: int | None = None) -> BatchTable:
