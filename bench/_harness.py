@@ -103,6 +103,45 @@ def subscribers(address: str, count: int, captures: int, **options: Any) -> Iter
         process.stdout.close()
 
 
+@contextlib.contextmanager
+def http_server(root: os.PathLike[str] | str, *options: str) -> Iterator[Server]:
+    """Run our server on a log root with its HTTP listener, whose address is the server's here."""
+    command = ["tailrace_server", "serve", "--log", str(root), "--grpc", "127.0.0.1:0"]
+    process = psutil.Popen(
+        [sys.executable, "-m", *command, "--http", "127.0.0.1:0", "--log-format", "json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
+    )
+    try:
+        line = next(line for line in process.stdout if b'"http"' in line)
+        yield Server(process, json.loads(line)["http"])
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+@contextlib.contextmanager
+def http_subscribers(
+    address: str, path: str, wanted: int, **options: Any
+) -> Iterator[psutil.Popen]:
+    """Start raw subscribers over HTTP that each wait for so many markers; see _socket_clients."""
+    command = [sys.executable, "-m", "bench._socket_clients", address, path, str(wanted)]
+    process = psutil.Popen(
+        [*command, json.dumps(options)],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: os.sched_setaffinity(0, CLIENT_CPU),
+    )
+    try:
+        assert process.stdout.readline() == b"subscribed\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait(20)
+        process.stdout.close()
+
+
 def result(process: psutil.Popen) -> dict[str, Any]:
     """Wait for subscribers to have everything and return what they measured."""
     answer: dict[str, Any] = json.loads(process.stdout.readline())

@@ -16,6 +16,7 @@ import uvicorn
 import uvloop
 from strawberry.asgi import GraphQL
 
+from bench._bare_starlette import Unattended
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.schema import build
 from tailrace_server.api.settings import HttpSettings
@@ -42,7 +43,7 @@ async def main(root: Path, catalog: str) -> None:
             access_log=False,
         )
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(uvicorn.Server(config).serve(sockets=[listener]))
+            tasks.create_task(Unattended(config).serve(sockets=[listener]))
             print(json.dumps({"grpc": f"127.0.0.1:{listener.getsockname()[1]}"}), flush=True)
 
 

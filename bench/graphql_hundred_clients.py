@@ -12,21 +12,13 @@ depend on it. Clients count messages without decoding. It does not show a browse
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import psutil
 
 from bench._harness import (
-    CLIENT_CPU,
-    SERVER_CPU,
     Server,
+    http_server,
+    http_subscribers,
     machine,
     median,
     result,
@@ -34,9 +26,6 @@ from bench._harness import (
     table,
 )
 from bench._log import CATALOG, write_log
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CLIENTS = 100
 RUNS = 3
@@ -51,32 +40,13 @@ ONE = [DOCUMENT.format(alias="")] * CLIENTS
 MANY = [DOCUMENT.format(alias=f"v{number}: ") for number in range(CLIENTS)]
 
 
-@contextlib.contextmanager
-def tailrace(root: Path, *options: str) -> Iterator[Server]:
-    """Run our server with its HTTP listener."""
-    command = ["tailrace_server", "serve", "--log", str(root), "--grpc", "127.0.0.1:0"]
-    process = psutil.Popen(
-        [sys.executable, "-m", *command, "--http", "127.0.0.1:0", "--log-format", "json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
-    )
-    try:
-        line = next(line for line in process.stdout if b'"http"' in line)
-        yield Server(process, json.loads(line)["http"])
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
-
-
 def measure(kind: str, root: Path, documents: list[str]) -> tuple[float, float]:
     """Return changes a second and server CPU µs a delivery."""
     match kind:
         case "compiled":
-            subject = tailrace(root)
+            subject = http_server(root)
         case "executed":
-            subject = tailrace(root, "--graphql-compiled", "no")
+            subject = http_server(root, "--graphql-compiled", "no")
         case _:
             subject = server(["bench._stock_graphql", str(root), CATALOG])
     path = "/" if kind == STOCK else f"/v1/catalogs/{CATALOG}/graphql"
@@ -90,19 +60,13 @@ def measure(kind: str, root: Path, documents: list[str]) -> tuple[float, float]:
 
 def run(subject: Server, path: str, changes: int, documents: list[str]) -> dict[str, float]:
     """Have clients read so many changes each."""
-    command = [sys.executable, "-m", "bench._graphql_clients", subject.address, path, str(changes)]
-    process = psutil.Popen(
-        [*command, json.dumps(documents)],
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, CLIENT_CPU),
-    )
-    try:
-        assert process.stdout.readline() == b"subscribed\n"
+    options = {
+        "protocol": "graphql-transport-ws",
+        "marker": '"next"',
+        "payloads": [{"query": document} for document in documents],
+    }
+    with http_subscribers(subject.address, path, changes, **options) as process:
         return result(process)
-    finally:
-        process.kill()
-        process.wait(20)
-        process.stdout.close()
 
 
 def main() -> None:
