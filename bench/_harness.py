@@ -21,6 +21,7 @@ import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 SERVER_CPU = {0}
 CLIENT_CPU = {max(os.sched_getaffinity(0))}
@@ -55,19 +56,18 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(command: Sequence[str], cpus: set[int] | None = None) -> Iterator[Server]:
-    """Run a server that prints a JSON line with the key ``grpc``, its address, once it listens."""
+def server(command: Sequence[str], address: str = "grpc") -> Iterator[Server]:
+    """Run a server that prints a JSON line with its address under a key once it listens."""
     process = psutil.Popen(
         [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=lambda: os.sched_setaffinity(0, cpus or SERVER_CPU),
+        preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
     )
     try:
-        for line in process.stdout:
-            if b'"grpc"' in line:
-                break
-        yield Server(process, json.loads(line)["grpc"])
+        marker = json.dumps(address).encode()
+        line = next(line for line in process.stdout if marker in line)
+        yield Server(process, json.loads(line)[address])
     finally:
         process.terminate()
         process.wait(20)
@@ -79,57 +79,36 @@ def bare_server(messages: int, captures: int, capture_bytes: int) -> list[str]:
     return ["bench._bare_server", str(messages), str(captures), str(capture_bytes)]
 
 
-def tailrace_server(root: os.PathLike[str] | str, *options: str) -> list[str]:
+def tailrace_server(root: os.PathLike[str] | str, *options: str, http: str = "off") -> list[str]:
     """Return the command of our server on a log root."""
     serve = ["tailrace_server", "serve", "--log", str(root), "--grpc", "127.0.0.1:0"]
-    return [*serve, "--http", "off", *options]
+    return [*serve, "--http", http, *options]
 
 
-@contextlib.contextmanager
-def subscribers(address: str, count: int, captures: int, **options: Any) -> Iterator[psutil.Popen]:
-    """Start raw subscribers that each wait for ``captures`` captures; read their result with ``result``."""
-    command = [sys.executable, "-m", "bench._subscribers", address, str(count), str(captures)]
-    process = psutil.Popen(
-        [*command, json.dumps(options)],
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, CLIENT_CPU),
-    )
-    try:
-        assert process.stdout.readline() == b"subscribed\n"
-        yield process
-    finally:
-        process.kill()
-        process.wait(20)
-        process.stdout.close()
-
-
-@contextlib.contextmanager
-def http_server(root: os.PathLike[str] | str, *options: str) -> Iterator[Server]:
+def http_server(root: os.PathLike[str] | str, *options: str) -> AbstractContextManager[Server]:
     """Run our server on a log root with its HTTP listener, whose address is the server's here."""
-    command = ["tailrace_server", "serve", "--log", str(root), "--grpc", "127.0.0.1:0"]
-    process = psutil.Popen(
-        [sys.executable, "-m", *command, "--http", "127.0.0.1:0", "--log-format", "json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
-    )
-    try:
-        line = next(line for line in process.stdout if b'"http"' in line)
-        yield Server(process, json.loads(line)["http"])
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
+    command = tailrace_server(root, "--log-format", "json", *options, http="127.0.0.1:0")
+    return server(command, "http")
 
 
-@contextlib.contextmanager
+def subscribers(
+    address: str, count: int, captures: int, **options: Any
+) -> AbstractContextManager[psutil.Popen]:
+    """Start raw subscribers that each wait for ``captures`` captures; read their result with ``result``."""
+    return _clients("bench._subscribers", address, str(count), str(captures), json.dumps(options))
+
+
 def http_subscribers(
     address: str, path: str, wanted: int, **options: Any
-) -> Iterator[psutil.Popen]:
+) -> AbstractContextManager[psutil.Popen]:
     """Start raw subscribers over HTTP that each wait for so many markers; see _socket_clients."""
-    command = [sys.executable, "-m", "bench._socket_clients", address, path, str(wanted)]
+    return _clients("bench._socket_clients", address, path, str(wanted), json.dumps(options))
+
+
+@contextlib.contextmanager
+def _clients(*command: str) -> Iterator[psutil.Popen]:
     process = psutil.Popen(
-        [*command, json.dumps(options)],
+        [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,
         preexec_fn=lambda: os.sched_setaffinity(0, CLIENT_CPU),
     )

@@ -14,6 +14,12 @@ from typing import Final
 import numpy as np
 
 CAPTURE: Final = 0x0A
+VERSION: Final = 0x09
+INDEX: Final = 0x15
+ORDINAL: Final = 0x1D
+TIMESTAMP: Final = 0x21
+AREA: Final = 0x28
+OPERATION: Final = 0x30
 ENTITY_TYPE: Final = 0x3A
 PRIMARY_KEY: Final = 0x42
 CHANGED: Final = 0x4A
@@ -42,12 +48,12 @@ NUMBERS: Final = np.dtype(
 BLANK: Final = np.zeros(1, NUMBERS)
 """The numbers of a capture, all 0, with their tags."""
 for _name, _tag in (
-    ("version", 0x09),
-    ("index", 0x15),
-    ("ordinal", 0x1D),
-    ("timestamp", 0x21),
-    ("area", 0x28),
-    ("operation", 0x30),
+    ("version", VERSION),
+    ("index", INDEX),
+    ("ordinal", ORDINAL),
+    ("timestamp", TIMESTAMP),
+    ("area", AREA),
+    ("operation", OPERATION),
 ):
     BLANK[f"{_name}_tag"] = _tag
 

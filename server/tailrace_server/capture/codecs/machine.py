@@ -38,10 +38,8 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _NUMBERS_BYTES: Final = fields.NUMBERS.itemsize
 _CAPTURE, _CHANGED = fields.CAPTURE, fields.CHANGED
-_VERSION, _INDEX, _ORDINAL, _TIMESTAMP, _AREA, _OPERATION = (
-    int(fields.BLANK[f"{name}_tag"][0])
-    for name in ("version", "index", "ordinal", "timestamp", "area", "operation")
-)
+_VERSION, _INDEX, _ORDINAL = fields.VERSION, fields.INDEX, fields.ORDINAL
+_TIMESTAMP, _AREA, _OPERATION = fields.TIMESTAMP, fields.AREA, fields.OPERATION
 _NO_BYTES: Final = np.empty(0, np.uint8)
 
 

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 _FEW: Final = 16
 _numbers: Final = struct.Struct("<BqBiBiBqBBBB")
-_VERSION, _INDEX, _ORDINAL, _TIMESTAMP, _AREA, _OPERATION = (
-    int(fields.BLANK[f"{name}_tag"][0])
-    for name in ("version", "index", "ordinal", "timestamp", "area", "operation")
-)
 
 
 class ProtobufCodec:
@@ -99,9 +95,9 @@ def spelled(columns: CaptureColumns) -> pa.BinaryArray:
     for place, row in enumerate(rows):
         parts = [
             _numbers.pack(
-                *(_VERSION, columns.versions[place], _INDEX, columns.indexes[place]),
-                *(_ORDINAL, ordinals[place], _TIMESTAMP, columns.timestamps[place]),
-                *(_AREA, columns.areas[row], _OPERATION, columns.operations[row]),
+                *(fields.VERSION, columns.versions[place], fields.INDEX, columns.indexes[place]),
+                *(fields.ORDINAL, ordinals[place], fields.TIMESTAMP, columns.timestamps[place]),
+                *(fields.AREA, columns.areas[row], fields.OPERATION, columns.operations[row]),
             )
         ]
         if columns.type_codes[row] >= 0:
