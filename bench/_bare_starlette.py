@@ -11,7 +11,7 @@ import json
 import socket
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 import uvloop
@@ -35,6 +35,22 @@ class Unattended(uvicorn.Server):
         yield
 
 
+async def serve(application: Any) -> None:
+    """Serve an ASGI application, and say where, until terminated."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    config = uvicorn.Config(
+        application,
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(Unattended(config).serve(sockets=[listener]))
+        print(json.dumps({"grpc": f"127.0.0.1:{listener.getsockname()[1]}"}), flush=True)
+
+
 async def main(messages: int, text: str, chunk: str) -> None:
     """Serve until terminated."""
 
@@ -56,18 +72,7 @@ async def main(messages: int, text: str, chunk: str) -> None:
 
         return StreamingResponse(chunks(), media_type="text/event-stream")
 
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    config = uvicorn.Config(
-        Starlette(routes=[WebSocketRoute("/", live), Route("/", events)]),
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-    )
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(Unattended(config).serve(sockets=[listener]))
-        print(json.dumps({"grpc": f"127.0.0.1:{listener.getsockname()[1]}"}), flush=True)
+    await serve(Starlette(routes=[WebSocketRoute("/", live), Route("/", events)]))
 
 
 if __name__ == "__main__":

@@ -5,18 +5,14 @@ Arguments: log root, catalog. Prints a JSON line with its address once it listen
 
 from __future__ import annotations
 
-import asyncio
-import json
-import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 import uvloop
 from strawberry.asgi import GraphQL
 
-from bench._bare_starlette import Unattended
+from bench._bare_starlette import serve
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.schema import build
 from tailrace_server.api.settings import HttpSettings
@@ -33,18 +29,7 @@ async def main(root: Path, catalog: str) -> None:
                 """Return what our resolvers expect."""
                 return Context(engine, HttpSettings(), catalog, built)
 
-        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        config = uvicorn.Config(
-            Application(built.strawberry),
-            ws="websockets-sansio",
-            ws_per_message_deflate=False,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-        )
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(Unattended(config).serve(sockets=[listener]))
-            print(json.dumps({"grpc": f"127.0.0.1:{listener.getsockname()[1]}"}), flush=True)
+        await serve(Application(built.strawberry))
 
 
 if __name__ == "__main__":
