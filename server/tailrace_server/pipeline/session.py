@@ -74,8 +74,7 @@ def spark_session(
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
-    # What the gateway logs about a JVM that went away is told by the error that we raise.
-    logging.getLogger("py4j").addHandler(logging.NullHandler())
+    hush_gateway()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
@@ -100,6 +99,22 @@ def spark_session(
             # A JVM that has died cannot be stopped; what ended it is being told already.
             with suppress(Py4JError, OSError):
                 session.stop()
+
+
+def hush_gateway() -> None:
+    """Keep what py4j logs about a JVM that went away off the screen: the error that we raise tells it.
+
+    Its classes log to loggers of their own, and some to the root logger, which then makes itself a
+    handler that prints the others' as well.
+    """
+    gateway = logging.getLogger("py4j")
+    gateway.addHandler(logging.NullHandler())
+    gateway.propagate = False
+    logging.getLogger().addFilter(_not_of_the_gateway)
+
+
+def _not_of_the_gateway(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 @contextmanager
