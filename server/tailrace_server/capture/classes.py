@@ -1,13 +1,15 @@
 """The records of a batch grouped by what simple criteria look at: area, operation, entity type.
 
 A batch has few distinct classes, so a criterion that names no key and no column is decided once per
-class instead of once per record. Grouping is one stable radix argsort of 16-bit codes (21 µs per
-4,096 rows).
+class instead of once per record. Grouping takes a comparison for each of the first few classes,
+else one stable radix argsort of 16-bit codes (21 µs per 4,096 rows).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 _CLASSES_PER_TYPE: Final = 64
 _SMALL: Final = 48
 """Below so many rows a plain loop beats numpy."""
+_FEW_CLASSES: Final = 6
+"""So many classes are compared for, one after the other, before all is sorted."""
 
 
 class RecordClass(NamedTuple):
@@ -47,18 +51,41 @@ def group(head: Head) -> GroupedHead:
     """Group a batch's records by class. Pure; any thread may call it."""
     if len(head.versions) < _SMALL:
         return GroupedHead(head, _group_few(head))
-    codes = (head.type_codes.astype(np.int32) + 1) * _CLASSES_PER_TYPE
-    codes += head.areas.astype(np.int32) * 8 + head.operations
+    codes = (head.type_codes + np.int32(1)) * np.int32(_CLASSES_PER_TYPE)
+    codes += head.areas << np.uint8(3) | head.operations
     if len(head.entity_types) < (1 << 16) // _CLASSES_PER_TYPE - 1:
-        codes = codes.astype(np.uint16)  # sorted by radix
+        codes = codes.astype(np.uint16)  # compared in wide registers, sorted by radix
+    found = _compared(codes) or _sorted(codes)
+    groups = tuple((_class_of(code, head.entity_types), rows) for code, rows in found)
+    return GroupedHead(head, groups)
+
+
+_Groups = list[tuple[int, "NDArray[np.int32]"]]
+
+
+def _compared(codes: NDArray[np.integer]) -> _Groups | None:
+    """Return the rows of each code, by code; None if there are more than a few."""
+    groups: _Groups = []
+    rest: NDArray[np.int32] | None = None
+    while len(codes):
+        if len(groups) == _FEW_CLASSES:
+            return None
+        same = codes == codes[0]
+        here = np.flatnonzero(same).astype(np.int32)
+        groups.append((int(codes[0]), here if rest is None else rest[here]))
+        if len(here) == len(codes):
+            break
+        others = np.flatnonzero(~same).astype(np.int32)
+        rest, codes = others if rest is None else rest[others], codes[others]
+    return sorted(groups, key=itemgetter(0))
+
+
+def _sorted(codes: NDArray[np.integer]) -> _Groups:
+    """Return the same by sorting, however many there are."""
     order = np.argsort(codes, kind="stable").astype(np.int32)
     ordered = codes[order]
     starts = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(order)]))
-    groups = tuple(
-        (_class_of(int(ordered[start]), head.entity_types), order[start:stop])
-        for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
-    )
-    return GroupedHead(head, groups)
+    return [(int(ordered[start]), order[start:stop]) for start, stop in pairwise(starts.tolist())]
 
 
 def _class_of(code: int, entity_types: tuple[str, ...]) -> RecordClass:

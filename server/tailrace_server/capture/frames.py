@@ -12,23 +12,24 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Content
-from tailrace_server.capture.codecs.columns import CaptureColumns
+from tailrace_server.capture.codecs.columns import CaptureColumns, cut
 from tailrace_server.capture.columns import cut_bodies, roles_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
     from numpy.typing import NDArray
 
     from tailrace.schema import Schema
-    from tailrace_server.capture.codecs.columns import Codec
+    from tailrace_server.capture.codecs.columns import Codec, Messages
     from tailrace_server.capture.run import Selection
     from tailrace_server.wal.batch import Head
 
@@ -64,29 +65,23 @@ class FrameBlock:
 
     def __init__(
         self,
-        frames: pa.BinaryArray,
+        messages: Messages,
         versions: NDArray[np.int64],
         indexes: NDArray[np.int32],
         ordinals: NDArray[np.int32] | None,
-        message_bytes: int,
     ) -> None:
-        """Cut a codec's frames into messages."""
+        """Keep a codec's messages and where their captures stand."""
         self.versions = versions
         self.indexes = indexes
         self.ordinals = ordinals
-        all_offsets = np.frombuffer(frames.buffers()[1], np.int32)
-        offsets = all_offsets[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
-        data = memoryview(frames.buffers()[2])
-        self.starts = _cuts(offsets, message_bytes)
+        self.offsets = messages.offsets
+        self.starts = messages.starts
         self.messages = tuple(
-            Frames(
-                bytes(data[offsets[start] : offsets[stop]]),
-                stop - start,
-                self.coordinates(stop - 1),
+            Frames(data, stop - start, last)
+            for data, (start, stop), last in zip(
+                messages.data, pairwise(self.starts), self._lasts(), strict=True
             )
-            for start, stop in zip(self.starts, self.starts[1:], strict=False)
         )
-        self.offsets = offsets - offsets[0]
         self.nbytes = int(self.offsets[-1]) + 24 * len(versions) + 300
 
     def __len__(self) -> int:
@@ -126,11 +121,19 @@ class FrameBlock:
         ordinal = 0 if self.ordinals is None else int(self.ordinals[place])
         return int(self.versions[place]), int(self.indexes[place]), ordinal
 
+    def _lasts(self) -> Iterable[tuple[int, int, int]]:
+        """Return the coordinates of each message's last capture."""
+        places = np.array(self.starts[1:]) - 1
+        ordinals = repeat(0) if self.ordinals is None else self.ordinals[places].tolist()
+        return zip(
+            self.versions[places].tolist(), self.indexes[places].tolist(), ordinals, strict=False
+        )
+
     def pick(self, selection: Selection, message_bytes: int) -> FrameBlock:
         """Return the block of a smaller, entity-level selection; this one must be of the whole batch."""
         rows = selection.rows
         versions, indexes = self.versions[rows], self.indexes[rows]
-        return FrameBlock(self._frames_of(rows), versions, indexes, None, message_bytes)
+        return FrameBlock(cut(self._frames_of(rows), message_bytes), versions, indexes, None)
 
     def _frames_of(self, rows: NDArray[np.int32]) -> pa.BinaryArray:
         if len(rows) <= _FEW:
@@ -144,16 +147,6 @@ class FrameBlock:
             frames = pa.BinaryArray.from_buffers(pa.binary(), stop - start, buffers)
             parts.append(frames.take(pa.array(rows[borders[piece] : borders[piece + 1]] - start)))
         return pa.concat_arrays(parts)
-
-
-def _cuts(offsets: NDArray[np.int64], message_bytes: int) -> list[int]:
-    """Return where messages begin, ending with the number of frames."""
-    count = len(offsets) - 1
-    cuts = [0]
-    while cuts[-1] < count:
-        limit = offsets[cuts[-1]] + message_bytes
-        cuts.append(max(cuts[-1] + 1, int(np.searchsorted(offsets, limit, "right")) - 1))
-    return cuts
 
 
 _BODY_NAMES = (
@@ -206,5 +199,5 @@ def encode(
             container_types=roles_of(head, selection, schema_of),
             container_names=selection.names,
         )
-    frames = codec.encode(columns)
-    return FrameBlock(frames, versions, indexes, selection.ordinals, message_bytes)
+    messages = codec.messages(columns, message_bytes)
+    return FrameBlock(messages, versions, indexes, selection.ordinals)

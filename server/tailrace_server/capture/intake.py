@@ -150,13 +150,13 @@ class Intake:
         first = self.queue[0]
         selection, start = first.run.selection, first.start
         records = selection.records(start, start + count)
-        row = first.run.batch.first_row + int(selection.rows[start])
+        row = first.run.batch.first_row + selection.rows.item(start)
         if self._delivered.rows == row + 1 and self.matched:
             records -= 1  # the record was begun by an earlier message
         self.matched += records
         first.start += count
         self._captures -= count
-        last_row = first.run.batch.first_row + int(selection.rows[start + count - 1])
+        last_row = first.run.batch.first_row + selection.rows.item(start + count - 1)
         self._delivered = SafePoint(last_row + 1, *last)
         if first.start == first.stop:
             self.queue.popleft()

@@ -160,7 +160,7 @@ class Observer:
         if not publisher.subscriptions and publisher.id in self._publishers:
             del self._publishers[publisher.id]
             self.reading.fresh.wanted = bool(self._publishers)
-            del self._by_criteria[publisher.predicate.identity]
+            del self._by_criteria[publisher.predicate.criteria]
             self._router.remove(publisher.id)
             publisher.ring.forget_all()
 

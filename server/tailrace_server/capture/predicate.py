@@ -7,6 +7,7 @@ rows, whose every column counts.
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -138,11 +139,13 @@ class Alternative:
 class Predicate:
     """What one publisher matches: its alternatives, OR."""
 
-    __slots__ = ("alternatives", "identity", "needs_images")
+    __slots__ = ("alternatives", "criteria", "identity", "needs_images")
 
     def __init__(self, criteria: Sequence[Criteria]) -> None:
         """Compile canonical criteria (``tailrace.criteria.canonical``)."""
-        self.identity = tuple(criteria)
+        self.criteria = tuple(criteria)
+        self.identity = blake2b(repr(self.criteria).encode(), digest_size=16).digest()
+        """Stands for the criteria in keys of the cache: equal for equal ones, and its hash is kept."""
         self.alternatives = tuple(Alternative(each) for each in criteria)
         self.needs_images = any(each.criteria.wants_columns for each in self.alternatives)
         """Whether selecting reads row images, not the head alone."""

@@ -69,7 +69,7 @@ class Publisher:
     def statistics(self) -> PublisherStatistics:
         """Return the figures of this moment."""
         return PublisherStatistics(
-            criteria=repr(self.predicate.identity),
+            criteria=repr(self.predicate.criteria),
             subscriptions=len(self.subscriptions),
             ring_captures=self.ring.captures,
             ring_bytes=self.ring.bytes,

@@ -80,6 +80,8 @@ class CatalogReading:
     ) -> None:
         """Bind a catalog's reader to the process's cache."""
         self._uuid = uuid
+        self._id = uuid.bytes
+        """In keys of the cache: bytes keep their hash, a UUID and a flag make theirs anew."""
         self._reader = reader
         self._cache = cache
         self._settings = settings
@@ -91,14 +93,14 @@ class CatalogReading:
         fresh = self.fresh.get(ref)
         if fresh is not None:
             return fresh.grouped
-        key = (self._uuid, ref.key)
+        key = (self._id, ref.key)
         return await self._cache.get(Kind.HEAD, key, partial(self._load_grouped, ref))
 
     async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
         """Return a batch's ``after`` images, read now."""
         bodies = await self._cache.get(
             Kind.BODY,
-            (self._uuid, ref.key, ("after",)),
+            (self._id, ref.key, ("after",)),
             partial(self._load_bodies, ref, ("after",)),
         )
         return BatchImages(lambda: bodies.columns["after"], view.schema_of)
@@ -139,7 +141,7 @@ class CatalogReading:
 
     async def _scan(self, view: LogView, refs: tuple[BatchRef, ...], predicate: Predicate) -> Scan:
         # A compaction between two borders leaves them as they are, and what is between them refers elsewhere.
-        key = (self._uuid, view.revision, predicate.identity, refs[0].key, refs[-1].key)
+        key = (self._id, view.revision, predicate.identity, refs[0].key, refs[-1].key)
         return await self._cache.get(
             Kind.SCAN, key, partial(self._load_scan, view, refs, predicate)
         )
@@ -190,7 +192,7 @@ class CatalogReading:
 
     def _frames_job(
         self, run: Run, view: LogView, codec: Codec, content: Content
-    ) -> tuple[tuple[UUID, Hashable, Hashable, str, Content], Callable[[], FrameBlock]]:
+    ) -> tuple[tuple[bytes, Hashable, Hashable, str, int], Callable[[], FrameBlock]]:
         """Decide whether to encode the run alone or its whole batch, of which others want their part."""
         selection = run.selection
         if run.crowded and selection.names is None:
@@ -201,8 +203,8 @@ class CatalogReading:
 
     def _frames_key(
         self, ref: BatchRef, identity: Hashable, codec: Codec, content: Content
-    ) -> tuple[UUID, Hashable, Hashable, str, Content]:
-        return (self._uuid, ref.key, identity, codec.name, content)
+    ) -> tuple[bytes, Hashable, Hashable, str, int]:
+        return (self._id, ref.key, identity, codec.name, content.value)
 
     # From here on: reader threads.
 
@@ -210,7 +212,7 @@ class CatalogReading:
         fresh = self.fresh.get(ref)
         if fresh is not None:
             return fresh.grouped
-        held = self._cache.peek(Kind.HEAD, (self._uuid, ref.key))
+        held = self._cache.peek(Kind.HEAD, (self._id, ref.key))
         return self._load_grouped(ref) if held is None else cast("GroupedHead", held)
 
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
@@ -223,7 +225,7 @@ class CatalogReading:
         fresh = self.fresh.get(ref)
         if fresh is not None:
             return fresh.bodies
-        held = self._cache.peek(Kind.BODY, (self._uuid, ref.key, names))
+        held = self._cache.peek(Kind.BODY, (self._id, ref.key, names))
         return self._load_bodies(ref, names) if held is None else cast("Bodies", held)
 
     def _load_scan(self, view: LogView, refs: tuple[BatchRef, ...], predicate: Predicate) -> Scan:

@@ -259,7 +259,7 @@ class _Buffers:
         self._data = data
         self._memory = pa.py_buffer(data)
         message = ipc.outline(self._memory)
-        self._places: list[list[int]] = ipc.batch_buffers(self._memory, message).tolist()
+        self._places = ipc.batch_buffers(self._memory, message)
 
     def buffer(self, number: int) -> npt.NDArray[np.uint8] | None:
         """Return a buffer's bytes, None where it is left out."""

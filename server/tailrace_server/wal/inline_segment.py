@@ -164,7 +164,7 @@ def _batch(
 def _batch_row(start: int, data: pa.Buffer, columns: Sequence[list[Any]]) -> tuple[int, ...]:
     """Return the batch's row of the receipt; see table.BATCH_FIELDS."""
     message = ipc.outline(data)
-    places = ipc.batch_buffers(data, message)[BUFFERS_OF_HEAD::BUFFERS_OF_BODY].tolist()
+    places = ipc.batch_buffers(data, message)[BUFFERS_OF_HEAD::BUFFERS_OF_BODY]
     borders = [place for place, _ in places]
     lengths = [end - begin for begin, end in zip(borders, [*borders[1:], len(data)], strict=True)]
     crcs = [

@@ -18,12 +18,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import numpy as np
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from typing import Any, Final, NamedTuple
 
 MAGIC: Final = b"ARROW1\0\0"
 """The first eight bytes of a file."""
@@ -85,14 +80,14 @@ def batch_rows(data: Any, message: Message) -> int:
     return int(_int64(data, place)[0]) if place else 0
 
 
-def batch_buffers(data: Any, message: Message) -> npt.NDArray[np.int64]:
-    """Return offset (from the start of the message) and length of each buffer, shape (buffers, 2)."""
+def batch_buffers(data: Any, message: Message) -> list[tuple[int, int]]:
+    """Return offset (from the start of the message) and length of each buffer."""
     place = _field(data, message.header, 2)
     vector = place + _uint32(data, place)[0]
     count = _uint32(data, vector)[0]
-    buffers = np.frombuffer(data, "<i8", 2 * count, vector + 4).reshape(count, 2).copy()
-    buffers[:, 0] += message.body_start
-    return buffers
+    numbers = struct.unpack_from(f"<{2 * count}q", data, vector + 4)
+    start = message.body_start
+    return [(start + at, length) for at, length in zip(numbers[::2], numbers[1::2], strict=True)]
 
 
 def _field(data: Any, table: int, number: int) -> int:

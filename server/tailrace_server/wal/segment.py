@@ -287,8 +287,7 @@ def _batch_row(
     """Return a batch's row of the receipt, its four checksums taken from the buffers in passing."""
     buffers = ipc.batch_buffers(prefix, message)
     body_at = [
-        int(buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place, 0])
-        for place in range(len(BODY_COLUMNS))
+        buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][0] for place in range(len(BODY_COLUMNS))
     ]
     borders = [*body_at, message.length]
     head_crc = _crc_up_to(crc32c(prefix), data, borders[0] - len(prefix))
@@ -297,7 +296,7 @@ def _batch_row(
     nullable = sum(
         1 << place
         for place in range(len(BODY_COLUMNS))
-        if buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place, 1]
+        if buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][1]
     )
     rows = ipc.batch_rows(prefix, message)
     first_last = (int(end.as_py()) for end in ends)

@@ -91,8 +91,15 @@ class LogView:
     def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the commit timestamps of retained, published versions, µs, in the shape that was given."""
         firsts, timestamps = self._commits[:, : self._commit_count]
-        places = np.searchsorted(firsts, versions, "right") - 1
-        return timestamps[np.maximum(places, 0)] if self._commit_count else np.zeros_like(versions)
+        if not self._commit_count or not len(versions):
+            return np.zeros_like(versions)
+        ends = np.array([versions.min(), versions.max()])
+        first, last = np.maximum(np.searchsorted(firsts, ends, "right") - 1, 0).tolist()
+        if first == last:  # of one commit, as large batches are
+            return np.full_like(versions, timestamps[first])
+        places = np.searchsorted(firsts[first : last + 1], versions, "right") - 1
+        found: npt.NDArray[np.int64] = timestamps[first + np.maximum(places, 0)]
+        return found
 
     def version_at(self, timestamp: int) -> int:
         """Return the first retained version whose commit timestamp is at or after a time, µs.

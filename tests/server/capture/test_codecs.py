@@ -154,7 +154,7 @@ def test_the_first_large_batch_loads_the_machine_code_and_the_frames_stay_the_sa
     many = columns([row] * 1_000, by_column=False, wanted=set())
     before = PROTOBUF.encode(many)
     accelerator.load().join()
-    assert accelerator.encoder(1_000) is machine.encode
+    assert accelerator.machine(1_000) is machine
     assert PROTOBUF.encode(many).equals(before)
 
 

@@ -25,7 +25,7 @@ from tailrace.criteria import Area, ContainerType, Operation
 from tailrace_server.api.graphql.errors import ValueUnfit, omitted
 from tailrace_server.api.graphql.schema import row_of
 from tailrace_server.api.graphql.selection import Body, Cell, Head, Row, TypeName
-from tailrace_server.capture.codecs.columns import spell
+from tailrace_server.capture.codecs.columns import Codec, spell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +45,7 @@ _Errors = dict[int, list[dict[str, Any]]]
 """By place of the capture in its batch."""
 
 
-class SelectionCodec:
+class SelectionCodec(Codec):
     """The wire form of one selection."""
 
     def __init__(self, selection: Selection) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.codecs import JSON, Codec
 from tailrace_server.capture.codecs.columns import EMPTY
 from tailrace_server.capture.codecs.json import digits
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _END: Final = 2**31 - 1
 
 
-class LinesCodec:
+class LinesCodec(Codec):
     """One object a line."""
 
     name = "json-lines"
@@ -41,7 +41,7 @@ class LinesCodec:
         return JSON.with_omitted(header_frame[:-1] + b",", omitted_bytes)[:-1] + b"\n"
 
 
-class EventsCodec:
+class EventsCodec(Codec):
     """One server-sent event a capture; its id is the cursor."""
 
     name = "json-events"

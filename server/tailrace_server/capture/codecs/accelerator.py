@@ -10,16 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pyarrow as pa
 
-    from tailrace_server.capture.codecs.columns import CaptureColumns
+    from tailrace_server.capture.codecs.columns import CaptureColumns, Messages
 
 _LARGE: Final = 512
 """So many captures in a batch show that there is a second's work to save,"""
@@ -30,14 +28,24 @@ _MODULE: Final = "tailrace_server.capture.codecs.machine"
 _log = structlog.get_logger()
 _lock = threading.Lock()
 _loading: threading.Thread | None = None
-_encode: Callable[[CaptureColumns], pa.BinaryArray] | None = None
+_machine: Machine | None = None
 
 
-def encoder(captures: int) -> Callable[[CaptureColumns], pa.BinaryArray] | None:
+class Machine(Protocol):
+    """The compiled encoder: the module ``machine``."""
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return the frame of each capture."""
+
+    def write(self, columns: CaptureColumns, message_bytes: int) -> Messages:
+        """Return the frames in messages."""
+
+
+def machine(captures: int) -> Machine | None:
     """Return the compiled encoder for so many captures; None: Arrow is to do it. Any thread may ask."""
     if _loading is None and captures >= _LARGE:
         load()
-    return _encode
+    return _machine
 
 
 def expect(records: int) -> None:
@@ -57,10 +65,10 @@ def load() -> threading.Thread:
 
 
 def _load() -> None:
-    global _encode
+    global _machine
     begun = time.monotonic()
     try:
-        _encode = import_module(_MODULE).encode
+        _machine = cast("Machine", import_module(_MODULE))
     except Exception as error:  # as fast as before, only not faster
         _log.warning("compiled encoder not loaded; Arrow goes on encoding", error=str(error))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -76,6 +77,32 @@ class CaptureColumns:
         return len(self.versions)
 
 
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Frames end to end, cut into messages."""
+
+    offsets: NDArray[np.int64]
+    """Where each frame begins in the bytes of all messages, and where the last ends."""
+    starts: list[int]
+    """The frame that each message begins with, and the number of frames."""
+    data: list[bytes]
+    """Each message."""
+
+
+def cut(frames: pa.BinaryArray, message_bytes: int) -> Messages:
+    """Cut frames into messages of up to so many bytes; a larger frame is a message of its own."""
+    within = np.frombuffer(frames.buffers()[1], np.int32)
+    offsets = within[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
+    starts = [0]
+    while starts[-1] < len(frames):
+        limit = offsets[starts[-1]] + message_bytes
+        starts.append(max(starts[-1] + 1, int(offsets.searchsorted(limit, "right")) - 1))
+    data = memoryview(frames.buffers()[2])
+    borders = offsets[starts].tolist()
+    pieces = [bytes(data[start:stop]) for start, stop in pairwise(borders)]
+    return Messages(offsets - offsets[0], starts, pieces)
+
+
 class Codec(Protocol):
     """A wire form of captures."""
 
@@ -83,6 +110,10 @@ class Codec(Protocol):
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one frame a capture. Pure; called in reader threads."""
+
+    def messages(self, columns: CaptureColumns, message_bytes: int) -> Messages:
+        """Return the same in messages of up to so many bytes; for codecs that can write them at once."""
+        return cut(self.encode(columns), message_bytes)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return a header's frame that says how many bytes of bodies were left out."""

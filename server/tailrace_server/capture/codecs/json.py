@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Area, ContainerType, Operation
-from tailrace_server.capture.codecs.columns import EMPTY, spell
+from tailrace_server.capture.codecs.columns import EMPTY, Codec, spell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 _encode = msgspec.json.encode
 
 
-class JsonCodec:
+class JsonCodec(Codec):
     """The wire form of the JSON faces."""
 
     name = "json"

@@ -1,27 +1,32 @@
-"""Protobuf frames written by machine code, without the GIL.
+"""Protobuf frames written by machine code, without the GIL, where their messages lie.
 
-It is Python that numba compiles. Arrow's joins cost 120 to 360 ns a capture, this 40; but to load it takes a
+It is Python that numba compiles. Arrow's joins cost 120 to 360 ns a capture, this 20; but to load it takes a
 second (to compile it five, once, after which the code lies in a cache), so only large batches
 come here (``accelerator.py``).
 
-Column by column, in the order of the fields: first each column adds its bytes to the captures'
-``sizes``; then each writes at the captures' ``ends``, which it moves on. A loop over one column at a time,
-since numba counts references wherever a loop touches several arrays through helpers, which
-costs more than the copying. Nothing is checked against its bounds: the batch's checksum was.
+Two passes: the first adds up each capture's size and decides where messages are cut, then each message is
+made as an empty ``bytes`` object of its size, and the second pass writes captures into them: nothing
+is copied twice. Compiled code knows columns by the addresses of their buffers, since numba counts
+references wherever a loop touches several arrays, which costs more than the copying. Nothing is
+checked against its bounds: the batch's checksum was.
 """
 
 from __future__ import annotations
 
+import ctypes
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numba
 import numpy as np
 import pyarrow as pa
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tailrace_server.capture.codecs import fields
+from tailrace_server.capture.codecs.columns import Messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,91 +41,128 @@ if TYPE_CHECKING:
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
-_NUMBERS_BYTES: Final = fields.NUMBERS.itemsize
 _CAPTURE, _CHANGED = fields.CAPTURE, fields.CHANGED
+_NUMBERS_BYTES: Final = fields.NUMBERS.itemsize
 _VERSION, _INDEX, _ORDINAL = fields.VERSION, fields.INDEX, fields.ORDINAL
 _TIMESTAMP, _AREA, _OPERATION = fields.TIMESTAMP, fields.AREA, fields.OPERATION
-_NO_BYTES: Final = np.empty(0, np.uint8)
+_UNCUT: Final = 1 << 62
+
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
+_address_of = ctypes.pythonapi.PyBytes_AsString
+_address_of.restype, _address_of.argtypes = ctypes.c_void_p, (ctypes.py_object,)
 
 
 def encode(columns: CaptureColumns) -> pa.BinaryArray:
     """Return the frame of each capture; entity level only."""
-    rows = columns.rows
-    if rows is None:
-        rows = np.arange(len(columns), dtype=np.int32)
-    kinds = columns.type_codes[rows] + np.int32(1)
-    kind_table = _table_of([b"", *(fields.entity_type(name) for name in columns.entity_types)])
-    key = _text_of(columns.primary_keys)
-    changed = _lists_of(columns.changed)
-    bodies = [
-        (tag, _text_of(columns.bodies[name]))
-        for name, tag in fields.BODIES.items()
-        if name in columns.bodies
+    messages = write(columns, _UNCUT)
+    buffers = [
+        None,
+        pa.py_buffer(messages.offsets.astype(np.int32)),
+        pa.py_buffer(messages.data[0] if messages.data else b""),
     ]
-
-    sizes = np.full(len(rows), _NUMBERS_BYTES, np.int32)
-    _measure_entries(sizes, kinds, kind_table[0])
-    if key is not None:
-        _measure_texts(sizes, rows, *key[:2])
-    if changed is not None:
-        _measure_lists(sizes, rows, *changed[:4])
-    for _, body in bodies:
-        if body is not None:
-            _measure_texts(sizes, rows, *body[:2])
-    offsets = np.zeros(len(rows) + 1, np.int32)
-    _place(sizes, offsets)
-
-    out = np.empty(int(offsets[-1]), np.uint8)
-    ends = offsets[:-1].copy()
-    ordinals = np.zeros(len(rows), np.int32) if columns.ordinals is None else columns.ordinals
-    numbers = (columns.versions, columns.indexes, ordinals, columns.timestamps)
-    _write_numbers(out, ends, sizes, rows, *numbers, columns.areas, columns.operations)
-    _write_entries(out, ends, kinds, *kind_table)
-    if key is not None:
-        _write_texts(out, ends, rows, fields.PRIMARY_KEY, *key)
-    if changed is not None:
-        _write_lists(out, ends, rows, *changed)
-    for tag, body in bodies:
-        if body is not None:
-            _write_texts(out, ends, rows, tag, *body)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out)]
-    return pa.BinaryArray.from_buffers(pa.binary(), len(rows), buffers)
+    return pa.BinaryArray.from_buffers(pa.binary(), len(columns), buffers)
 
 
-def _text_of(array: pa.Array) -> tuple[Bytes, Ints, Bytes] | None:
-    """Return validity bitmap, offsets and bytes; None where all are null."""
-    if array.null_count == len(array):
-        return None
-    valid, offsets, data = array.buffers()
-    return (
-        _bitmap(array, valid),
-        np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1],
-        _NO_BYTES if data is None else np.frombuffer(data, np.uint8),
-    )
+def write(columns: CaptureColumns, message_bytes: int) -> Messages:
+    """Return the frames of captures in messages of up to ``message_bytes``; entity level only."""
+    count = len(columns)
+    rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
+    kind_offsets, kind_bytes = _kinds_of(columns.entity_types)
+    names = _Names(columns.changed)
+    texts, kept = _texts_of(columns)
+    sizes = np.empty(count, np.int32)
+    offsets = np.empty(count + 1, np.int64)
+    starts = np.empty(count + 1, np.int64)
+    cuts = np.zeros(1, np.int64)
+    entries = rows, columns.type_codes, kind_offsets
+    lists = names.lists, names.offsets
+    _measure(sizes, offsets, starts, cuts, message_bytes, *entries, texts, *lists)
+
+    cut = int(cuts[0])
+    starts[cut] = count
+    borders = offsets[starts[: cut + 1]]
+    data = [_new_bytes(None, size) for size in np.diff(borders).tolist()]
+    # A message's address, less the bytes before it: where it would begin were they all one piece.
+    origins = np.array([_address_of(message) for message in data], np.int64) - borders[:-1]
+    ordinals = _NO_INTS if columns.ordinals is None else columns.ordinals
+    numbers = columns.versions, columns.indexes, ordinals, columns.timestamps
+    flags = columns.areas, columns.operations
+    tables = kind_bytes, names.data
+    _write(origins, starts, offsets, sizes, *numbers, *flags, *tables, *entries, texts, *lists)
+    del kept
+    return Messages(offsets, starts[: cut + 1].tolist(), data)
 
 
-def _lists_of(array: pa.ListArray) -> tuple[Bytes, Ints, Ints, Ints, Bytes] | None:
-    """Return validity bitmap, offsets, places in a table of fields, and that table; None where all are null."""
-    if array.null_count == len(array):
-        return None
-    valid, offsets = array.buffers()[:2]
-    places = array.values.indices.to_numpy(zero_copy_only=False)
-    return (
-        _bitmap(array, valid),
-        np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1],
-        places.astype(np.int32, copy=False),
-        *_table_of(map(fields.changed_name, array.values.dictionary.to_pylist())),
-    )
+def _texts_of(columns: CaptureColumns) -> tuple[Longs, list[Any]]:
+    """Return tag, and addresses of validity (0: none is null), offsets and bytes of the key and of each body.
+
+    The first is the key, with tag 0 where all are null; then bodies that are not all null. Behind it: what
+    must live as long as the addresses are used.
+    """
+    arrays = [(fields.PRIMARY_KEY, columns.primary_keys)]
+    arrays += [
+        (tag, columns.bodies[name]) for name, tag in fields.BODIES.items() if name in columns.bodies
+    ]
+    found, kept = [(0, 0, 0, 0)], []
+    for tag, array in arrays:
+        if array.null_count == len(array):
+            continue
+        valid, offsets, data = array.buffers()
+        valid = _bitmap(array, valid)
+        kept.append((valid, offsets, data))
+        text = (
+            tag,
+            0 if valid is None else valid.address,
+            offsets.address + 4 * array.offset,
+            0 if data is None else data.address,
+        )
+        if tag == fields.PRIMARY_KEY:
+            found[0] = text
+        else:
+            found.append(text)
+    return np.array(found, np.int64), kept
 
 
-def _bitmap(array: pa.Array, valid: pa.Buffer | None) -> Bytes:
-    """Return the validity of an array from its first element on; empty where all are present."""
+class _Names:
+    """The ``changed`` lists: addresses, and their names as fields, one after the other."""
+
+    __slots__ = ("_kept", "data", "lists", "offsets")
+
+    def __init__(self, array: pa.ListArray) -> None:
+        if array.null_count == len(array):
+            self.lists, self.offsets, self.data = _NO_LISTS, _NO_INTS, _NO_BYTES
+            return
+        valid, offsets = array.buffers()[:2]
+        valid = _bitmap(array, valid)
+        places = array.values.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+        self._kept = valid, offsets, places
+        self.lists = np.array(
+            [
+                0 if valid is None else valid.address,
+                offsets.address + 4 * array.offset,
+                places.ctypes.data,
+            ],
+            np.int64,
+        )
+        names = array.values.dictionary.to_pylist()
+        self.offsets, self.data = _table_of(map(fields.changed_name, names))
+
+
+def _bitmap(array: pa.Array, valid: pa.Buffer | None) -> pa.Buffer | None:
+    """Return the validity of an array from its first element on; None where all are present."""
     if valid is None or not array.null_count:
-        return _NO_BYTES
+        return None
     if array.offset:
         present = array.is_valid().to_numpy(zero_copy_only=False)
-        return np.packbits(present, bitorder="little")
-    return np.frombuffer(valid, np.uint8)
+        return pa.py_buffer(np.packbits(present, bitorder="little"))
+    return valid
+
+
+@lru_cache(maxsize=64)
+def _kinds_of(entity_types: tuple[str, ...]) -> tuple[Ints, Bytes]:
+    """Return the table of entity types as fields; the first, of code -1, is empty."""
+    return _table_of([b"", *map(fields.entity_type, entity_types)])
 
 
 def _table_of(texts: Iterable[bytes]) -> tuple[Ints, Bytes]:
@@ -130,12 +172,18 @@ def _table_of(texts: Iterable[bytes]) -> tuple[Ints, Bytes]:
     return offsets, np.frombuffer(b"".join(listed), np.uint8)
 
 
+_NO_BYTES: Final = np.empty(0, np.uint8)
+_NO_INTS: Final = np.empty(0, np.int32)
+_NO_LISTS: Final = np.empty(0, np.int64)
+
 # From here on: compiled.
 
 _READ_BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
 _READ_INTS: Final = types.Array(types.int32, 1, "C", readonly=True)
 _READ_LONGS: Final = types.Array(types.int64, 1, "C", readonly=True)
-_OUT, _ENDS, _SIZES = types.uint8[::1], types.int32[::1], types.int32[::1]
+_TEXTS: Final = types.Array(types.int64, 2, "C", readonly=True)
+_READ: Final = (_READ_INTS, _READ_INTS, _READ_INTS, _TEXTS, _READ_LONGS, _READ_INTS)
+"""Rows, codes of entity types, their table, texts, lists, the table of their names."""
 
 
 def _compiled(*arguments: Any) -> Callable[[_F], _F]:
@@ -156,36 +204,49 @@ def _inlined(function: _F) -> _F:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _copy(context: Any, out: Any, at: Any, source: Any, start: Any, length: Any) -> Any:
-    """Copy bytes by memcpy: numba's own slices take three times as long to check as to copy."""
+def _copy(context: Any, to: Any, origin: Any, length: Any) -> Any:
+    """Copy bytes from address to address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to, at, origin, start, length = arguments
-        to = context.make_array(signature.args[0])(context, builder, to).data
-        origin = context.make_array(signature.args[2])(context, builder, origin).data
-        to, origin = builder.gep(to, [at]), builder.gep(origin, [start])
-        cgutils.raw_memcpy(builder, to, origin, length, itemsize=1)
+        to, origin = (builder.inttoptr(each, ir.IntType(8).as_pointer()) for each in arguments[:2])
+        cgutils.raw_memcpy(builder, to, origin, arguments[2], itemsize=1)
         return context.get_dummy_value()
 
-    return types.void(out, types.intp, source, types.intp, types.intp), generate
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _store(context: Any, out: Any, at: Any, number: Any) -> Any:
-    """Store a number in its own width, little-endian, at any place."""
+def _store(context: Any, at: Any, number: Any) -> Any:
+    """Store a number in its own width, little-endian, at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to, at, number = arguments
-        to = context.make_array(signature.args[0])(context, builder, to).data
-        to = builder.bitcast(builder.gep(to, [at]), number.type.as_pointer())
-        builder.store(number, to).align = 1
+        at, number = arguments
+        builder.store(number, builder.inttoptr(at, number.type.as_pointer())).align = 1
         return context.get_dummy_value()
 
-    return types.void(out, types.intp, number), generate
+    return types.void(types.int64, number), generate
+
+
+def _load(kind: Any) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load(context: Any, at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = ir.IntType(kind.bitwidth).as_pointer()
+            loaded = builder.load(builder.inttoptr(arguments[0], pointer))
+            loaded.align = 1
+            return loaded
+
+        return kind(types.int64), generate
+
+    return load
+
+
+_int32_at = _load(types.int32)
+_uint8_at = _load(types.uint8)
 
 
 @_inlined
-def _varint_bytes(number: int) -> Any:
+def _varint_bytes(number: Any) -> Any:
     size = 1
     while number >= 0x80:
         number >>= 7
@@ -194,141 +255,136 @@ def _varint_bytes(number: int) -> Any:
 
 
 @_inlined
-def _put_varint(out: Any, at: int, number: int) -> Any:
+def _put_varint(at: Any, number: Any) -> Any:
     while number >= 0x80:
-        out[at] = (number & 0x7F) | 0x80
+        _store(at, np.uint8((number & 0x7F) | 0x80))
         number >>= 7
         at += 1
-    out[at] = number
+    _store(at, np.uint8(number))
     return at + 1
 
 
 @_inlined
-def _is_present(valid: Any, row: int) -> bool:
-    return len(valid) == 0 or (valid[row >> 3] >> (row & 7)) & 1 != 0
-
-
-@_inlined
-def _names_bytes(name_offsets: Any, places: Any, start: int, stop: int) -> Any:
-    size = 0
-    for each in range(start, stop):
-        size += name_offsets[places[each] + 1] - name_offsets[places[each]]
-    return size
-
-
-@_compiled(_SIZES, _READ_INTS, _READ_INTS)
-def _measure_entries(sizes: Ints, entries: Ints, table: Ints) -> None:
-    for place in range(len(sizes)):
-        sizes[place] += table[entries[place] + 1] - table[entries[place]]
-
-
-@_compiled(_SIZES, _READ_INTS, _READ_BYTES, _READ_INTS)
-def _measure_texts(sizes: Ints, rows: Ints, valid: Bytes, offsets: Ints) -> None:
-    for place in range(len(rows)):
-        row = rows[place]
-        if _is_present(valid, row):
-            length = offsets[row + 1] - offsets[row]
-            sizes[place] += 1 + _varint_bytes(length) + length
-
-
-@_compiled(_SIZES, _READ_INTS, _READ_BYTES, _READ_INTS, _READ_INTS, _READ_INTS)
-def _measure_lists(
-    sizes: Ints, rows: Ints, valid: Bytes, offsets: Ints, places: Ints, table: Ints
-) -> None:
-    for place in range(len(rows)):
-        row = rows[place]
-        if _is_present(valid, row):
-            length = _names_bytes(table, places, offsets[row], offsets[row + 1])
-            sizes[place] += 1 + _varint_bytes(length) + length
-
-
-@_compiled(_SIZES, _ENDS)
-def _place(sizes: Ints, offsets: Ints) -> None:
-    for place in range(len(sizes)):
-        offsets[place + 1] = offsets[place] + 1 + _varint_bytes(sizes[place]) + sizes[place]
+def _is_present(valid: Any, row: Any) -> Any:
+    return valid == 0 or (_uint8_at(valid + (row >> 3)) >> (row & 7)) & 1 != 0
 
 
 @_compiled(
-    *(_OUT, _ENDS, _SIZES, _READ_INTS),
-    *(_READ_LONGS, _READ_INTS, _READ_INTS, _READ_LONGS, _READ_BYTES, _READ_BYTES),
+    *(types.int32[::1], types.int64[::1], types.int64[::1], types.int64[::1], types.int64), *_READ
 )
-def _write_numbers(
-    out: Bytes,
-    ends: Ints,
+def _measure(
     sizes: Ints,
+    offsets: Longs,
+    starts: Longs,
+    cuts: Longs,
+    message_bytes: int,
     rows: Ints,
+    kinds: Ints,
+    kind_offsets: Ints,
+    texts: Longs,
+    lists: Longs,
+    name_offsets: Ints,
+) -> None:
+    end = 0
+    message = 0
+    cut = 0
+    offsets[0] = 0
+    for place in range(len(rows)):
+        row = np.int64(rows[place])
+        kind = kinds[row] + 1
+        size = np.int64(_NUMBERS_BYTES) + kind_offsets[kind + 1] - kind_offsets[kind]
+        for text in range(len(texts)):
+            if texts[text, 0] and _is_present(texts[text, 1], row):
+                at = texts[text, 2] + 4 * row
+                length = np.int64(_int32_at(at + 4)) - _int32_at(at)
+                size += 1 + _varint_bytes(length) + length
+        if len(lists) and _is_present(lists[0], row):
+            at = lists[1] + 4 * row
+            length = np.int64(0)
+            for each in range(_int32_at(at), _int32_at(at + 4)):
+                name = _int32_at(lists[2] + 4 * each)
+                length += name_offsets[name + 1] - name_offsets[name]
+            size += 1 + _varint_bytes(length) + length
+        sizes[place] = size
+        start = end
+        end += 1 + _varint_bytes(size) + size
+        if end - message > message_bytes or place == 0:
+            starts[cut] = place
+            message = start
+            cut += 1
+        offsets[place + 1] = end
+    cuts[0] = cut
+
+
+@_compiled(
+    *(_READ_LONGS, _READ_LONGS, _READ_LONGS, _READ_INTS),
+    *(_READ_LONGS, _READ_INTS, _READ_INTS, _READ_LONGS, _READ_BYTES, _READ_BYTES),
+    *(_READ_BYTES, _READ_BYTES, *_READ),
+)
+def _write(
+    origins: Longs,
+    starts: Longs,
+    offsets: Longs,
+    sizes: Ints,
     versions: Longs,
     indexes: Ints,
     ordinals: Ints,
     timestamps: Longs,
     areas: Bytes,
     operations: Bytes,
-) -> None:
-    for place in range(len(rows)):
-        at = ends[place]
-        out[at] = _CAPTURE
-        at = _put_varint(out, at + 1, sizes[place])
-        out[at] = _VERSION
-        _store(out, at + 1, versions[place])
-        out[at + 9] = _INDEX
-        _store(out, at + 10, indexes[place])
-        out[at + 14] = _ORDINAL
-        _store(out, at + 15, ordinals[place])
-        out[at + 19] = _TIMESTAMP
-        _store(out, at + 20, timestamps[place])
-        out[at + 28] = _AREA
-        out[at + 29] = areas[rows[place]]
-        out[at + 30] = _OPERATION
-        out[at + 31] = operations[rows[place]]
-        ends[place] = at + 32
-
-
-@_compiled(_OUT, _ENDS, _READ_INTS, _READ_INTS, _READ_BYTES)
-def _write_entries(out: Bytes, ends: Ints, entries: Ints, table: Ints, data: Bytes) -> None:
-    for place in range(len(entries)):
-        start = table[entries[place]]
-        length = table[entries[place] + 1] - start
-        _copy(out, ends[place], data, start, length)
-        ends[place] += length
-
-
-@_compiled(_OUT, _ENDS, _READ_INTS, types.int64, _READ_BYTES, _READ_INTS, _READ_BYTES)
-def _write_texts(
-    out: Bytes, ends: Ints, rows: Ints, tag: int, valid: Bytes, offsets: Ints, data: Bytes
-) -> None:
-    for place in range(len(rows)):
-        row = rows[place]
-        if _is_present(valid, row):
-            start = offsets[row]
-            length = offsets[row + 1] - start
-            out[ends[place]] = tag
-            at = _put_varint(out, ends[place] + 1, length)
-            _copy(out, at, data, start, length)
-            ends[place] = at + length
-
-
-@_compiled(
-    *(_OUT, _ENDS, _READ_INTS), *(_READ_BYTES, _READ_INTS, _READ_INTS, _READ_INTS, _READ_BYTES)
-)
-def _write_lists(
-    out: Bytes,
-    ends: Ints,
+    kind_bytes: Bytes,
+    name_bytes: Bytes,
     rows: Ints,
-    valid: Bytes,
-    offsets: Ints,
-    places: Ints,
-    table: Ints,
-    data: Bytes,
+    kinds: Ints,
+    kind_offsets: Ints,
+    texts: Longs,
+    lists: Longs,
+    name_offsets: Ints,
 ) -> None:
-    for place in range(len(rows)):
-        row = rows[place]
-        if _is_present(valid, row):
-            start, stop = offsets[row], offsets[row + 1]
-            out[ends[place]] = _CHANGED
-            at = _put_varint(out, ends[place] + 1, _names_bytes(table, places, start, stop))
-            for each in range(start, stop):
-                name = table[places[each]]
-                length = table[places[each] + 1] - name
-                _copy(out, at, data, name, length)
-                at += length
-            ends[place] = at
+    kind_address = np.int64(kind_bytes.ctypes.data)
+    name_address = np.int64(name_bytes.ctypes.data)
+    for message in range(len(origins)):
+        for place in range(starts[message], starts[message + 1]):
+            row = np.int64(rows[place])
+            at = origins[message] + offsets[place]
+            _store(at, np.uint8(_CAPTURE))
+            at = _put_varint(at + 1, np.int64(sizes[place]))
+            _store(at, np.uint8(_VERSION))
+            _store(at + 1, versions[place])
+            _store(at + 9, np.uint8(_INDEX))
+            _store(at + 10, indexes[place])
+            _store(at + 14, np.uint8(_ORDINAL))
+            _store(at + 15, ordinals[place] if len(ordinals) else np.int32(0))
+            _store(at + 19, np.uint8(_TIMESTAMP))
+            _store(at + 20, timestamps[place])
+            _store(at + 28, np.uint8(_AREA))
+            _store(at + 29, areas[row])
+            _store(at + 30, np.uint8(_OPERATION))
+            _store(at + 31, operations[row])
+            at += _NUMBERS_BYTES
+            kind = kinds[row] + 1
+            length = np.int64(kind_offsets[kind + 1]) - kind_offsets[kind]
+            _copy(at, kind_address + kind_offsets[kind], length)
+            at += length
+            for text in range(len(texts)):
+                if texts[text, 0] and _is_present(texts[text, 1], row):
+                    start = np.int64(_int32_at(texts[text, 2] + 4 * row))
+                    length = _int32_at(texts[text, 2] + 4 * row + 4) - start
+                    _store(at, np.uint8(texts[text, 0]))
+                    at = _put_varint(at + 1, length)
+                    _copy(at, texts[text, 3] + start, length)
+                    at += length
+                if text == 0 and len(lists) and _is_present(lists[0], row):
+                    first = _int32_at(lists[1] + 4 * row)
+                    behind = _int32_at(lists[1] + 4 * row + 4)
+                    length = np.int64(0)
+                    for each in range(first, behind):
+                        name = _int32_at(lists[2] + 4 * each)
+                        length += name_offsets[name + 1] - name_offsets[name]
+                    _store(at, np.uint8(_CHANGED))
+                    at = _put_varint(at + 1, length)
+                    for each in range(first, behind):
+                        name = _int32_at(lists[2] + 4 * each)
+                        length = np.int64(name_offsets[name + 1]) - name_offsets[name]
+                        _copy(at, name_address + name_offsets[name], length)
+                        at += length

@@ -15,21 +15,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace_server.capture.codecs import accelerator, fields
-from tailrace_server.capture.codecs.columns import EMPTY, binary, fixed, lengths, present, spell
+from tailrace_server.capture.codecs.columns import (
+    EMPTY,
+    Codec,
+    binary,
+    cut,
+    fixed,
+    lengths,
+    present,
+    spell,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from tailrace_server.capture.codecs.columns import CaptureColumns
+    from tailrace_server.capture.codecs.columns import CaptureColumns, Messages
 
 
 _FEW: Final = 16
 _numbers: Final = struct.Struct("<BqBiBiBqBBBB")
 
 
-class ProtobufCodec:
+class ProtobufCodec(Codec):
     """The wire form of the gRPC face."""
 
     name = "protobuf"
@@ -39,10 +48,18 @@ class ProtobufCodec:
         if len(columns) <= _FEW:
             return spelled(columns)
         if columns.container_types is None:
-            encode = accelerator.encoder(len(columns))
-            if encode is not None:
-                return encode(columns)
+            machine = accelerator.machine(len(columns))
+            if machine is not None:
+                return machine.encode(columns)
         return self.join(columns.gathered())
+
+    def messages(self, columns: CaptureColumns, message_bytes: int) -> Messages:
+        """Return the frames in messages; machine code writes each where it will stay."""
+        if len(columns) > _FEW and columns.container_types is None:
+            machine = accelerator.machine(len(columns))
+            if machine is not None:
+                return machine.write(columns, message_bytes)
+        return cut(self.encode(columns), message_bytes)
 
     def join(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return the same without machine code; one record a capture, any level."""
