@@ -1,6 +1,6 @@
 """Protobuf frames written by machine code, without the GIL, where their messages lie.
 
-It is Python that numba compiles. Arrow's joins cost 120 to 360 ns a capture, this 20; but to load it takes a
+It is Python that numba compiles. Arrow's joins cost 120 to 360 ns a capture, this 31; but to load it takes a
 second (to compile it five, once, after which the code lies in a cache), so only large batches
 come here (``accelerator.py``).
 
