@@ -5,6 +5,6 @@ export const server = asked.get("server") ?? "127.0.0.1:7412";
 export const catalog = asked.get("catalog") ?? "shop";
 
 export function show({ version, index, operation, primaryKey, after }) {
-  const line = `${version}:${index} ${operation} ${primaryKey} ${JSON.stringify(after)}\n`;
-  document.querySelector("pre").append(line);
+  const image = JSON.stringify(after, (name, value) => (name === "__typename" ? undefined : value)); // Apollo's
+  document.querySelector("pre").append(`${version}:${index} ${operation} ${primaryKey} ${image}\n`);
 }
