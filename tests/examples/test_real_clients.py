@@ -204,6 +204,7 @@ async def test_contract_13_a_paused_grpc_js_reader_bounds_what_it_is_sent(
             for _ in shop.lines:
                 await anext(captures)
         (held,) = (await server.get("/subscriptions")).json()
-        assert held["delivered_bytes"] < 8 << 20, "of 15 MB"
+        # 15 MB wait. What may be on its way: the window, two sockets' buffers, sixteen messages in grpc-js.
+        assert held["delivered_bytes"] < 4 << 20
         paused.end_input()
         assert await paused.printed(len(shop.lines)) == shop.lines
