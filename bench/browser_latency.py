@@ -14,7 +14,7 @@ servers have the first core, the browser has the second, the writer runs where t
 performance.now()``, is set against it by asking the page for its time: of 200 answers before and after each
 run the quickest, whose round trip bounds the error by its half. Both offsets are printed as drift.
 
-It needs Debian's ``chromium`` and the packages of examples/browser (``make test-slow`` brings them).
+It needs the system's ``chromium`` and the packages of examples/browser.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from playwright.async_api import async_playwright
 
 from bench._harness import CLIENT_CPU, SERVER_CPU, http_server, machine, server, table
 from bench._log import CATALOG, write_at_pace, write_log
+from bench._paced_starlette import LIBRARY
 from bench.rest_hundred_clients import CAPTURE
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ async def measure(browser: Browser, home: str) -> dict[str, Run]:
 async def run() -> dict[str, Run]:
     """Measure in a browser on the second core."""
     chromium = shutil.which("chromium")
-    assert chromium is not None, "apt-get install chromium"
+    if chromium is None or not LIBRARY.is_dir():
+        raise SystemExit("apt-get install chromium nodejs npm; npm ci --prefix examples/browser")
     with server(["bench._paced_starlette", str(RATE), str(ALL), MESSAGE]) as baseline:
         os.sched_setaffinity(0, CLIENT_CPU)
         async with async_playwright() as playwright:
