@@ -45,6 +45,8 @@ class Program:
         """Of stdout."""
         self.notes: list[str] = []
         """Of stderr."""
+        self._open = 2
+        """Streams of it that may still bring something."""
         self._news = asyncio.Condition()
         self._tasks = asyncio.TaskGroup()
 
@@ -82,13 +84,14 @@ class Program:
                 lines.append(line.decode().rstrip("\n"))
                 self._news.notify_all()
         async with self._news:
+            self._open -= 1
             self._news.notify_all()
 
     async def printed(self, count: int) -> list[str]:
         """Return all lines of stdout once there are so many."""
         async with asyncio.timeout(PATIENCE_S), self._news:
             while len(self.lines) < count:
-                assert self._runs(), f"{self._command}: {self.notes}"
+                assert self._open, f"{self._command}: {self.notes}"
                 await self._news.wait()
         return list(self.lines)
 
@@ -99,8 +102,5 @@ class Program:
                 for line in self.notes:
                     if part in line:
                         return line
-                assert self._runs(), f"{self._command}: {self.notes}"
+                assert self._open, f"{self._command}: {self.notes}"
                 await self._news.wait()
-
-    def _runs(self) -> bool:
-        return self.process.returncode is None
