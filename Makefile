@@ -90,4 +90,4 @@ lock: $(READY)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf examples/*/node_modules examples/browser/built
+	rm -rf examples/*/node_modules
