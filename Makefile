@@ -6,17 +6,20 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation
 PYTEST := $(BIN)/python -m pytest
+# Beside Python the slow tests drive the clients that others have: a browser, and packages of Node.
+PROGRAMS := chromium node npm
+NODE_READY := $(patsubst %/package-lock.json,%/node_modules/.ready,$(wildcard examples/*/package-lock.json))
 SOURCES := $(wildcard client server tests bench tools examples)
 # The figures to run, for instance `make bench BENCHES=bench/one_writer_hundred_subscribers.py`.
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow check format bench proto docs lock clean
+.PHONY: help setup demo test test-slow programs check format bench proto docs lock clean
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
 	@echo "make test        the quick tests"
-	@echo "make test-slow   the tests that start Spark, kill processes or fill disks"
+	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
 	@echo "make check       format, lint, types, import rules"
 	@echo "make format      put the format right, and what lint can mend by itself"
 	@echo "make bench       the figures of the README, each beside its baseline"
@@ -45,8 +48,18 @@ demo: $(READY)
 test: $(READY)
 	$(PYTEST) -m "not slow"
 
-test-slow: $(READY)
+test-slow: $(READY) $(NODE_READY)
 	$(PYTEST) -m slow
+
+programs:
+	@for each in $(PROGRAMS); do command -v $$each >/dev/null || { \
+	  echo "make test-slow needs $(PROGRAMS), and $$each is missing: apt-get install chromium nodejs npm" >&2; \
+	  exit 1; }; done
+
+# The packages of the lock file, and no code of theirs run to install them.
+%/node_modules/.ready: %/package.json %/package-lock.json | programs
+	npm ci --prefix $* --no-audit --no-fund --loglevel=error
+	@touch $@
 
 check: $(READY)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -77,3 +90,4 @@ lock: $(READY)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf examples/*/node_modules

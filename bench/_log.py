@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from tailrace.criteria import Area, Content, Criteria, Since
@@ -13,6 +14,7 @@ from tailrace_server.capture.frames import Frames
 from tailrace_server.wal.writer import LogWriter, Mutation
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
 CATALOG = "bench"
@@ -61,6 +63,27 @@ def write_log(
         if waiting:
             writer.commit()
         writer.publish()
+
+
+def write_at_pace(root: Path, rate: int, transactions: int, begin: Connection) -> list[float]:
+    """Write so many transactions a second of one row each, each at its due time or as soon after as possible.
+
+    Sends the due time of the first one and returns when each was begun, by ``time.perf_counter``, which all
+    processes of a machine share.
+    """
+    begun = []
+    with LogWriter.open(root, CATALOG) as writer:
+        start_at = time.perf_counter() + 0.2
+        begin.send(start_at)
+        for number in range(transactions):
+            wait = start_at + number / rate - time.perf_counter()
+            if wait > 0:
+                time.sleep(wait)
+            begun.append(time.perf_counter())
+            writer.append([mutation(number)])
+            writer.commit()
+            writer.publish()
+    return begun
 
 
 async def capture_bytes(root: Path) -> int:

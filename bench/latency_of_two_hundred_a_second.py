@@ -30,9 +30,8 @@ from bench._harness import (
     table,
     tailrace_server,
 )
-from bench._log import CATALOG, mutation, write_log
+from bench._log import CATALOG, write_at_pace, write_log
 from tailrace.v1 import capture_pb2, change_capture_pb2
-from tailrace_server.wal.writer import LogWriter
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -45,18 +44,9 @@ TRANSACTIONS = RATE * SECONDS
 
 
 def write(root: Path, begin: Connection) -> None:
-    """Write one transaction every 5 ms, each at its due time or as soon after it as possible."""
+    """Write one transaction every 5 ms, on any core."""
     os.sched_setaffinity(0, SERVER_CPU | CLIENT_CPU)
-    with LogWriter.open(root, CATALOG) as writer:
-        start_at = time.perf_counter() + 0.2
-        begin.send(start_at)
-        for number in range(WARM_UP + TRANSACTIONS):
-            wait = start_at + number / RATE - time.perf_counter()
-            if wait > 0:
-                time.sleep(wait)
-            writer.append([mutation(number)])
-            writer.commit()
-            writer.publish()
+    write_at_pace(root, RATE, WARM_UP + TRANSACTIONS, begin)
 
 
 async def follow(call: Any, received: list[float]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -92,7 +93,7 @@ class HttpFace:
         )
         self._server = _Uvicorn(
             uvicorn.Config(
-                _with_transport(application),
+                _with_transport(_with_origins(application, settings.ws_origins)),
                 ws=self.sockets.protocol(),
                 ws_max_size=settings.ws_message_bytes,
                 ws_ping_interval=settings.ws_ping_interval_s,
@@ -155,6 +156,22 @@ def _with_transport(application: ASGIApp) -> ASGIApp:
         await application(scope, receive, send)
 
     return outermost
+
+
+def _with_origins(application: ASGIApp, origins: str) -> ASGIApp:
+    """Let pages of other origins read answers, event streams included; `Sockets` checks WebSockets itself.
+
+    Without an answer of ours a browser keeps what it was sent from a page of another origin.
+    """
+    if not origins:
+        return application
+    return CORSMiddleware(
+        application,
+        allow_origins=origins.split(","),
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),
+        expose_headers=("ETag",),
+    )
 
 
 def _plain(statistics: SubscriptionStatistics) -> dict[str, object]:

@@ -27,7 +27,7 @@ class HttpSettings:
     ws_origins: str = setting(
         "",
         "origins",
-        "whose pages may open WebSockets besides our own, separated by commas, or *: browsers ask nobody else",
+        "whose pages may open WebSockets and read answers (CORS) besides our own, separated by commas, or *",
     )
     ws_subscriptions: int = setting(
         100, "subscriptions", "open at once on one socket; above it the new one ends with an error"

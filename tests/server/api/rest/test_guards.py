@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     Serve = Callable[..., Awaitable[Served]]
 
+QUERY = "/v1/catalogs/shop/changes/query"
 LARGE = 24 << 20
 """Bytes of captures: more than the buffers of both sockets hold."""
 
@@ -280,6 +281,29 @@ async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(ser
         assert status.split()[1] == (b"101" if opens else b"403"), (origin, status)
         writer.close()
     assert served.face.sockets.statistics().guards["origin"] == 2
+
+
+async def test_a_page_of_another_origin_reads_no_answer_unless_it_is_allowed(serve: Serve) -> None:
+    """`EventSource` and `fetch` obey these headers; a request with a body is asked about first."""
+    served = await serve()
+    allowing = await serve(HttpSettings(ws_origins="https://a.example,https://b.example:8443"))
+    everybody = await serve(HttpSettings(ws_origins="*"))
+    for server, origin, allowed in (
+        (served, "https://b.example:8443", None),
+        (allowing, "https://b.example:8443", "https://b.example:8443"),
+        (allowing, "https://b.example", None),
+        (everybody, "https://anything.example", "*"),
+    ):
+        asked = {"access-control-request-method": "POST"}
+        asked["access-control-request-headers"] = "content-type"
+        preflight = await server.http.options(QUERY, headers={"origin": origin, **asked})
+        assert preflight.is_success == (allowed is not None)
+        for answer in (
+            await server.http.get("/v1/catalogs", headers={"origin": origin}),
+            await server.http.get("/v1/catalogs/none/changes", headers={"origin": origin}),
+            preflight,
+        ):
+            assert answer.headers.get("access-control-allow-origin") == allowed, origin
 
 
 @pytest.mark.slow

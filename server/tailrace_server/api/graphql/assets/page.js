@@ -8,7 +8,8 @@ socket.protocol = http.protocol === "https:" ? "wss:" : "ws:";
 
 const system = http.pathname.endsWith("/system/graphql");
 const example = system
-  ? `# Catalogs created, dropped and replaced, from the first on. Press play; the list goes on by itself.
+  ? `# Catalogs created, dropped and replaced,
+# from the first on. Press play and choose.
 subscription Catalogs {
   onSystemChange(sinceVersion: 0) {
     version
@@ -26,10 +27,12 @@ query Now {
   }
 }
 `
-  : `# Everything in this catalog, from the oldest change that is retained. Press play; the list goes on by itself.
-# To resume, hand a cursor in: onCatalogChange(after: "1.…"). The typed fields stand beside it: Ctrl-Space.
+  : `# Everything in this catalog, from the oldest
+# change on. Press play and choose; Ctrl-Space
+# offers what else there is, the typed fields too.
+# To resume: onCatalogChange(after: "1.…").
 subscription Live {
-  onCatalogChange(sinceVersion: 0, signals: true) {
+  onCatalogChange(sinceVersion: 0) {
     version
     index
     cursor
@@ -70,10 +73,77 @@ query Columns {
 }
 `;
 
+// GraphiQL shows one result at a time. Of a subscription we give it the newest ones, as a list that goes on.
+const SHOWN = 50;
+const PAINT_MS = 50;
+
+function asList(results) {
+  const subscribe = (observer) => {
+    const newestFirst = [];
+    let received = 0;
+    let painting;
+    let stopped = false;
+    const paint = () => {
+      painting = undefined;
+      observer.next({ received, newestFirst });
+    };
+    const stop = () => {
+      clearTimeout(painting);
+      stopped = true;
+    };
+    const read = async () => {
+      for await (const result of results) {
+        received += 1;
+        newestFirst.unshift(result);
+        newestFirst.splice(SHOWN);
+        if (!stopped) painting ??= setTimeout(paint, PAINT_MS);
+      }
+    };
+    const ended = (tell) => {
+      if (stopped) return;
+      stop();
+      paint();
+      tell();
+    };
+    read().then(
+      () => ended(() => observer.complete()),
+      (error) => ended(() => observer.error(error)),
+    );
+    const unsubscribe = () => {
+      stop();
+      results.return();
+    };
+    return { unsubscribe };
+  };
+  return { subscribe };
+}
+
+const ask = GraphiQL.createFetcher({ url: http.toString(), subscriptionUrl: socket.toString() });
+
+async function fetcher(...asked) {
+  const answer = await ask(...asked);
+  return answer?.[Symbol.asyncIterator] ? asList(answer) : answer;
+}
+
+// What was typed is kept for each catalog: a document of one is seldom valid in another.
+const named = (name) => `${http.pathname} ${name}`;
+const storage = {
+  getItem: (name) => localStorage.getItem(named(name)),
+  setItem: (name, value) => localStorage.setItem(named(name), value),
+  removeItem: (name) => localStorage.removeItem(named(name)),
+  clear: () => storage.names().forEach((name) => localStorage.removeItem(name)),
+  names: () => Object.keys(localStorage).filter((name) => name.startsWith(named(""))),
+  get length() {
+    return storage.names().length;
+  },
+};
+
+const title = system ? "system" : decodeURIComponent(http.pathname.split("/").at(-2));
+document.title = `${title} · GraphiQL · tailrace`;
 ReactDOM.createRoot(document.getElementById("graphiql")).render(
-  React.createElement(GraphiQL, {
-    fetcher: GraphiQL.createFetcher({ url: http.toString(), subscriptionUrl: socket.toString() }),
-    defaultQuery: example,
-    defaultEditorToolsVisibility: false,
-  }),
+  React.createElement(
+    GraphiQL,
+    { fetcher, storage, defaultQuery: example, defaultEditorToolsVisibility: false },
+    React.createElement(GraphiQL.Logo, null, title),
+  ),
 );

@@ -1,0 +1,35 @@
+// Follow products with graphql-ws, typed by the catalog's schema.
+//
+//     node graphql-ws.js shop --server 127.0.0.1:7412
+
+import { parseArgs } from "node:util";
+import { setTimeout as wait } from "node:timers/promises";
+import { createClient } from "graphql-ws";
+import { WebSocket } from "ws";
+
+const options = { server: { type: "string", default: "127.0.0.1:7412" } };
+const { values: { server }, positionals: [catalog = "shop"] } = parseArgs({ allowPositionals: true, options });
+const url = `ws://${server}/v1/catalogs/${catalog}/graphql`;
+const client = createClient({ url, webSocketImpl: WebSocket, retryAttempts: 0 });
+const query = `subscription Products($sinceVersion: Long, $after: String) {
+  onProductChange(sinceVersion: $sinceVersion, after: $after) {
+    version index cursor operation primaryKey
+    after { id name price }
+  }
+}`;
+let start = { sinceVersion: 0 };
+
+for (;;) {
+  try {
+    for await (const { data, errors } of client.iterate({ query, variables: start })) {
+      if (errors) throw errors;
+      const { version, index, cursor, operation, primaryKey, after } = data.onProductChange;
+      console.log(`${version}:${index} ${operation} ${primaryKey} ${JSON.stringify(after)}`);
+      start = { after: cursor }; // whoever comes back goes on exactly here
+    }
+  } catch (reason) {
+    // A lost socket, or errors of the operation: those that say so may be tried again.
+    if (reason[0] && !reason[0].extensions.retriable) throw reason[0];
+    await wait(1000);
+  }
+}

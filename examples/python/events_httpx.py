@@ -1,0 +1,56 @@
+"""Follow products as server-sent events, with httpx.
+
+python examples/python/events_httpx.py shop --server 127.0.0.1:7412
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from contextlib import suppress
+
+import httpx
+
+
+def follow(server: str, catalog: str) -> None:
+    """Print changes until Ctrl-C; a lost server is waited for."""
+    url = f"http://{server}/v1/catalogs/{catalog}/changes/live"
+    wish = {"sinceVersion": "0", "entityType": "product", "body": "after"}
+    headers = {"accept": "text/event-stream"}
+    # A heartbeat comes every 10 s: who hears nothing for much longer has lost the server.
+    with httpx.Client(timeout=httpx.Timeout(10, read=30)) as client:
+        while True:
+            try:
+                with client.stream("GET", url, params=wish, headers=headers) as answer:
+                    answer.raise_for_status()
+                    event: dict[str, str] = {}
+                    for line in answer.iter_lines():
+                        name, _, value = line.partition(": ")
+                        if name:
+                            event[name] = value
+                            continue
+                        if "event" not in event:  # the others are signals, with a name
+                            show(**json.loads(event["data"]))
+                        if "id" in event:  # whoever comes back goes on exactly here
+                            headers["last-event-id"] = event["id"]
+                        event = {}
+            except httpx.TransportError:
+                pass
+            time.sleep(1)
+
+
+def show(
+    *, version: int, index: int, operation: str, primaryKey: str, after: object, **_: object
+) -> None:
+    """Print a change; the names are those of its JSON."""
+    image = json.dumps(after, ensure_ascii=False, separators=(",", ":"))
+    print(f"{version}:{index} {operation} {primaryKey} {image}", flush=True)
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description="Follow products as server-sent events.")
+    arguments.add_argument("catalog", nargs="?", default="shop")
+    arguments.add_argument("--server", default="127.0.0.1:7412")
+    with suppress(KeyboardInterrupt):
+        follow(**vars(arguments.parse_args()))

@@ -1,0 +1,60 @@
+"""Follow products over GraphQL, typed by the catalog's schema, with gql.
+
+python examples/python/graphql_gql.py shop --server 127.0.0.1:7412
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from contextlib import suppress
+
+from gql import Client, GraphQLRequest
+from gql.transport.exceptions import TransportError, TransportQueryError
+from gql.transport.websockets import WebsocketsTransport
+
+QUERY = """
+subscription Products($sinceVersion: Long, $after: String) {
+  onProductChange(sinceVersion: $sinceVersion, after: $after) {
+    version index cursor operation primaryKey
+    after { id name price }
+  }
+}
+"""
+
+
+async def follow(server: str, catalog: str) -> None:
+    """Print changes until Ctrl-C; a lost server is waited for."""
+    url = f"ws://{server}/v1/catalogs/{catalog}/graphql"
+    start: dict[str, object] = {"sinceVersion": 0}
+    while True:
+        try:
+            async with Client(transport=WebsocketsTransport(url)) as session:
+                query = GraphQLRequest(QUERY, variable_values=start)
+                async for result in session.subscribe(query):
+                    show(**result["onProductChange"])
+                    # Whoever comes back goes on exactly here.
+                    start = {"after": result["onProductChange"]["cursor"]}
+        except TransportQueryError as error:
+            if not (error.errors and error.errors[0]["extensions"]["retriable"]):
+                raise
+        except (TransportError, OSError):
+            pass
+        await asyncio.sleep(1)
+
+
+def show(
+    *, version: int, index: int, operation: str, primaryKey: str, after: object, **_: object
+) -> None:
+    """Print a change; the names are those of its JSON."""
+    image = json.dumps(after, ensure_ascii=False, separators=(",", ":"))
+    print(f"{version}:{index} {operation} {primaryKey} {image}", flush=True)
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description="Follow products over GraphQL.")
+    arguments.add_argument("catalog", nargs="?", default="shop")
+    arguments.add_argument("--server", default="127.0.0.1:7412")
+    with suppress(KeyboardInterrupt):
+        asyncio.run(follow(**vars(arguments.parse_args())))

@@ -1,0 +1,61 @@
+"""Follow products over gRPC by server reflection: neither generated code nor proto files.
+
+python examples/python/grpc_by_reflection.py shop --server 127.0.0.1:7411
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import suppress
+
+import grpc
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+
+
+def follow(server: str, catalog: str) -> None:
+    """Print changes until Ctrl-C; a lost server is waited for."""
+    channel = grpc.insecure_channel(server)
+    pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+    method = pool.FindServiceByName("tailrace.v1.ChangeCapture").FindMethodByName("Subscribe")
+    operations = pool.FindEnumTypeByName("tailrace.v1.Operation").values_by_number
+    request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    subscribe = channel.unary_stream(
+        "/tailrace.v1.ChangeCapture/Subscribe", request.SerializeToString, response.FromString
+    )
+    wish = {"catalog": catalog, "criteria": [{"entity_type": ["product"]}], "body": ["BODY_AFTER"]}
+    start: dict[str, object] = {"since_version": 0}
+    log = ""
+    while True:
+        try:
+            for message in subscribe(request(**wish, **start)):
+                if message.HasField("acknowledgement"):
+                    log = message.acknowledgement.catalog_uuid.replace("-", "")
+                for each in message.captures:
+                    operation = operations[each.operation].name.removeprefix("OPERATION_")
+                    image = each.after.decode() if each.HasField("after") else "null"
+                    print(
+                        f"{each.version}:{each.index}",
+                        operation,
+                        each.primary_key,
+                        image,
+                        flush=True,
+                    )
+                    # Whoever comes back goes on exactly here.
+                    start = {"after": f"1.{log}.{each.version}.{each.index}.{each.ordinal}"}
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description="Follow products over gRPC, by reflection.")
+    arguments.add_argument("catalog", nargs="?", default="shop")
+    arguments.add_argument("--server", default="127.0.0.1:7411")
+    with suppress(KeyboardInterrupt):
+        follow(**vars(arguments.parse_args()))

@@ -1,0 +1,212 @@
+"""The clients that people already have, each by its example: they print exactly the changes.
+
+The server is killed once and stopped once meanwhile, and more is written before it is back: nobody misses a
+change or is shown one twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import tailrace
+from tailrace import Criteria, Operation
+from tailrace_server.wal.writer import LogWriter, Mutation
+from tests.process.commands import KILL, TERMINATE, ServerProcess
+from tests.support.browser import chromium
+from tests.support.inprocess import know
+from tests.support.programs import PATIENCE_S, Program, found
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from playwright.async_api import Page
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PAGES = ("websocket", "eventsource", "graphql-ws", "apollo")
+PROGRAMS = {
+    "node/ws.js": "http",
+    "node/graphql-ws.js": "http",
+    "node/grpc.js": "grpc",
+    "python/rest_websocket.py": "http",
+    "python/graphql_gql.py": "http",
+    "python/events_httpx.py": "http",
+    "python/grpc_by_reflection.py": "grpc",
+}
+"""The examples that are programs, and which listener each asks."""
+QUICK = {"WEBSOCKETS_BACKOFF_INITIAL_DELAY": "0.5"}
+"""The library's own first wait for a lost server is up to 5 s."""
+
+
+class Shop:
+    """Writes transactions, and knows what an example prints of them: a line for each change of a product."""
+
+    def __init__(self, root: Path) -> None:
+        know(root, "shop", {"product": ("id", "name", "price"), "order": ("id",)})
+        self._writer = LogWriter.open(root, "shop")
+        self._version = 0
+        self.lines: list[str] = []
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def trade(self, transactions: int, *, note: str = "Tee, grün") -> None:
+        """Publish transactions of four records, two of them of products."""
+        for number in range(transactions):
+            self._version += 1
+            key = str(number % 7)
+            row = {"id": key, "name": f"{note} “{number}”", "price": number + 0.5}
+            removal = Operation.REMOVE if number % 2 else Operation.EXPIRE
+            order = Mutation("order", key, after=_text({"id": key}))
+            upsert = Mutation("product", key, after=_text(row))
+            gone = Mutation("product", key, operation=removal, before=_text(row))
+            self._writer.append([order, upsert, order, gone])
+            self.lines.append(f"{self._version}:2 UPSERT {key} {_text(row).decode()}")
+            self.lines.append(f"{self._version}:4 {removal.name} {key} null")
+        self._writer.commit()
+        self._writer.publish()
+
+
+def _text(row: dict[str, object]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@pytest.fixture
+def shop(log_root: Path) -> Iterator[Shop]:
+    shop = Shop(log_root)
+    yield shop
+    shop.close()
+
+
+@asynccontextmanager
+async def pages_served() -> AsyncIterator[str]:
+    """Serve the pages as their package says, on a free port; gives their origin."""
+    folder = EXAMPLES / "browser"
+    start = json.loads((folder / "package.json").read_text())["scripts"]["start"].split()
+    assert start[0] == "esbuild"
+    command = [each.replace("127.0.0.1:5173", "127.0.0.1:0") for each in start[1:]]
+    async with Program(folder / "node_modules/.bin/esbuild", *command, folder=folder) as program:
+        yield (await program.noted("Local:")).split()[-1].rstrip("/")
+
+
+async def shown(page: Page, count: int) -> list[str]:
+    """Return the lines of a page once there are so many."""
+    await page.wait_for_function(
+        "count => document.querySelector('pre').textContent.split('\\n').length > count", arg=count
+    )
+    return (await page.locator("pre").inner_text()).splitlines()
+
+
+async def test_pages_show_exactly_the_changes_through_a_kill_and_a_stop(
+    log_root: Path, shop: Shop
+) -> None:
+    """Native WebSocket, EventSource, graphql-ws and Apollo Client, of an origin that the server allows."""
+    shop.trade(5)
+    async with pages_served() as origin, chromium() as browser:
+        server = ServerProcess(log_root, options=("--ws-origins", origin))
+        pages: dict[str, Page] = {}
+        broken: list[str] = []
+        browser.on("weberror", lambda error: broken.append(str(error.error)))
+        for end in (KILL, TERMINATE, None):
+            async with server.up() as command:
+                if not pages:
+                    for name in PAGES:
+                        pages[name] = await browser.new_page()
+                        address = f"{origin}/{name}.html?server={server.http}&catalog=shop"
+                        await pages[name].goto(address)
+                await _all_have(shop, pages)
+                shop.trade(10)
+                await _all_have(shop, pages)
+                if end is not None:
+                    command.send(end)
+                    await command.process.wait()
+            shop.trade(3)
+        assert not broken
+
+
+async def _all_have(shop: Shop, pages: dict[str, Page]) -> None:
+    for name, page in pages.items():
+        assert (name, await shown(page, len(shop.lines))) == (name, shop.lines)
+
+
+async def test_a_page_of_another_origin_is_refused(log_root: Path, shop: Shop) -> None:
+    shop.trade(1)
+    server = ServerProcess(log_root)
+    async with pages_served() as origin, chromium() as browser, server.up():
+        page = await browser.new_page()
+        async with page.expect_console_message(lambda note: "CORS" in note.text):
+            await page.goto(f"{origin}/eventsource.html?server={server.http}")
+        refused = asyncio.Event()
+        page.on("websocket", lambda socket: socket.on("socketerror", lambda _: refused.set()))
+        await page.goto(f"{origin}/websocket.html?server={server.http}")
+        async with asyncio.timeout(PATIENCE_S):
+            await refused.wait()
+        assert await page.locator("pre").inner_text() == ""
+
+
+async def test_programs_print_exactly_the_changes_through_a_kill_and_a_stop(
+    log_root: Path, shop: Shop
+) -> None:
+    """Node: ws, graphql-ws, grpc-js. Python: websockets, gql, httpx, gRPC by reflection."""
+    shop.trade(5)
+    server = ServerProcess(log_root)
+    programs: dict[str, Program] = {}
+    async with AsyncExitStack() as stack:
+        for end in (KILL, TERMINATE, None):
+            async with server.up() as command:
+                if not programs:
+                    for path, face in PROGRAMS.items():
+                        programs[path] = await stack.enter_async_context(
+                            program(path, "shop", "--server", getattr(server, face))
+                        )
+                await _all_printed(shop, programs)
+                shop.trade(10)
+                await _all_printed(shop, programs)
+                if end is not None:
+                    command.send(end)
+                    await command.process.wait()
+            shop.trade(3)
+
+
+def program(path: str, *arguments: str) -> Program:
+    """Return a run of an example as its head says."""
+    runs = sys.executable if path.endswith(".py") else found("node")
+    return Program(runs, EXAMPLES / path, *arguments, folder=EXAMPLES.parent, environment=QUICK)
+
+
+async def _all_printed(shop: Shop, programs: dict[str, Program]) -> None:
+    for path, each in programs.items():
+        assert (path, await each.printed(len(shop.lines))) == (path, shop.lines)
+
+
+async def test_contract_13_a_paused_grpc_js_reader_bounds_what_it_is_sent(
+    log_root: Path, shop: Shop
+) -> None:
+    """A neighbour has everything while it waits; then it gets the same."""
+    shop.trade(1_500, note="x" * 10_000)
+    server = ServerProcess(log_root)
+    products = Criteria(entity_type=("product",))
+    async with (
+        server.up(),
+        program("node/grpc.js", "shop", "--server", server.grpc, "--by-hand") as paused,
+        tailrace.connect(server.grpc) as client,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        await paused.printed(1)
+        content = tailrace.Content.AFTER
+        async with client.subscribe("shop", products, since=0, content=content) as captures:
+            for _ in shop.lines:
+                await anext(captures)
+        (held,) = (await server.get("/subscriptions")).json()
+        # 15 MB wait. What may be on its way: the window, two sockets' buffers, sixteen messages in grpc-js.
+        assert held["delivered_bytes"] < 4 << 20
+        paused.end_input()
+        assert await paused.printed(len(shop.lines)) == shop.lines
