@@ -171,7 +171,10 @@ def _verify_checkpoints(path: Path, result: Verification) -> None:
 def _compare(opened: LogState, chain: LogState, result: Verification) -> None:
     """Compare the state that a reader opens with the one that the entries alone give."""
     name = f"{CHECKPOINTS}/{object_name(opened.checkpoint)}"
-    for what in ("last_entry", "last_entry_crc", "last_version", "end_row", "epoch", "schemas"):
+    for what in (
+        *("last_entry", "last_entry_crc", "last_version", "end_row", "epoch", "schemas"),
+        "published_by_entry",
+    ):
         found, wanted = getattr(opened, what), getattr(chain, what)
         if found != wanted and opened.last_entry == chain.last_entry:
             _note(
