@@ -1,9 +1,11 @@
 """The writer of one catalog: epochs, fences, entries, publications.
 
 Commit and publish are two steps. A commit is durable once its entry exists; readers see it once a
-publication names it. Who wants nothing between the two takes them as one: an entry that publishes itself. Who may create entry n + 1 is decided by two rules: every entry up to n has been read,
-and none has a higher epoch than ours. If the name is taken meanwhile, its holder is read and judged by the
-same rules, never stepped over.
+publication names it. Who wants nothing in between takes them as one: an entry that publishes itself.
+
+Who may create entry n + 1 is decided by two rules: every entry up to n has been read, and none has a higher
+epoch than ours. If the name is taken meanwhile, its holder is read and judged by the same rules, never
+stepped over.
 
 Two fences keep a catalog right whatever writers are alive:
 
@@ -246,6 +248,7 @@ class CatalogWriter:
             self._log.check_folder()
             self._check_fence()
             if (repeated := self._find_key(BatchKey(batch_id, k))) is not None:
+                self._log.make_durable()  # the first attempt may have failed at just that
                 if publish:
                     self.publish()
                 return repeated

@@ -24,6 +24,7 @@ from tailrace_server.wal.documents import (
     ENTRIES,
     PUBLICATIONS,
     SCHEMAS,
+    SEGMENTS,
     CheckpointBody,
     CheckpointHeader,
     Entry,
@@ -87,6 +88,7 @@ class CommitLog:
         if newest:
             log._load_checkpoint(newest)
         log.advance()
+        log._refuse_hole()
         log.view = log._make_view()
         return log
 
@@ -239,6 +241,26 @@ class CommitLog:
         for version, id in state.schemas[len(self._schema_values) :]:
             self._schema_values.append(self._schema(id))
             self._schema_versions.append(version)
+
+    def _refuse_hole(self) -> None:
+        """Notice at opening that the next entry has been lost: what can only have come after it is there.
+
+        Publications tell how far the entries must go, but entries that publish themselves have none.
+        """
+        while True:
+            state = self.state
+            after_next = f"{ENTRIES}/{object_name(state.last_entry + 2)}"
+            next_epoch = f"{SEGMENTS}/{state.epoch + 1}"
+            found = next(filter(self._exists, (after_next, next_epoch)), None)
+            if found is None:
+                return
+            missing = f"{ENTRIES}/{object_name(state.last_entry + 1)}"
+            if not self._exists(missing):
+                raise LogCorrupted(missing, 0, f"the entry is missing, and {found} is there")
+            self.advance()
+
+    def _exists(self, path: str) -> bool:
+        return os.path.exists(os.path.join(self._folder, path))
 
     def _schema(self, id: int) -> Schema:
         known = self._schemas.get(id)

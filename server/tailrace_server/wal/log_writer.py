@@ -248,8 +248,8 @@ class LogWriter:
         After an error they are still buffered: call again. A repeat never writes them twice.
 
         Args:
-            publish: Release them to readers too, and all that was committed before: as ``publish`` after it, but
-                with one object made durable in place of two. Readers see all of the commit or nothing.
+            publish: Release them to readers too, and all that was committed before: as ``publish`` after it,
+                but with one object made durable in place of two.
 
         Raises:
             InvalidRequest: ``publish``, and the catalog has state tables.

@@ -107,8 +107,9 @@ class LogState:
 
     @property
     def published(self) -> int:
-        """Highest version that readers may see: what an entry has published itself, or the publication's, as
-        far as its entries have been read.
+        """Highest version that readers may see.
+
+        It is the publication's as far as its entries have been read, or that of an entry that publishes itself.
         """
         released = 0 if self.publication is None else self.publication.version
         return max(self.published_by_entry, min(released, self.last_version))
