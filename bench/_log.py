@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from typing import TYPE_CHECKING
 
@@ -65,24 +66,33 @@ def write_log(
         writer.publish()
 
 
-def write_at_pace(root: Path, rate: int, transactions: int, begin: Connection) -> list[float]:
+def until(due: float) -> None:
+    """Sleep until a time; not at all if it has passed."""
+    wait = due - time.perf_counter()
+    if wait > 0:
+        time.sleep(wait)
+
+
+def write_at_pace(
+    root: Path, rate: int, transactions: int, begin: Connection, *, one_step: bool = True
+) -> list[float]:
     """Write so many transactions a second of one row each, each at its due time or as soon after as possible.
 
     Sends the due time of the first one and returns when each was begun, by ``time.perf_counter``, which all
-    processes of a machine share.
+    processes of a machine share. A commit publishes itself unless ``one_step`` is False.
     """
     begun = []
     with LogWriter.open(root, CATALOG) as writer:
+        gc.freeze()  # what the imports left is not looked through again
         start_at = time.perf_counter() + 0.2
         begin.send(start_at)
         for number in range(transactions):
-            wait = start_at + number / rate - time.perf_counter()
-            if wait > 0:
-                time.sleep(wait)
+            until(start_at + number / rate)
             begun.append(time.perf_counter())
             writer.append([mutation(number)])
-            writer.commit()
-            writer.publish()
+            writer.commit(publish=one_step)
+            if not one_step:
+                writer.publish()
     return begun
 
 

@@ -2,11 +2,19 @@
 
 ::
 
-    LogWriter: append, commit, publish (fsync on), 200 transactions/s ──▶ tailrace ──▶ 10 raw subscribers
+    LogWriter: append, commit (fsync on), 200 transactions/s ──▶ tailrace ──▶ 10 raw subscribers
 
-Latency counts from the *intended* send time, so a writer that falls behind makes it worse, not better.
-Subscribers and server have a core each, the writer runs where there is room; all share the system's clock.
-As a distribution over all (transaction, subscriber) pairs.
+A commit per transaction, in the two forms that there are: one step, an entry that publishes itself
+(``commit(publish=True)``), and two, an entry and then its publication. Latency counts from the *intended* send
+time, so a writer that falls behind makes it worse, not better. Subscribers and server have a core each, the
+writer runs where there is room; all share the system's clock. As a distribution over all (transaction,
+subscriber) pairs.
+
+What the disk alone takes is measured before and after: a bare loop that at the same pace creates a file of
+1 KiB, syncs it, links it and syncs the folder, which is what one durable object costs.
+
+Give a folder on the disk to be measured as argument; the default is the system's for temporary files. Some file
+systems create files slowly for minutes after many were deleted near by, as this bench does at its end.
 """
 
 from __future__ import annotations
@@ -14,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +39,7 @@ from bench._harness import (
     table,
     tailrace_server,
 )
-from bench._log import CATALOG, write_at_pace, write_log
+from bench._log import CATALOG, until, write_at_pace, write_log
 from tailrace.v1 import capture_pb2, change_capture_pb2
 
 if TYPE_CHECKING:
@@ -41,12 +50,35 @@ SECONDS = 20
 WARM_UP = 200
 STREAMS = 10
 TRANSACTIONS = RATE * SECONDS
+BARE_SECONDS = 5
+BARE_BYTES = 1_024
 
 
-def write(root: Path, begin: Connection) -> None:
+def bare(folder: Path) -> list[float]:
+    """Return what one durable object takes at the same pace without any of ours, ms, sorted."""
+    folder.mkdir()
+    names = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    data = b"x" * BARE_BYTES
+    latencies = []
+    start_at = time.perf_counter()
+    for number in range(RATE * BARE_SECONDS):
+        due = start_at + number / RATE
+        until(due)
+        file = os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)
+        os.write(file, data)
+        os.fsync(file)
+        os.link(f"/proc/self/fd/{file}", f"{number:020d}", dst_dir_fd=names)
+        os.fsync(names)
+        os.close(file)
+        latencies.append((time.perf_counter() - due) * 1e3)
+    os.close(names)
+    return sorted(latencies)
+
+
+def write(root: Path, begin: Connection, one_step: bool) -> None:
     """Write one transaction every 5 ms, on any core."""
     os.sched_setaffinity(0, SERVER_CPU | CLIENT_CPU)
-    write_at_pace(root, RATE, WARM_UP + TRANSACTIONS, begin)
+    write_at_pace(root, RATE, WARM_UP + TRANSACTIONS, begin, one_step=one_step)
 
 
 async def follow(call: Any, received: list[float]) -> None:
@@ -59,7 +91,7 @@ async def follow(call: Any, received: list[float]) -> None:
             received.extend([now] * count)
 
 
-async def measure(root: Path, address: str) -> list[float]:
+async def measure(root: Path, address: str, one_step: bool) -> list[float]:
     """Return all latencies in ms, sorted."""
     request = change_capture_pb2.SubscribeRequest(
         catalog=CATALOG,
@@ -74,7 +106,7 @@ async def measure(root: Path, address: str) -> list[float]:
             await call.read()
         spawn = multiprocessing.get_context("spawn")
         told, begin = spawn.Pipe(duplex=False)
-        writer = spawn.Process(target=write, args=(root, begin))
+        writer = spawn.Process(target=write, args=(root, begin, one_step))
         writer.start()
         start_at = await asyncio.to_thread(told.recv)
         await asyncio.gather(*map(follow, calls, received))
@@ -87,25 +119,42 @@ async def measure(root: Path, address: str) -> list[float]:
     )
 
 
+def latencies_of(root: Path, one_step: bool) -> list[float]:
+    """Run a server and a writer on a new log; return all latencies in ms, sorted."""
+    write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
+    with server(tailrace_server(root)) as subject:
+        os.sched_setaffinity(0, CLIENT_CPU)
+        return uvloop.run(measure(root, subject.address, one_step))
+
+
+def quantiles(latencies: list[float]) -> list[str]:
+    """Return p50, p99, p99.9 and the largest, as texts."""
+    last = len(latencies) - 1
+    return [
+        f"{latencies[min(last, int(share * (last + 1)))]:.2f}" for share in (0.5, 0.99, 0.999, 1)
+    ]
+
+
 def main() -> None:
     """Measure and print."""
     print(machine())
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
-        with server(tailrace_server(root)) as subject:
-            os.sched_setaffinity(0, CLIENT_CPU)
-            latencies = uvloop.run(measure(root, subject.address))
-
-    def quantile(share: float) -> str:
-        return f"{latencies[min(len(latencies) - 1, int(share * len(latencies)))]:.2f}"
-
-    table(
-        f"{TRANSACTIONS:,} transactions at {RATE}/s, fsync on, to {STREAMS} subscribers; "
-        "ms from the intended send time",
-        ["p50", "p99", "p99.9", "max", "to reach"],
-        [[quantile(0.5), quantile(0.99), quantile(0.999), quantile(1.0), "p50 ≤ 3, p99 ≤ 20"]],
-    )
+    with tempfile.TemporaryDirectory(dir=next(iter(sys.argv[1:]), None)) as name:
+        folder = Path(name)
+        before = bare(folder / "before")
+        one_step = latencies_of(folder / "one", one_step=True)
+        two_steps = latencies_of(folder / "two", one_step=False)
+        after = bare(folder / "after")
+        table(
+            f"{TRANSACTIONS:,} transactions at {RATE}/s, a commit each, fsync on, to {STREAMS} subscribers; "
+            "ms from the intended send time",
+            ["", "p50", "p99", "p99.9", "max", "to reach"],
+            [
+                ["one durable file, bare, before", *quantiles(before), ""],
+                ["**commit that publishes itself**", *quantiles(one_step), "p50 ≤ 3, p99 ≤ 20"],
+                ["commit, then publication", *quantiles(two_steps), ""],
+                ["one durable file, bare, after", *quantiles(after), ""],
+            ],
+        )
 
 
 if __name__ == "__main__":

@@ -60,19 +60,27 @@ class ModelWriter:
         self._unpublished: list[list[ModelMutation]] = []
 
     def commit(self, *transactions: Sequence[ModelMutation]) -> None:
-        for transaction in transactions:
-            self.writer.append([real(each) for each in transaction])
-            self._unpublished.append(list(transaction))
+        self._append(transactions)
         self.writer.commit()
 
     def publish(self) -> None:
         self.writer.publish()
+        self._show()
+
+    def _append(self, transactions: Sequence[Sequence[ModelMutation]]) -> None:
+        for transaction in transactions:
+            self.writer.append([real(each) for each in transaction])
+            self._unpublished.append(list(transaction))
+
+    def _show(self) -> None:
         self.log.transactions.extend(self._unpublished)
         self._unpublished.clear()
 
     def write(self, *transactions: Sequence[ModelMutation]) -> None:
-        self.commit(*transactions)
-        self.publish()
+        """Commit and publish in one step."""
+        self._append(transactions)
+        self.writer.commit(publish=True)
+        self._show()
 
 
 def objects(frames: Frames) -> list[dict[str, Any]]:

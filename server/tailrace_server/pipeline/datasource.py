@@ -212,10 +212,13 @@ class Sink:
             receipts = [result.receipt for result in results]
             if batch_id > writer.state.writers[options.writer].batch_id:
                 receipts = insert_schema_records(writer.path, receipts, schema, schemas)
-            writer.commit(batch_id=batch_id, segments=receipts, schema_changes=schemas)
+            writer.commit(
+                batch_id=batch_id,
+                segments=receipts,
+                schema_changes=schemas,
+                publish=options.publish,
+            )
             reach("pipeline.after_commit")
-            if options.publish:
-                writer.publish()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the segments of tasks that did finish; the others' are orphans."""

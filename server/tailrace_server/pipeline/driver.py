@@ -302,6 +302,7 @@ class Driver:
         )
         segments = insert_schema_records(self.writer.path, written.segments, self._schema, schemas)
         reach("pipeline.before_commit")
+        at_once = not self._settings.publish_window_s
         receipt = self.writer.commit(
             batch_id=batch_id,
             k=k,
@@ -309,6 +310,7 @@ class Driver:
             pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
             source_positions=_positions(given.splits),
             schema_changes=schemas,
+            publish=at_once,
         )
         reach("pipeline.after_commit")
         self._unsettled -= {sighting.entity_type for sighting in written.sightings}
@@ -317,7 +319,7 @@ class Driver:
             self._schema = schemas[-1][1]
         self._close(receipt, decision.plan)
         self._count(given, decision.plan, segments, len(quarantined))
-        if self._publish_due is None:
+        if not at_once and self._publish_due is None:
             self._publish_due = time.monotonic() + self._settings.publish_window_s
         self.publish()
 

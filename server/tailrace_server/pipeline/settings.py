@@ -33,7 +33,7 @@ class IngestSettings:
     batch_bytes: int = 256 * 1024 * 1024
     """Input files of one batch, together; a larger file is a batch alone."""
     publish_window_s: float = 0.0
-    """Publish at most this often; 0 publishes after each commit."""
+    """Publish at most this often; 0 publishes with each commit."""
     mapping: SchemaMapping | None = None
     """What is declared of columns; the same as the source's options have."""
     stop_on_incompatible: bool = False

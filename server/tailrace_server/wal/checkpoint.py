@@ -80,6 +80,8 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
         for path, since in state.removed.items()
         if since > settled or is_left(log.path, path)
     }
+    # A durable checkpoint must not name an entry that a power cut could take back.
+    log.make_durable()
     header, body = state.to_checkpoint(timestamp=now)
     data, crc = documents.sealed(header, body)
     path = f"{CHECKPOINTS}/{object_name(header.number)}"

@@ -3,6 +3,10 @@
 The order of reading is what makes a view right: the publication first, then the entries. An entry is
 durable before a publication that names it exists, so everything up to the published version has been read
 when it is shown.
+
+An entry that publishes itself is visible a moment before its writer has made its name durable. What it
+publishes is therefore shown only once the reader has done that too: nobody is told of a version that a power
+cut could still take back. It costs the reader what is left of the wait that the writer is in anyway.
 """
 
 from __future__ import annotations
@@ -20,13 +24,21 @@ from tailrace_server.wal.documents import (
     ENTRIES,
     PUBLICATIONS,
     SCHEMAS,
+    SEGMENTS,
     CheckpointBody,
     CheckpointHeader,
     Entry,
     PublicationDocument,
     SchemaDocument,
 )
-from tailrace_server.wal.objects import object_name, read_bytes, translated, unseal
+from tailrace_server.wal.objects import (
+    object_name,
+    os_errors,
+    read_bytes,
+    sync_names,
+    translated,
+    unseal,
+)
 from tailrace_server.wal.state import LogState
 from tailrace_server.wal.table import BatchRef, SegmentRef, end_of_rows
 from tailrace_server.wal.view import LogView
@@ -53,6 +65,8 @@ class CommitLog:
         self._identity_file = os.path.join(path, CATALOG_FILE)
         self._lock = threading.RLock()
         self._identity: tuple[int, int] | None = None
+        self._durable_entry = 0
+        """The names of the entries up to this one are durable for certain."""
         self._schemas: dict[int, Schema] = {}
         self._schema_versions: list[int] = []
         self._schema_values: list[Schema] = []
@@ -74,6 +88,7 @@ class CommitLog:
         if newest:
             log._load_checkpoint(newest)
         log.advance()
+        log._refuse_hole()
         log.view = log._make_view()
         return log
 
@@ -185,7 +200,20 @@ class CommitLog:
     def _load_checkpoint(self, number: int) -> None:
         header, body, crc = self._read_checkpoint(number)
         path = f"{CHECKPOINTS}/{object_name(number)}"
+        self._durable_entry = max(self._durable_entry, header.last_entry)
         self.state.adopt(LogState.from_checkpoint(path, self._name, header, body, crc))
+
+    def make_durable(self) -> None:
+        """Make the names of the entries read so far durable, whatever has become of who wrote them.
+
+        Raises:
+            LogError: The device failed.
+        """
+        entry = self.state.last_entry
+        if self._durable_entry < entry:
+            with os_errors(f"cannot make {self.path / ENTRIES} durable"):
+                sync_names(self.path / ENTRIES)
+            self._durable_entry = entry
 
     def _follow_publications(self) -> None:
         state = self.state
@@ -214,6 +242,26 @@ class CommitLog:
             self._schema_values.append(self._schema(id))
             self._schema_versions.append(version)
 
+    def _refuse_hole(self) -> None:
+        """Notice at opening that the next entry has been lost: what can only have come after it is there.
+
+        Publications tell how far the entries must go, but entries that publish themselves have none.
+        """
+        while True:
+            state = self.state
+            after_next = f"{ENTRIES}/{object_name(state.last_entry + 2)}"
+            next_epoch = f"{SEGMENTS}/{state.epoch + 1}"
+            found = next(filter(self._exists, (after_next, next_epoch)), None)
+            if found is None:
+                return
+            missing = f"{ENTRIES}/{object_name(state.last_entry + 1)}"
+            if not self._exists(missing):
+                raise LogCorrupted(missing, 0, f"the entry is missing, and {found} is there")
+            self.advance()
+
+    def _exists(self, path: str) -> bool:
+        return os.path.exists(os.path.join(self._folder, path))
+
     def _schema(self, id: int) -> Schema:
         known = self._schemas.get(id)
         if known is None:
@@ -227,6 +275,8 @@ class CommitLog:
     def _make_view(self) -> LogView:
         state = self.state
         published = state.published
+        if published == state.published_by_entry:
+            self.make_durable()
         count = state.published_batches()
         commits = state.commits.columns
         commit_count = int(commits[0, : len(state.commits)].searchsorted(published, "right"))

@@ -91,7 +91,7 @@ class OpenEntry(Struct, frozen=True, tag="open", tag_field="kind"):
 
 
 class CommitEntry(Struct, frozen=True, tag="commit", tag_field="kind"):
-    """Versions have become durable; a publication releases them."""
+    """Versions have become durable; a publication releases them, unless the entry does so itself."""
 
     format_version: int
     number: int
@@ -114,6 +114,8 @@ class CommitEntry(Struct, frozen=True, tag="commit", tag_field="kind"):
     pending: list[PendingSegment]
     """All files still pending after it."""
     segments: list[SegmentDocument]
+    published: bool = False
+    """It releases everything up to its end to readers, as a publication of it would."""
 
 
 Entry = OpenEntry | CommitEntry
@@ -193,6 +195,8 @@ class CheckpointBody(Struct, frozen=True):
     batches: FieldLists
     commits: FieldLists
     """``first_version`` and ``timestamp`` of every commit that has versions at or after ``oldest``."""
+    published_by_entry: int = 0
+    """Highest version that an entry has published itself; 0 for none."""
 
 
 class ColumnDocument(Struct, frozen=True):

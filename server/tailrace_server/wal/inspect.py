@@ -49,6 +49,7 @@ class LogSummary:
     holder: Holder
     entries: int
     publications: int
+    """Objects; an entry that publishes itself needs none."""
     checkpoint: int
     """Number of the newest checkpoint; 0 for none."""
     checkpoint_entry: int
@@ -91,6 +92,8 @@ class EntrySummary:
     pending: int
     published: bool
     """Whether readers see it; an entry without versions counts with the one before."""
+    publishes: bool
+    """Whether it releases itself, and what comes before it, without a publication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +304,7 @@ def _entry_summary(entry: OpenEntry | CommitEntry, *, published: bool) -> EntryS
             segments=0,
             pending=0,
             published=published,
+            publishes=False,
         )
     counts: Counter[str] = Counter()
     for segment in entry.segments:
@@ -320,4 +324,5 @@ def _entry_summary(entry: OpenEntry | CommitEntry, *, published: bool) -> EntryS
         segments=len(entry.segments),
         pending=len(entry.pending),
         published=published,
+        publishes=entry.published,
     )

@@ -98,8 +98,8 @@ class _Attempt:
 class LogWriter:
     """Appends transactions to one catalog. A context manager; not thread-safe.
 
-    ``append`` buffers, ``commit`` makes durable, ``publish`` releases to readers. Leaving the context
-    commits and publishes what is left, unless an error leaves it.
+    ``append`` buffers, ``commit`` makes durable, ``publish`` releases to readers; ``commit(publish=True)`` does
+    both with one object. Leaving the context commits and publishes what is left, unless an error leaves it.
     """
 
     def __init__(self, writer: CatalogWriter, mapping: SchemaMapping | None = None) -> None:
@@ -149,8 +149,7 @@ class LogWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                self.commit()
-                self.publish()
+                self.commit(publish=True)
         finally:
             self.close()
 
@@ -243,17 +242,24 @@ class LogWriter:
             self._schema = schema
         buffer.transactions += 1
 
-    def commit(self) -> CommitReceipt | None:
+    def commit(self, *, publish: bool = False) -> CommitReceipt | None:
         """Make the buffered transactions durable; None when there are none.
 
         After an error they are still buffered: call again. A repeat never writes them twice.
 
+        Args:
+            publish: Release them to readers too, and all that was committed before: as ``publish`` after it,
+                but with one object made durable in place of two.
+
         Raises:
+            InvalidRequest: ``publish``, and the catalog has state tables.
             WriterFenced: A newer writer holds the catalog.
             LogFull: No room.
         """
         receipt = self._finish_attempt()
         if not self._buffer.transactions:
+            if publish:
+                self.publish()
             return receipt
         last = self._writer.state.writers.get(self._writer.writer)
         batch_id = 0 if last is None else last.batch_id + 1
@@ -262,7 +268,7 @@ class LogWriter:
         path = self._writer.segment_path(batch_id, str(self._attempts))
         self._attempt = _Attempt(batch_id, buffer.segment(path), buffer.schema_changes)
         self._buffer = _Buffer()
-        return self._finish_attempt()
+        return self._finish_attempt(publish=publish)
 
     def publish(self) -> Publication | None:
         """Release everything committed to readers; None when there is nothing new. Errors as ``commit``."""
@@ -298,7 +304,7 @@ class LogWriter:
             if fault is not None:
                 raise InvalidRequest(f"{mutation.entity_type} {mutation.primary_key}: {fault}")
 
-    def _finish_attempt(self) -> CommitReceipt | None:
+    def _finish_attempt(self, *, publish: bool = False) -> CommitReceipt | None:
         attempt = self._attempt
         if attempt is None:
             return None
@@ -306,6 +312,7 @@ class LogWriter:
             batch_id=attempt.batch_id,
             segments=[attempt.segment],
             schema_changes=attempt.schema_changes,
+            publish=publish,
         )
         self._attempt = None
         return receipt

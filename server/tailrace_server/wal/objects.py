@@ -54,6 +54,8 @@ UNNAMED_FILES: Final = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd
 _NO_UNNAMED_FILES: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
 """How file systems, and kernels before 3.11, say that they have none."""
 
+_NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})
+
 _CHECK_LENGTH: Final = len(b"crc32c 01234567\n")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -149,7 +151,7 @@ def create(catalog: Path, final: str, data: bytes, *, failpoint: str) -> bool:
         catalog: The catalog's folder.
         final: Path of the object relative to it.
         data: Its bytes.
-        failpoint: Prefix of the failpoints ``.before_link`` and ``.after_link``.
+        failpoint: Prefix of the failpoints ``.before_link``, ``.linked`` and ``.after_link``.
 
     Raises:
         LogFull: No room; nothing has become visible.
@@ -162,7 +164,7 @@ def create(catalog: Path, final: str, data: bytes, *, failpoint: str) -> bool:
             os.fsync(file.descriptor)
             reach(f"{failpoint}.before_link")
             try:
-                file.link()
+                file.link(failpoint=f"{failpoint}.linked")
             except FileExistsError:
                 return False
         finally:
@@ -219,8 +221,10 @@ class NewFile:
         self.descriptor = os.open(temporary, flags, 0o666)
         self._temporary = temporary
 
-    def link(self, *, sync: bool = True) -> None:
+    def link(self, *, sync: bool = True, failpoint: str = "") -> None:
         """Give the file its name, durably unless ``sync`` is False. Sync its content before.
+
+        Others see the name before it is durable; ``failpoint`` is reached between the two.
 
         Raises:
             FileExistsError: Another has the name.
@@ -231,6 +235,7 @@ class NewFile:
             # Given a descriptor of the folder, Python calls linkat and has it follow the link in /proc.
             source = self._temporary or f"/proc/self/fd/{self.descriptor}"
             os.link(source, os.path.basename(self._path), dst_dir_fd=folder)
+            reach(failpoint)
             if sync:
                 os.fsync(folder)
         finally:
@@ -282,6 +287,19 @@ def _unlink(path: str) -> None:
         os.unlink(path)
     except OSError:
         return
+
+
+def sync_names(path: Path) -> None:
+    """Make the names in a folder durable for a reader, who may have less of a file system than a writer.
+
+    Where a folder cannot be synced (a read-only image, some file systems in user space) there is nothing to
+    wait for.
+    """
+    try:
+        sync_folder(path)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
 
 
 def sync_folder(path: Path) -> None:

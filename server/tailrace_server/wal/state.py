@@ -90,6 +90,8 @@ class LogState:
         """First version and id, rising."""
         self.publication: PublicationDocument | None = None
         self.publication_crc = 0
+        self.published_by_entry = 0
+        """Highest version that an entry has published itself; 0 for none."""
         self.checkpoint = 0
         """Number of the newest checkpoint known."""
         self.checkpoint_crc: int | None = 0
@@ -105,8 +107,12 @@ class LogState:
 
     @property
     def published(self) -> int:
-        """Highest version that readers may see: the publication's, as far as its entries have been read."""
-        return 0 if self.publication is None else min(self.publication.version, self.last_version)
+        """Highest version that readers may see.
+
+        It is the publication's as far as its entries have been read, or that of an entry that publishes itself.
+        """
+        released = 0 if self.publication is None else self.publication.version
+        return max(self.published_by_entry, min(released, self.last_version))
 
     @property
     def last_publication(self) -> int:
@@ -177,6 +183,8 @@ class LogState:
             self.commits.add(entry.first_version, entry.timestamp)
             self.last_version = entry.last_version
             self.last_commit_entry = entry.number
+        if entry.published:
+            self.published_by_entry = self.last_version
         self.schemas.extend(entry.schemas)
         self.source_positions.update(entry.source_positions)
         kept = {pending.path for pending in entry.pending}
@@ -264,6 +272,7 @@ class LogState:
                     strict=True,
                 )
             ),
+            published_by_entry=self.published_by_entry,
         )
         return header, body
 
@@ -291,6 +300,7 @@ class LogState:
         state.schemas = list(body.schemas)
         state.publication = body.publication
         state.publication_crc = body.publication_crc32c
+        state.published_by_entry = body.published_by_entry
         state.checkpoint = header.number
         state.checkpoint_crc = crc
         state.checkpoint_entry = header.last_entry

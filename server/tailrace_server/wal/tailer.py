@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InternalError, TailraceError
-from tailrace_server.wal.documents import CHECKPOINTS, PUBLICATIONS
+from tailrace_server.wal.documents import CHECKPOINTS, ENTRIES, PUBLICATIONS
 from tailrace_server.wal.inotify import CREATED, GONE, Inotify, InotifyUnavailable
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ class Tailer:
             return None
         try:
             watch.watch(self._log.path, GONE)
+            watch.watch(self._log.path / ENTRIES, CREATED)
             watch.watch(self._log.path / PUBLICATIONS, CREATED)
             watch.watch(self._log.path / CHECKPOINTS, CREATED)
         except InotifyUnavailable:

@@ -116,7 +116,7 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> Ve
         _note(result, error)
         return result
     if not result.faults:
-        _compare(log.state, chain, result)
+        _compare(path, log.state, chain, result)
     _Records(path, log.state, result, progress).verify()
     _verify_pending(path, log.state, result)
     return result
@@ -168,10 +168,17 @@ def _verify_checkpoints(path: Path, result: Verification) -> None:
             _note(result, error)
 
 
-def _compare(opened: LogState, chain: LogState, result: Verification) -> None:
+def _compare(path: Path, opened: LogState, chain: LogState, result: Verification) -> None:
     """Compare the state that a reader opens with the one that the entries alone give."""
+    missing = f"{ENTRIES}/{object_name(chain.last_entry + 1)}"
+    if chain.last_entry < opened.last_entry and not (path / missing).exists():
+        fault = f"the entry is missing, and the log goes on to {opened.last_entry}"
+        _note(result, LogCorrupted(missing, 0, fault))
     name = f"{CHECKPOINTS}/{object_name(opened.checkpoint)}"
-    for what in ("last_entry", "last_entry_crc", "last_version", "end_row", "epoch", "schemas"):
+    for what in (
+        *("last_entry", "last_entry_crc", "last_version", "end_row", "epoch", "schemas"),
+        "published_by_entry",
+    ):
         found, wanted = getattr(opened, what), getattr(chain, what)
         if found != wanted and opened.last_entry == chain.last_entry:
             _note(

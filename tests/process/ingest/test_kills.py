@@ -124,17 +124,20 @@ def prepare(ingest: Ingest, seed: int, transactions: int, parts: int) -> Feed:
         "schema.after_link=kill@3",
         "commit.checked=kill@4",
         "entry.before_link=kill@5",
+        "entry.linked=kill@5",
         "entry.after_link=kill@5",
         "pipeline.after_commit=kill@2",
         "pipeline.before_publish=kill@2",
-        "publication.before_link=kill@3",
-        "publication.after_link=kill@3",
+        "publication.before_link=kill@2",
+        "publication.after_link=kill@2",
     ],
 )
 def test_contract_34_a_driver_killed_at_a_named_place_loses_and_doubles_nothing(
     tmp_path: Path, log_root: Path, failpoint: str
 ) -> None:
-    ingest = Ingest(tmp_path, log_root)
+    """With a window its commits have publications, without one they publish themselves."""
+    window = "1ms" if "publi" in failpoint else "0"
+    ingest = Ingest(tmp_path, log_root, "--publish-window", window)
     feed = prepare(ingest, 5, 40, parts=4)
     assert ingest.run(failpoint) == -signal.SIGKILL
     assert ingest.run() == 0, ingest.said()

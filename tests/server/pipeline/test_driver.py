@@ -118,7 +118,7 @@ def test_contract_37_a_full_disk_is_told_and_the_batch_goes_on_once_there_is_roo
     log_root: Path,
 ) -> None:
     run = Run(log_root)
-    for point in ("segment.before_rename", "entry.before_link", "publication.before_link"):
+    for point in ("segment.before_rename", "entry.before_link", "entry.linked"):
         failpoints.arm(f"{point}=enospc@1")
         try:
             with pytest.raises(LogFull):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.criteria import Operation
-from tailrace.errors import CatalogUnknown, InvalidRequest, LogUnreadable
+from tailrace.errors import CatalogUnknown, InvalidRequest, LogError, LogUnreadable
 from tailrace.position import END, Position
 from tailrace_server.wal import checkpoint
 from tailrace_server.wal.catalog import create_catalog
@@ -27,12 +29,14 @@ from tailrace_server.wal.table import (
     find_position,
     find_row,
 )
+from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter, Mutation
 from tests.server.wal.logs import (
     AFTER,
     INDEX,
     VERSION,
     SteppingClock,
+    armed,
     finish,
     python,
     rows_of,
@@ -112,6 +116,154 @@ def test_contract_06_nothing_is_seen_before_its_publication_and_then_all_at_once
     assert transactions_in(rows_of(log_root / "shop", view)) == ["0", "1", "2"]
     assert rows_of(log_root / "shop", fresh) == []
     writer.close()
+
+
+def test_contract_06_a_commit_that_publishes_itself_releases_all_before_it_at_once(
+    log_root: Path,
+) -> None:
+    writer = LogWriter.open(log_root, "shop")
+    log = CommitLog.open(log_root / "shop")
+    for number in range(2):
+        writer.append([upsert(str(number))])
+        writer.commit()
+    assert log.refresh() is None
+    writer.append([upsert("2")])
+    writer.append([upsert("3")])
+    receipt = writer.commit(publish=True)
+    assert receipt is not None
+    assert receipt.last_version == 4
+    view = log.refresh()
+    assert view is not None
+    assert view.published == writer.state.published == 4
+    assert transactions_in(rows_of(log_root / "shop", view)) == ["0", "1", "2", "3"]
+    assert list((log_root / "shop" / "published").iterdir()) == []
+    assert writer.publish() is None
+    assert writer.commit(publish=True) is None
+    writer.close()
+
+
+def test_the_two_forms_of_publishing_take_turns(log_root: Path) -> None:
+    writer = LogWriter.open(log_root, "shop")
+    log = CommitLog.open(log_root / "shop")
+    published = 0
+    for number in range(1, 25):
+        writer.append([upsert(str(number))])
+        match number % 4:
+            case 0:
+                writer.commit()
+            case 1:
+                writer.commit(publish=True)
+                published = number
+            case 2:
+                writer.commit()
+                assert writer.publish() is not None
+                published = number
+            case 3:
+                writer.commit()
+                receipt = writer.commit(publish=True)  # nothing to commit, something to publish
+                assert receipt is None
+                published = number
+        log.refresh()
+        assert log.view.published == CommitLog.open(log_root / "shop").view.published == published
+        if number % 6 == 0:
+            log.read_newest_checkpoint()
+            assert checkpoint.write_checkpoint(log, log.state, number)
+    assert writer.state.last_publication == 12
+    writer.close()
+    assert verify(log_root / "shop").sound
+
+
+def test_a_repeat_that_publishes_releases_what_the_first_attempt_did_not(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1")])
+        writer.commit()
+        with CatalogWriter.attach(
+            log_root, "shop", epoch=writer.epoch, writer="log-writer"
+        ) as again:
+            assert CommitLog.open(log_root / "shop").view.published == 0
+            assert again.commit(batch_id=0, publish=True).already_committed
+            assert CommitLog.open(log_root / "shop").view.published == 1
+            assert again.commit(batch_id=0, publish=True).already_committed
+            assert again.state.last_publication == 1
+
+
+def test_a_commit_without_versions_may_publish_what_came_before(log_root: Path) -> None:
+    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+        log = LogWriter(CatalogWriter.attach(log_root, "shop", epoch=1, writer="w"))
+        log.append([upsert("1")])
+        log.commit()
+        log.close()
+        assert writer.refresh().published == 0
+        assert writer.commit(batch_id=1, publish=True).last_version is None
+    assert CommitLog.open(log_root / "shop").view.published == 1
+
+
+def test_what_an_entry_publishes_is_shown_once_its_name_is_durable(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer may be killed between the two: nobody may be told of what a power cut would take back."""
+    writer = LogWriter.open(log_root, "shop")
+    log = CommitLog.open(log_root / "shop")
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    names = str((log_root / "shop" / "log").resolve())
+    writer.append([upsert("1")])
+    with armed("entry.linked=error"), pytest.raises(LogError):
+        writer.commit(publish=True)
+    monkeypatch.setattr(os, "fsync", noted)
+    view = log.refresh()
+    assert view is not None
+    assert (view.published, synced) == (1, [names])
+    assert log.refresh() is None
+    assert CommitLog.open(log_root / "shop").view.published == 1
+    assert synced == [names, names]
+    synced.clear()
+    writer.commit()  # repeats the one that failed
+    assert synced[-1] == names
+    writer.append([upsert("2")])
+    writer.commit()
+    writer.publish()
+    synced.clear()
+    assert log.refresh() is not None
+    assert synced == []  # a publication is written after what it names is durable
+    writer.close()
+
+
+def test_a_reader_goes_without_where_folders_cannot_be_synced(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1")])
+    for number, shown in ((errno.EROFS, True), (errno.EINVAL, True), (errno.EIO, False)):
+
+        def failing(descriptor: int, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing)
+            if shown:
+                assert CommitLog.open(log_root / "shop").view.published == 1
+            else:
+                with pytest.raises(LogError, match="durable"):
+                    CommitLog.open(log_root / "shop")
+
+
+def test_a_catalog_with_state_tables_is_not_published_by_a_commit(log_root: Path) -> None:
+    """Its tables are brought up to date between the commit and the publication."""
+    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+        with LogWriter(CatalogWriter.attach(log_root, "shop", epoch=1, writer="w")) as log:
+            log.append([upsert("1")])
+            log.commit()
+            writer.refresh()
+            writer.publish(state_versions={"order": 4})
+        with pytest.raises(InvalidRequest, match=r"state tables \(order\)"):
+            writer.commit(batch_id=1, publish=True)
+        assert writer.commit(batch_id=1).entry == 3
 
 
 def test_a_dead_writers_commit_is_published_at_the_next_open(log_root: Path) -> None:

@@ -172,7 +172,7 @@ def test_contract_35_a_compaction_killed_before_its_checkpoint_leaves_orphans_th
 
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
-@given(script=st.lists(st.sampled_from("ccccpkt"), min_size=1, max_size=25))
+@given(script=st.lists(st.sampled_from("cccppPkt"), min_size=1, max_size=25))
 def test_any_order_of_commits_publications_compactions_and_trims(script: list[str]) -> None:
     with TemporaryDirectory() as folder:
         root = Path(folder)
@@ -185,6 +185,11 @@ def test_any_order_of_commits_publications_compactions_and_trims(script: list[st
                     committed += 1
                     writer.append([upsert(str(committed))])
                     writer.commit()
+                case "P":
+                    committed += 1
+                    writer.append([upsert(str(committed))])
+                    writer.commit(publish=True)
+                    published = committed
                 case "p":
                     writer.publish()
                     published = committed

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 SEED = 20_260
 
 
-@pytest.fixture(params=["carried", "files"])
+@pytest.fixture(params=["carried", "files", "self-published"])
 def catalog(
     log_root: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """A small log: three commits of two transactions each, schemas, one publication.
 
-    Its records are carried by the entries, or lie in files of their own.
+    Its records are carried by the entries, or lie in files of their own; or the entries publish themselves.
     """
     if request.param == "files":
         write_files(monkeypatch)
@@ -40,7 +40,7 @@ def catalog(
         for number in range(3):
             writer.append([upsert(str(number)), update(str(number), 1, 2)])
             writer.append([upsert("x", entity_type=f"type-{number}")])
-            writer.commit()
+            writer.commit(publish=request.param == "self-published")
         writer.publish()
     return log_root / "shop"
 
@@ -169,7 +169,8 @@ def test_contract_33_a_published_entry_that_vanished_is_named(
     for each in entries if number is None else (entries[number - 1],):
         each.unlink()
     missing = f"log/{entries[(number or 1) - 1].name}"
-    with pytest.raises(LogCorrupted, match="the entry is missing, and publication 1 goes up to"):
+    after = r"publication 1 goes up to|log/\d+.json is there|segments/1 is there"
+    with pytest.raises(LogCorrupted, match=f"the entry is missing, and ({after})"):
         CommitLog.open(catalog)
     assert any(missing in str(fault) for fault in verify(catalog).faults)
     with pytest.raises(LogCorrupted):

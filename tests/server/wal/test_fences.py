@@ -31,6 +31,10 @@ writer = LogWriter.open(Path(sys.argv[1]), "shop")
 failpoints.arm(sys.argv[2])
 try:
     writer.append([upsert("paused")])
+    if sys.argv[3] == "one":
+        writer.commit(publish=True)
+        writer.append([upsert("fenced")])
+        writer.commit(publish=True)
     writer.commit()
     writer.publish()
 except WriterFenced as error:
@@ -99,20 +103,24 @@ def test_contract_36_of_two_live_writers_the_newer_holds_and_the_older_is_told_w
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("failpoint", "survives"),
+    ("failpoint", "steps", "survives"),
     [
-        ("commit.checked", False),
-        ("entry.before_link", False),
-        ("entry.after_link", True),
-        ("publication.before_link", True),
+        ("commit.checked", "two", False),
+        ("entry.before_link", "two", False),
+        ("entry.before_link", "one", False),
+        ("entry.linked", "two", True),
+        ("entry.linked", "one", True),
+        ("entry.after_link", "two", True),
+        ("entry.after_link", "one", True),
+        ("publication.before_link", "two", True),
     ],
 )
 def test_contract_36_a_paused_writer_that_wakes_is_fenced(
-    log_root: Path, tmp_path: Path, failpoint: str, survives: bool
+    log_root: Path, tmp_path: Path, failpoint: str, steps: str, survives: bool
 ) -> None:
     """It sleeps inside its commit; whether the commit counts is decided by whether its entry stood before."""
     go_on = tmp_path / "go-on"
-    process = python(PAUSED_WRITER, log_root, f"{failpoint}=pause:{go_on}")
+    process = python(PAUSED_WRITER, log_root, f"{failpoint}=pause:{go_on}", steps)
     until_paused(process, go_on)
     with LogWriter.open(log_root, "shop") as newer:
         newer.append([upsert("newer")])

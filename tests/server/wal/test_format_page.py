@@ -72,6 +72,7 @@ class PageReader:
         self.publication: Document | None = None
         self.entry, self.entry_crc, self.publication_crc = 0, 0, 0
         self.epoch = 0
+        self.committed, self.published_by_entry = 0, 0
         checkpoints = sorted((catalog / "checkpoints").iterdir())
         if checkpoints:
             self.load_checkpoint(checkpoints[-1])
@@ -86,6 +87,8 @@ class PageReader:
         self.publication = body["publication"]
         self.publication_crc = body["publication_crc32c"]
         self.epoch = body["epoch"]
+        self.committed = body["last_version"]
+        self.published_by_entry = body["published_by_entry"]
         self.schemas = body["schemas"]
         self.commits = list(
             zip(body["commits"]["first_version"], body["commits"]["timestamp"], strict=True)
@@ -116,17 +119,20 @@ class PageReader:
                 self.segments += entry["segments"]
                 self.commits.append((entry["first_version"], entry["timestamp"]))
                 self.schemas += entry["schemas"]
+                self.committed = entry["last_version"]
+            if entry["kind"] == "commit" and entry["published"]:
+                self.published_by_entry = self.committed
 
     def records(self) -> list[Document]:
         """Return all that may be seen."""
-        published = 0 if self.publication is None else self.publication["version"]
+        released = 0 if self.publication is None else self.publication["version"]
+        published = max(released, self.published_by_entry)
         found: list[Document] = []
         for segment in self.segments:
             for number in range(len(segment["batches"]["rows"])):
                 batch = {name: column[number] for name, column in segment["batches"].items()}
-                if batch["first_version"] > published:
-                    return found
-                found += self.batch(segment, batch)
+                if batch["first_version"] <= published:
+                    found += self.batch(segment, batch)
         return [each for each in found if [each["version"], each["index"]] >= self.oldest]
 
     def batch(self, segment: Document, batch: Document) -> list[Document]:
@@ -223,9 +229,22 @@ def test_a_log_is_read_by_nothing_but_the_page(log_root: Path) -> None:
     assert len(check(log_root / "shop")) == 1 + 6 * 6 + 2 + 100
     writer.trim(before=4)
     assert check(log_root / "shop")[0]["version"] == 4
+    writer.append([upsert("waiting")])
+    writer.commit()
+    assert check(log_root / "shop")[-1]["version"] == 14
+    writer.append([upsert("at once")])
+    writer.commit(publish=True)
+    assert check(log_root / "shop")[-1]["version"] == 16
+    writer.trim(before=5)  # makes a checkpoint that knows it
+    assert check(log_root / "shop")[-1]["version"] == 16
+    writer.append([upsert("waiting")])
+    writer.commit()
+    assert check(log_root / "shop")[-1]["version"] == 16
+    writer.publish()
+    assert check(log_root / "shop")[-1]["version"] == 17
     writer.close()
     write(log_root, "shop", 1)
-    assert check(log_root / "shop")[-1]["version"] == 15
+    assert check(log_root / "shop")[-1]["version"] == 18
     assert len(check(log_root / "system")) == 2
 
 

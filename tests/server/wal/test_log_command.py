@@ -45,6 +45,16 @@ def test_inspect_shows_committed_and_published_apart(log_root: Path) -> None:
     assert (found["summary"]["committed"], found["summary"]["published"]) == (3, 2)
     assert found["summary"]["counts"] == {"order": 4, "user": 4}
     assert [entry["published"] for entry in found["entries"]] == [True, False]
+    assert [entry["publishes"] for entry in found["entries"]] == [False, False]
+    writer.append([upsert("3")])
+    writer.commit(publish=True)
+    status, out, _ = tailrace_log("inspect", log_root / "shop", "--json", "--entries", 2)
+    found = orjson.loads(out)
+    assert (found["summary"]["committed"], found["summary"]["published"]) == (4, 4)
+    assert found["summary"]["publications"] == 1
+    assert [entry["published"] for entry in found["entries"]] == [True, True]
+    assert [entry["publishes"] for entry in found["entries"]] == [False, True]
+    assert tailrace_log("verify", log_root / "shop")[0] == 0
     writer.close()
 
 

@@ -40,6 +40,19 @@ async def test_each_publication_is_seen_and_nothing_before_it(
 
 
 @ways
+async def test_each_commit_that_publishes_itself_is_seen(log_root: Path, inotify: bool) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        log = CommitLog.open(log_root / "shop")
+        async with asyncio.timeout(PATIENCE_S), Tailer(log, inotify=inotify) as tailer:
+            for number in range(2, 10, 2):
+                writer.append([upsert(str(number - 1))])
+                writer.commit()
+                writer.append([upsert(str(number))])
+                writer.commit(publish=True)
+                assert (await anext(tailer)).published == number
+
+
+@ways
 async def test_views_that_are_not_taken_are_passed_over(log_root: Path, inotify: bool) -> None:
     with LogWriter.open(log_root, "shop") as writer:
         log = CommitLog.open(log_root / "shop")
