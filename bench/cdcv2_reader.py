@@ -107,7 +107,7 @@ def decode_only(raw: list[bytes], schema: object) -> float:
 def read_all(raw: list[bytes], form: AvroForm) -> tuple[float, int]:
     """Return the CPU seconds of decoding and reading, and the updates that came out."""
     begin, finished = time.process_time(), 0
-    reader = Reader[int]()
+    reader = Reader()
     for message in raw:
         for updates, _ in reader.receive(form.decode(message)):
             finished += len(updates)
@@ -117,7 +117,7 @@ def read_all(raw: list[bytes], form: AvroForm) -> tuple[float, int]:
 def receive_only(statements: list[Statement[int]]) -> float:
     """Return the CPU seconds of the reader alone."""
     begin = time.process_time()
-    reader = Reader[int]()
+    reader = Reader()
     for statement in statements:
         reader.receive(statement)
     return time.process_time() - begin
@@ -151,7 +151,7 @@ def speed() -> None:
 
 def memory(updates: int) -> None:
     """Print what the process holds while a long stream goes by."""
-    reader, seen, step = Reader[int](), 0, max(updates * COPIES // 8, 1)
+    reader, seen, step = Reader(), 0, max(updates * COPIES // 8, 1)
     rows: list[list[object]] = []
     begin, next_row = time.process_time(), step
     for statement in mangled(updates):

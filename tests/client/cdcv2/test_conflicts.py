@@ -45,7 +45,7 @@ CONFLICTS: list[tuple[type[Conflict], list[Statement[int]], tuple[int, int]]] = 
 def test_contract_40_a_contradiction_names_the_time_both_values_and_both_messages(
     kind: type[Conflict], messages: list[Statement[int]], values: tuple[int, int]
 ) -> None:
-    reader = Reader[int]()
+    reader = Reader()
     reader.receive(messages[0], "orders.avro:7")
     with pytest.raises(kind) as caught:
         reader.receive(messages[1])
@@ -65,7 +65,7 @@ def test_contract_40_a_contradiction_names_the_time_both_values_and_both_message
 def test_contract_40_a_reader_stays_stopped_until_told_and_keeps_what_came_first(
     kind: type[Conflict], messages: list[Statement[int]], values: tuple[int, int]
 ) -> None:
-    reader = Reader[int]()
+    reader = Reader()
     reader.receive(messages[0])
     with pytest.raises(kind) as caught:
         reader.receive(messages[1])
@@ -76,7 +76,7 @@ def test_contract_40_a_reader_stays_stopped_until_told_and_keeps_what_came_first
     reader.resume("first")
     reader.receive(messages[1])
     assert reader.statistics().conflicts >= 1
-    patient = Reader[int](on_conflict="first")
+    patient = Reader(on_conflict="first")
     for message in messages:
         patient.receive(message)
     assert patient.why_waiting() == reader.why_waiting()
@@ -84,7 +84,7 @@ def test_contract_40_a_reader_stays_stopped_until_told_and_keeps_what_came_first
 
 
 def test_what_came_first_stands_and_finishes() -> None:
-    reader = Reader[int](on_conflict="first")
+    reader = Reader(on_conflict="first")
     reader.receive([Update("a", 3, 1), Update("a", 3, 5), Update("b", 3, 1)])
     assert reader.receive(Progress((0,), (5,), ((3, 1),))) == [
         Finished([Update("a", 3, 1), Update("b", 3, 1)], (5,))
@@ -101,7 +101,7 @@ def test_what_came_first_stands_and_finishes() -> None:
 
 def test_what_completes_beside_a_conflict_is_not_forgotten() -> None:
     """A message that is refused in its middle completed a time before; it leaves at the next one."""
-    reader = Reader[int]()
+    reader = Reader()
     reader.receive(Progress((0,), (2,), ((0, 1), (1, 1))))
     message = [Update("a", 0, 1), Update("b", 1, 1), Update("b", 1, 2)]
     with pytest.raises(DiffsDisagree):
@@ -111,7 +111,7 @@ def test_what_completes_beside_a_conflict_is_not_forgotten() -> None:
 
 
 def test_updates_past_a_count_are_taken_away_before_another_error_is_raised() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     reader.receive(ONE)
     with pytest.raises(DiffsDisagree):
         reader.receive([Update("a", 3, 1), Update("b", 3, 1), Update("a", 3, 2)])
@@ -142,7 +142,7 @@ def test_updates_past_a_count_are_taken_away_before_another_error_is_raised() ->
 def test_a_statement_that_none_may_make_is_refused_with_its_message(
     statement: Any, reason: str
 ) -> None:
-    reader = Reader[int]()
+    reader = Reader()
     with pytest.raises(InvalidStatement, match=reason) as caught:
         reader.receive(statement, "line 3")
     assert caught.value.message == "line 3"

@@ -38,7 +38,7 @@ EXAMPLE: list[Statement[int]] = [
 
 
 def test_contract_40_duplicates_inside_one_message_count_once() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     update = Update("a", 0, 1)
     assert reader.receive([update, update, Update("a", 0, 1)]) == []
     assert reader.receive(Progress((0,), (1,), ((0, 1),))) == [Finished([update], (1,))]
@@ -47,7 +47,7 @@ def test_contract_40_duplicates_inside_one_message_count_once() -> None:
 
 def test_contract_40_finished_times_come_in_order_with_the_frontier() -> None:
     for seed in range(50):
-        reader = Reader[int]()
+        reader = Reader()
         updates = [
             each
             for message in mangle(EXAMPLE, random.Random(seed))
@@ -67,7 +67,7 @@ def test_contract_40_finished_times_come_in_order_with_the_frontier() -> None:
 
 
 def test_times_without_updates_finish_too() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     assert reader.receive(Progress((0,), (3,), ())) == [Finished([], (3,))]
     assert reader.receive(Progress((3,), (5,), ((4, 0),))) == [Finished([], (5,))]
     assert reader.receive(Progress((5,), (5,), ())) == []
@@ -76,7 +76,7 @@ def test_times_without_updates_finish_too() -> None:
 
 
 def test_an_interval_that_reaches_back_over_finished_times_goes_on_from_there() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     reader.receive([Update("a", 1, 1)])
     assert len(reader.receive(Progress((0,), (2,), ((1, 1),)))) == 1
     assert reader.receive(Progress((0,), (4,), ((1, 1),))) == [Finished([], (4,))]
@@ -95,7 +95,7 @@ def test_contract_40_partially_ordered_times_finish_apart() -> None:
 
 
 def test_waiting_names_missing_updates_and_holes() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     reader.receive(Progress((0,), (3,), ((1, 2), (2, 1))))
     reader.receive(Progress((5,), (6,), ()))
     reader.receive([Update("a", 1, 1), Update("a", 9, 1), Update("b", 2, 1)])
@@ -124,7 +124,7 @@ def test_a_hole_of_partially_ordered_times_is_named_by_where_it_begins() -> None
 
 def test_what_concerns_finished_times_is_dropped_unread_and_counted() -> None:
     """Even where it contradicts what was said of them."""
-    reader = Reader[int]()
+    reader = Reader()
     for message in EXAMPLE:
         reader.receive(message)
     figures = reader.statistics()
@@ -136,7 +136,7 @@ def test_what_concerns_finished_times_is_dropped_unread_and_counted() -> None:
 
 
 def test_a_start_makes_earlier_times_finished() -> None:
-    reader = Reader[int](start=(5,))
+    reader = Reader(start=(5,))
     assert reader.frontier == (5,)
     assert reader.receive([Update("early", 4, 1), Update("a", 5, 1)]) == []
     assert reader.receive(Progress((0,), (6,), ((4, 1), (5, 1)))) == [
@@ -144,7 +144,7 @@ def test_a_start_makes_earlier_times_finished() -> None:
     ]
     assert reader.statistics().dropped_finished == 1
     assert Reader(product(2), start=[(2, 0), (0, 2), (3, 3)]).frontier == ((0, 2), (2, 0))
-    assert Reader[int](start=()).closed
+    assert Reader(start=()).closed
 
 
 def test_pulling_stops_at_the_end_of_the_stream() -> None:
@@ -156,7 +156,7 @@ def test_pulling_stops_at_the_end_of_the_stream() -> None:
 
 
 def test_pulling_ends_with_the_messages_and_the_reader_says_why() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     assert list(read(EXAMPLE[:-1], reader=reader)) == [Finished([], (3,))]
     assert not reader.closed
     assert len(reader.why_waiting()) == 3
@@ -164,7 +164,7 @@ def test_pulling_ends_with_the_messages_and_the_reader_says_why() -> None:
 
 def test_contract_40_a_long_mangled_stream_is_read_in_memory_that_does_not_grow() -> None:
     """The saved state is all that a reader knows; it stays the size of the mismatch."""
-    chance, reader = random.Random(3), Reader[int]()
+    chance, reader = random.Random(3), Reader()
     window: list[Statement[int]] = []
     sizes = []
     for time in range(3000):
@@ -183,7 +183,7 @@ def test_contract_40_a_long_mangled_stream_is_read_in_memory_that_does_not_grow(
 
 
 def test_contract_40_a_stream_that_stands_still_keeps_no_memory_of_empty_times() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     reader.receive(Progress((0,), (1,), ((0, 1),)))
     for time in range(1, 20_000):
         reader.receive(Progress((time,), (time + 1,), ()))
@@ -193,7 +193,7 @@ def test_contract_40_a_stream_that_stands_still_keeps_no_memory_of_empty_times()
 
 
 def test_state_takes_data_that_json_has_no_word_for() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     reader.receive([Update(b"\xff", 0, 1), Update(b"", 0, 1)])
     with pytest.raises(TypeError):
         reader.save()
@@ -204,7 +204,7 @@ def test_state_takes_data_that_json_has_no_word_for() -> None:
 
 
 def test_state_keeps_nested_tuples_and_tells_types_apart() -> None:
-    reader = Reader[int]()
+    reader = Reader()
     data = [(1, ("x", None, (2.5,))), (True, ()), ("1",)]
     reader.receive([Update(each, 3, 1) for each in data])
     again = Reader.restore(reader.save(), INTEGERS)
@@ -223,7 +223,7 @@ def test_state_keeps_nested_tuples_and_tells_types_apart() -> None:
     ],
 )
 def test_a_state_of_another_kind_is_refused(change: dict[str, object]) -> None:
-    document = json.loads(Reader[int]().save())
+    document = json.loads(Reader().save())
     with pytest.raises(StateUnreadable):
         Reader.restore(json.dumps(document | change).encode(), INTEGERS)
 

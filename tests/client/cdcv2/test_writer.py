@@ -9,7 +9,7 @@ from tailrace.cdcv2 import InvalidStatement, InvalidWrite, Progress, Update, Wri
 
 
 def test_contract_41_sums_are_written_once_their_time_is_final() -> None:
-    writer = Writer[int](batch_size=2)
+    writer = Writer(batch_size=2)
     writer.write([Update("a", 3, 1), Update("b", 3, 1), Update("a", 3, 1)])
     writer.write([Update("c", 1, 1), Update("d", 3, 1), Update("e", 7, 1), Update("b", 3, -1)])
     assert writer.advance((5,)) == [
@@ -34,7 +34,7 @@ def test_a_writer_of_partial_orders_writes_what_is_before_no_element() -> None:
 
 
 def test_a_writer_refuses_what_would_make_it_untrue() -> None:
-    writer = Writer[int](start=(2,))
+    writer = Writer(start=(2,))
     with pytest.raises(InvalidWrite, match=r"time 1 is before the frontier \[2\]"):
         writer.write([Update("a", 1, 1)])
     with pytest.raises(InvalidWrite, match=r"frontier \[2\] cannot go back to \[1\]"):
@@ -52,13 +52,13 @@ def test_a_writer_refuses_what_would_make_it_untrue() -> None:
 
 
 def test_a_writer_takes_times_of_its_kind_only() -> None:
-    writer = Writer[int]()
+    writer = Writer()
     with pytest.raises(InvalidStatement):
         writer.write([Update("a", -1, 1)])
     with pytest.raises(InvalidStatement):
         writer.advance((2**63,))
     with pytest.raises(ValueError, match="batch_size 0"):
-        Writer[int](batch_size=0)
+        Writer(batch_size=0)
 
 
 def test_the_public_names_are_sorted_and_documented() -> None:

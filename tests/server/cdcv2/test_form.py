@@ -167,7 +167,7 @@ def test_a_record_with_nan_equals_its_duplicate() -> None:
     form = AvroForm.of_data(
         {"type": "record", "name": "data", "fields": [{"name": "x", "type": "double"}]}
     )
-    raw, reader = form.encode([Update((math.nan,), 0, 1)]), Reader[int]()
+    raw, reader = form.encode([Update((math.nan,), 0, 1)]), Reader()
     reader.receive(form.decode(raw))
     reader.receive(form.decode(raw))
     assert reader.statistics().held_updates == 1

@@ -33,7 +33,7 @@ def test_contract_40_41_the_documentations_example_from_file_to_reader_and_back(
     feed.write_text(CHANGEFEED)
     with feed.open("rb") as lines:
         statements = list(read_lines(FORM, lines))
-    reader = Reader[int]()
+    reader = Reader()
     pieces = [piece for each in statements for piece in reader.receive(each)]
     assert pieces == [
         Finished([], (3,)),
@@ -47,7 +47,7 @@ def test_contract_40_41_the_documentations_example_from_file_to_reader_and_back(
             (10,),
         ),
     ]
-    writer = Writer[int](batch_size=1)
+    writer = Writer(batch_size=1)
     again = []
     for piece in pieces:
         writer.write(piece.updates)
@@ -64,7 +64,7 @@ def test_contract_40_41_the_documentations_example_from_file_to_reader_and_back(
     with (tmp_path / "changefeed.avro").open("wb") as out:
         write_container(FORM, out, mangle(again, random.Random(1)))
     with (tmp_path / "changefeed.avro").open("rb") as file:
-        mangled = Reader[int]()
+        mangled = Reader()
         back = [piece for each in read_container(FORM, file) for piece in mangled.receive(each)]
     assert history_of(back) == history_of(pieces)
     assert mangled.frontier == (10,)
