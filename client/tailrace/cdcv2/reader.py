@@ -13,8 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, overload
 
-from tailrace.cdcv2.check import checked_counts, checked_diff, checked_interval, checked_time
-from tailrace.cdcv2.errors import CdcError, CountExceeded, CountsDisagree, DiffsDisagree
+from tailrace.cdcv2.check import checked_counts, checked_diff, checked_interval
+from tailrace.cdcv2.errors import (
+    CdcError,
+    CountExceeded,
+    CountsDisagree,
+    DiffsDisagree,
+    InvalidStatement,
+)
 from tailrace.cdcv2.integers import IntegerTimeline
 from tailrace.cdcv2.lattice import INTEGERS, Integers, antichain
 from tailrace.cdcv2.state import (
@@ -143,6 +149,9 @@ class Reader(Generic[T]):
                 self._take_progress(message, origin)
             else:
                 self._take_updates(message, origin)
+        except InvalidStatement as error:
+            self._stopped = InvalidStatement(error.reason, origin)
+            raise self._stopped from None
         except CdcError as error:
             self._stopped = error
             raise
@@ -262,7 +271,7 @@ class Reader(Generic[T]):
         for data, time, diff in message:
             at = held.get(time)
             if at is None:
-                at = self._open(time, origin)
+                at = self._open(time)
                 if at is None:
                     dropped += 1
                     continue
@@ -270,7 +279,7 @@ class Reader(Generic[T]):
             if known is None:
                 side = sides.get(diff)
                 if side is None:
-                    side = sides[diff] = (checked_diff(diff, data, time, origin), origin)
+                    side = sides[diff] = (checked_diff(diff, data, time), origin)
                 at[data] = side
                 touched.add(time)
                 new += 1
@@ -280,9 +289,9 @@ class Reader(Generic[T]):
         self._dropped_updates += dropped
         self._new += new
 
-    def _open(self, time: T, origin: Origin) -> dict[Hashable, Side] | None:
+    def _open(self, time: T) -> dict[Hashable, Side] | None:
         """Return a place for the updates of a time not heard of before; None if it is finished."""
-        checked_time(self.lattice, time, origin)
+        self.lattice.check(time)
         timeline = self._timeline
         if timeline.is_finished(time):
             return None
@@ -312,14 +321,12 @@ class Reader(Generic[T]):
 
     def _take_progress(self, progress: Progress[T], origin: Origin) -> None:
         """Compare with all that is known of the interval's times, then take the counts that are new."""
-        lower, upper = checked_interval(self.lattice, progress, origin)
+        lower, upper = checked_interval(self.lattice, progress)
         timeline, held = self._timeline, self._held
         if timeline.is_past(lower, upper):
             self._dropped_progress += 1
             return
-        listed = checked_counts(
-            self.lattice, progress.counts, lower, upper, timeline.is_finished, origin
-        )
+        listed = checked_counts(self.lattice, progress, timeline.holder(lower, upper))
         taken: dict[T, Side] = {}
         for time in timeline.known_in(lower, upper):
             now = self._compare(time, (listed.pop(time, 0), origin))
@@ -327,6 +334,8 @@ class Reader(Generic[T]):
                 taken[time] = now
         fresh: dict[T, Side] = {}
         for time, count in listed.items():
+            if timeline.is_finished(time):
+                continue
             interval = timeline.covering(time)
             if interval is None:
                 fresh[time] = (count, origin)
