@@ -8,7 +8,13 @@ from typing import Any, Final
 
 from tailrace_server.api.errors import HTTP_STATUS, PROBLEM_TYPE
 from tailrace_server.api.rest import components
-from tailrace_server.api.rest.asking import ARROW_TYPE, EVENTS_TYPE, JSON_TYPE, LINES_TYPE
+from tailrace_server.api.rest.asking import (
+    ARROW_TYPE,
+    CLOUD_TYPE,
+    EVENTS_TYPE,
+    JSON_TYPE,
+    LINES_TYPE,
+)
 
 _CATALOG: Final = {
     "name": "catalog",
@@ -118,6 +124,7 @@ def _changes() -> dict[str, Any]:
     content: dict[str, Any] = {
         JSON_TYPE: {"schema": reference("Page")},
         LINES_TYPE: {"schema": {"type": "string"}},
+        CLOUD_TYPE: {"schema": {"type": "array", "items": reference("CloudEvent")}},
         ARROW_TYPE: {"schema": {"type": "string", "contentMediaType": ARROW_TYPE}},
     }
     names = ("Tailrace-Catalog-Uuid", "Tailrace-Anchor", "Tailrace-Closed-Until", "ETag")
