@@ -55,8 +55,8 @@ FORMS = {
 }
 
 CLOSES = """
-A gRPC status without details comes from gRPC itself or from a proxy: `UNAVAILABLE`, `INTERNAL` and `UNKNOWN` are
-then worth a retry.
+A gRPC status without details comes from gRPC itself or from a proxy: `UNAVAILABLE`, `INTERNAL` and `UNKNOWN`
+are then worth a retry.
 
 ## Close codes of WebSockets
 
