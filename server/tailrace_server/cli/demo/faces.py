@@ -6,8 +6,8 @@
     rest       WebSocket, tailrace.v1             several captures a message
     events     HTTP, server-sent events           one capture an event
 
-Prints the JSON form of each capture, heartbeats, and the subscription's name as ``{"does": …}``. It knows nothing
-of the server's code: an address, a catalog and criteria in JSON are all that it is given.
+Prints the JSON form of each capture, heartbeats, and the subscription's name as ``{"does": …}``. It knows
+nothing of the server's code: an address, a catalog and criteria in JSON are all that it is given.
 """
 
 from __future__ import annotations
