@@ -80,7 +80,7 @@ proto: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m tools.guarantees
-	$(BIN)/python -m tools.protocol
+	$(BIN)/python -m tools.errors
 	$(BIN)/python -m tools.settings
 
 lock: $(READY)

@@ -45,6 +45,8 @@ class TailraceError(Exception):
 
     code: ClassVar[str] = "INTERNAL"
     retriable: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
+    """What to do about it, in a sentence; docs/errors.md shows it."""
 
     def figures(self) -> dict[str, str]:
         """Return the values that the error carries, by name, as text."""
@@ -68,12 +70,14 @@ class InvalidRequest(TailraceError):
     """The caller asked for something that has no meaning. The caller's doing; a retry does not help."""
 
     code = "INVALID_REQUEST"
+    advice = "Correct the request; the text names the field."
 
 
 class CursorInvalid(InvalidRequest):
     """The text is not a cursor. The caller's doing; a retry does not help."""
 
     code = "CURSOR_INVALID"
+    advice = "Hand in a cursor as it came, unchanged."
 
     def __init__(self, text: str) -> None:
         """Keep at most 100 characters of the text that was refused."""
@@ -93,6 +97,7 @@ class CatalogUnknown(InvalidRequest):
     """No catalog of that name is served. The caller's doing, unless it is about to be created."""
 
     code = "CATALOG_UNKNOWN"
+    advice = "Correct the name, or retry once the catalog has been created."
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         """Keep the name that was asked for and the names that exist."""
@@ -110,6 +115,7 @@ class Unsupported(InvalidRequest):
     """A field or value that this server does not know or has not built; never ignored silently."""
 
     code = "UNSUPPORTED"
+    advice = "Leave the field out, or ask a newer server."
 
     def __init__(self, field: str, reason: str) -> None:
         """Keep the path of the field, as ``criteria[0].where``."""
@@ -125,6 +131,7 @@ class PositionCompacted(TailraceError):
     """The start lies below the oldest retained position. A retry does not help: take a new snapshot."""
 
     code = "POSITION_COMPACTED"
+    advice = "Take a new snapshot and go on behind it, or start at version 0 for what is retained."
 
     def __init__(self, wanted: Position, oldest: Position, newest: Position) -> None:
         """Keep the first position wanted and both ends of what is retained."""
@@ -149,6 +156,7 @@ class CatalogReplaced(TailraceError):
     """The cursor or subscription belongs to a log that is gone. A retry does not help: start anew."""
 
     code = "CATALOG_REPLACED"
+    advice = "Forget the cursor and what was built from it; start anew."
 
     def __init__(self, name: str, expected: UUID, found: UUID | None) -> None:
         """Keep both uuids; ``found`` is None where the catalog was dropped."""
@@ -173,6 +181,7 @@ class SubscriptionClosed(TailraceError):
     """You closed the subscription, or the client that it belongs to, and then used it."""
 
     code = "SUBSCRIPTION_CLOSED"
+    advice = "Subscribe again."
 
 
 class SubscriptionBroken(TailraceError):
@@ -180,6 +189,7 @@ class SubscriptionBroken(TailraceError):
 
     code = "SUBSCRIPTION_BROKEN"
     retriable = True
+    advice = "Subscribe again after the last cursor that was processed."
 
     def __init__(self, message: str, resume_cursor: str | None = None) -> None:
         """Keep the cursor to resume from, where one is known."""
@@ -195,18 +205,21 @@ class HeartbeatMissed(SubscriptionBroken):
     """Neither a capture nor a heartbeat came within the time that the server announced."""
 
     code = "HEARTBEAT_MISSED"
+    advice = "Look for a dead connection between, and resume by cursor."
 
 
 class SubscriberTooSlow(SubscriptionBroken):
     """The subscriber left a message unread for longer than the send deadline."""
 
     code = "SUBSCRIBER_TOO_SLOW"
+    advice = "Read faster, ask for less, or request in smaller steps; resume by cursor."
 
 
 class ServerStopping(SubscriptionBroken):
     """The server stops in good order; a subscriber resumes elsewhere or later by its cursor."""
 
     code = "SERVER_STOPPING"
+    advice = "Resume by cursor, here in a moment or at another server."
 
 
 class TransportError(TailraceError):
@@ -214,24 +227,28 @@ class TransportError(TailraceError):
 
     code = "TRANSPORT"
     retriable = True
+    advice = "Retry after a pause that grows."
 
 
 class ConnectTimeout(TransportError):
     """The server could not be reached in time."""
 
     code = "CONNECT_TIMEOUT"
+    advice = "Check address and network; retry after a pause that grows."
 
 
 class LogError(TailraceError):
     """The write-ahead log cannot be used as asked."""
 
     code = "LOG"
+    advice = "Look into the server's log."
 
 
 class LogCorrupted(LogError):
     """A committed byte is wrong. The storage's doing; reads that do not need it go on."""
 
     code = "LOG_CORRUPTED"
+    advice = "Run `tailrace log verify`; restore the segment, or start behind the fault."
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         """Keep the object's path relative to the catalog and the byte offset of the fault."""
@@ -249,6 +266,7 @@ class LogUnreadable(LogError):
     """Not a log, a newer format version, or no permission. Says which and what to do."""
 
     code = "LOG_UNREADABLE"
+    advice = "Do what the text says: another folder, a newer version, permission."
 
 
 class LogFull(LogError):
@@ -256,12 +274,14 @@ class LogFull(LogError):
 
     code = "LOG_FULL"
     retriable = True
+    advice = "Make room on the device; writing goes on by itself."
 
 
 class WriterFenced(LogError):
     """A newer writer holds the catalog; this one must stop. A retry does not help."""
 
     code = "WRITER_FENCED"
+    advice = "Stop this writer; restart it only to take the catalog over."
 
     def __init__(self, epoch: int, holder_epoch: int, holder: str) -> None:
         """Keep both epochs and the holder, as ``query id on host, run id``."""
@@ -286,6 +306,7 @@ class UnknownWriter(LogError):
     """The catalog belongs to another writer name, or this one lost its checkpoint."""
 
     code = "UNKNOWN_WRITER"
+    advice = "Use the name that the catalog knows, or permit the takeover, as the text says."
 
     def __init__(self, writer: str, known: Sequence[str], advice: str) -> None:
         """Keep both names; ``advice`` says how to go on."""
@@ -302,3 +323,4 @@ class InternalError(TailraceError):
     """Our bug; never retried. Please report it with the log of the server."""
 
     code = "INTERNAL"
+    advice = "Report it with the log of the server."

@@ -93,9 +93,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     deadline_s = settings.engine.stop_deadline_s
     engine = Engine(settings.log, settings.engine)
     grpc = GrpcServer(engine, settings.grpc_face)
-    registry = metrics.registry(
-        engine.statistics, lambda: grpc.streams_too_slow, version=version("tailrace")
-    )
+    registry = metrics.registry(engine.statistics, grpc.statistics, version=version("tailrace"))
     http = _http(engine, registry, settings)
     async with engine, asyncio.TaskGroup() as tasks:
         port = await _start(grpc, settings.grpc)

@@ -94,6 +94,7 @@ class HttpFace:
         self._server = _Uvicorn(
             uvicorn.Config(
                 _with_transport(_with_origins(application, settings.ws_origins)),
+                http=self.sockets.http_protocol(),
                 ws=self.sockets.protocol(),
                 ws_max_size=settings.ws_message_bytes,
                 ws_ping_interval=settings.ws_ping_interval_s,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from tailrace_server.api.graphql.documents import DocumentStatistics
+    from tailrace_server.api.grpc import GrpcStatistics
     from tailrace_server.api.websocket.sockets import SocketStatistics
     from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 
@@ -57,13 +58,13 @@ class EngineCollector(Collector):
     def __init__(
         self,
         statistics: Callable[[], EngineStatistics],
-        streams_too_slow: Callable[[], int],
+        grpc: Callable[[], GrpcStatistics],
         *,
         version: str,
     ) -> None:
         """Read from both at each scrape."""
         self._statistics = statistics
-        self._streams_too_slow = streams_too_slow
+        self._grpc = grpc
         self._version = version
         self._started = time.time()
 
@@ -77,10 +78,16 @@ class EngineCollector(Collector):
         for name, field, help_text in _ENGINE_COUNTERS:
             value = getattr(found, field)
             yield CounterMetricFamily(f"tailrace_{name}", help_text, value)
+        grpc = self._grpc()
         yield CounterMetricFamily(
             "tailrace_grpc_streams_too_slow",
             "gRPC streams ended because a message stayed unread past the send deadline.",
-            self._streams_too_slow(),
+            grpc.streams_too_slow,
+        )
+        yield CounterMetricFamily(
+            "tailrace_grpc_streams_refused",
+            "gRPC calls refused because their connection had too many open.",
+            grpc.streams_refused,
         )
         yield from _catalogs(found.observers)
         cache = found.cache
@@ -120,9 +127,14 @@ class SocketCollector(Collector):
             "WebSockets and event streams refused because too many were open.",
             found.refused,
         )
+        yield CounterMetricFamily(
+            "tailrace_live_subscriptions_refused",
+            "Subscribes refused because their WebSocket had too many open.",
+            found.subscriptions_refused,
+        )
         guards = CounterMetricFamily(
             "tailrace_live_connections_ended",
-            "Live connections that the server ended, by the guard or the close code that ended them.",
+            "Connections that the server ended, by the guard or the close code that ended them.",
             labels=["guard"],
         )
         for guard, count in sorted(found.guards.items()):
@@ -173,17 +185,17 @@ def register_sockets(
 
 
 def registry(
-    statistics: Callable[[], EngineStatistics], streams_too_slow: Callable[[], int], *, version: str
+    statistics: Callable[[], EngineStatistics], grpc: Callable[[], GrpcStatistics], *, version: str
 ) -> CollectorRegistry:
     """Return a registry of its own, so that two servers in one process do not meet in the global one.
 
     Args:
         statistics: The engine's.
-        streams_too_slow: How many streams the send deadline of the gRPC face has ended.
+        grpc: Returns the figures of the gRPC face.
         version: Of this distribution.
     """
     made = CollectorRegistry()
-    made.register(EngineCollector(statistics, streams_too_slow, version=version))
+    made.register(EngineCollector(statistics, grpc, version=version))
     return made
 
 

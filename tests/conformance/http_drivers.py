@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 import tailrace
 from tailrace.criteria import Content
 from tailrace_server import metrics
+from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.http import HttpFace
 from tailrace_server.units import Address
@@ -264,7 +265,7 @@ class _EventSubscription:
 @asynccontextmanager
 async def listening(engine: Engine, **options: Any) -> AsyncIterator[HttpFace]:
     """Serve an engine over HTTP on a free port."""
-    registry = metrics.registry(engine.statistics, lambda: 0, version="0")
+    registry = metrics.registry(engine.statistics, lambda: GrpcStatistics(0, 0), version="0")
     face = HttpFace(engine, registry, Address("127.0.0.1", 0), **options)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(face.serve(), name="http")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -89,16 +90,44 @@ async def started() -> AsyncIterator[Demo]:
         yield demo
 
 
-async def test_it_ends_by_itself_and_everybody_received_exactly_their_share(tmp_path: Path) -> None:
-    async with Demo("--keep", tmp_path) as demo:
-        text = await demo.rest()
-        assert await demo.process.wait() == 0, text
-        await demo.none_left()
-    assert sum(line.endswith("  exact") for line in text.splitlines()) == 5
+async def test_it_ends_by_itself_and_everybody_received_exactly_their_share(
+    started: Demo,
+) -> None:
+    text = await started.rest()
+    assert await started.process.wait() == 0, text
+    await started.none_left()
+    assert sum(line.endswith("  exact") for line in text.splitlines()) == 8
+    for way in ("over GraphQL", "over REST's WebSocket", "as server-sent events"):
+        assert way in text
     assert "equals the source, transaction by transaction, byte for byte" in text
     came_back = re.search(r"was overtaken and came back (\d+) times and missed nothing", text)
     assert came_back is not None
     assert int(came_back[1]) >= 2
+
+
+async def test_a_demo_that_keeps_its_log_serves_it_until_ctrl_c(tmp_path: Path) -> None:
+    async with Demo("--keep", tmp_path, "--transactions", 1_200) as demo:
+        await demo.line("until Ctrl-C")
+        figures = await demo.line("/metrics")
+        urls = re.findall(r"http://\S+", "\n".join(demo.lines))
+        assert len(urls) == 5
+        for url in urls:
+            answer = await asyncio.to_thread(opened_in_a_browser, url)
+            assert answer == 200, url
+        demo.process.send_signal(INTERRUPT)
+        text = await demo.rest()
+        assert await demo.process.wait() == 0, text
+        assert demo.descendants() == []
+    assert figures in text
+    assert (tmp_path / "log" / "shop" / "catalog.json").exists()
+
+
+def opened_in_a_browser(url: str) -> int:
+    """Return the status of a page; nothing of an endless one is read."""
+    accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"accept": accept})) as answer:
+        status: int = answer.status
+    return status
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One table: what each error is on each protocol. docs/protocol.md shows it; a test holds the two together.
+"""One table: what each error is on each protocol. docs/errors.md is made from it.
 
 On gRPC an error is a status code, a text, and a google.rpc.Status in the trailer ``grpc-status-details-bin``
 with one google.rpc.ErrorInfo: domain ``tailrace``, reason = the error's ``code``, metadata = its
@@ -77,6 +77,21 @@ HTTP_STATUS: Final[Mapping[type[TailraceError], int]] = {
     errors.InternalError: 500,
 }
 """The same classes; an HTTP answer has this status, and an ``error`` message names it."""
+
+HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
+    403: (
+        "the `Origin` of a WebSocket is another page's",
+        "Allow the page with the setting `ws_origins`.",
+    ),
+    404: ("there is no such path", "Correct the path; `/v1/openapi.json` lists them."),
+    405: ("the path has other methods", "Take one that `Allow` names."),
+    406: ("`Accept` names no format that there is", "Take one that the text names."),
+    408: ("the body did not arrive in time", "Send it at once."),
+    413: ("the body is too large", "Ask for less at once."),
+    415: ("the body is of another type", "Send `application/json`."),
+    429: ("too many live connections are open", "Retry later, or share a socket."),
+}
+"""What HTTP itself refuses: status → because, what to do. Also Problem Details, code ``INVALID_REQUEST``."""
 
 PROBLEM_TYPE: Final = "application/problem+json"
 PROBLEM_URN: Final = "urn:tailrace:error:"

@@ -6,19 +6,35 @@ A stream notes when its write began, which costs nothing a message; the timer lo
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 
-class Guarded(Protocol):
-    """A stream that writes one message after the other."""
+class Guarded(ABC):
+    """A stream that writes one message after the other, and what becomes of one whose reader does not read."""
 
-    blocked_since: float | None
-    """Loop time at which the write under way began; None between writes."""
-    expired: bool
-    """Whether the deadline has passed."""
+    __slots__ = ("blocked_since", "expired")
+
+    def __init__(self) -> None:
+        """Begin between writes."""
+        self.blocked_since: float | None = None
+        """Loop time at which the write under way began; None between writes."""
+        self.expired = False
+        """Whether its reader has been let go."""
+
+    def interrupt(self) -> None:
+        """Let the reader go if a write is under way: there is no memory for one that does not read."""
+        if self.blocked_since is not None:
+            self.expire()
 
     def expire(self) -> None:
-        """Interrupt the write under way."""
+        """Let the reader go: it has left a message unread past the send deadline. Once."""
+        if not self.expired:
+            self.expired = True
+            self._let_go()
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """End the write under way, and what it belongs to, in the face's own way."""
 
 
 class SendGuard:

@@ -16,6 +16,11 @@ class HttpSettings:
         "records",
         "in a JSON page of history that names no limit; NDJSON and Arrow are read as they come",
     )
+    request_head_s: float = setting(
+        10.0,
+        "seconds",
+        "how long a connection may stay without a whole request; then it is cut: request_head",
+    )
     request_body_s: float = setting(
         10.0, "seconds", "how long the body of a request may take to arrive; then 408"
     )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from tailrace_server.api.send_guard import Guarded
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
@@ -26,22 +28,20 @@ class ReaderGone(Exception):
     """The call has ended under the write: the client left, or its connection did."""
 
 
-class GuardedSender:
+class GuardedSender(Guarded):
     """Writes the messages of one stream, one after the other, from one task."""
 
-    __slots__ = ("_context", "_guard", "_task", "_time", "blocked_since", "expired")
+    __slots__ = ("_context", "_guard", "_task", "_time")
 
     def __init__(self, guard: SendGuard, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """Bind to the current task, which is the one to be interrupted."""
+        super().__init__()
         task = asyncio.current_task()
         assert task is not None
         self._guard = guard
         self._task = task
         self._time = asyncio.get_running_loop().time
         self._context = context
-        self.blocked_since: float | None = None
-        """Loop time at which the write under way began; None between writes."""
-        self.expired = False
 
     def __enter__(self) -> GuardedSender:
         self._guard.watch(self)
@@ -80,13 +80,5 @@ class GuardedSender:
         finally:
             self.blocked_since = None
 
-    def interrupt(self) -> None:
-        """Interrupt the write under way, if there is one, as if its deadline had passed."""
-        if self.blocked_since is not None:
-            self.expire()
-
-    def expire(self) -> None:
-        """Interrupt the write under way."""
-        if not self.expired:
-            self.expired = True
-            self._task.cancel()
+    def _let_go(self) -> None:
+        self._task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -22,6 +23,16 @@ _RECEIVED: Final = 16
 """Times ``request_bytes`` up to which gRPC takes a request. The service refuses it by name from one time on;
 beyond this gRPC does, without an ErrorInfo, so that nobody can fill the memory with one request."""
 _NAMES = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcStatistics:
+    """What its guards have done, since it began."""
+
+    streams_too_slow: int
+    """Streams that the send deadline has ended."""
+    streams_refused: int
+    """Streams refused because their connection had too many open."""
 
 
 class GrpcServer:
@@ -81,10 +92,9 @@ class GrpcServer:
         self._server = server
         return int(port)
 
-    @property
-    def streams_too_slow(self) -> int:
-        """Streams that the send deadline has ended, since the start."""
-        return self._guard.expired
+    def statistics(self) -> GrpcStatistics:
+        """Return the figures of this moment."""
+        return GrpcStatistics(self._guard.expired, self._service.refused)
 
     async def stop(self, deadline_s: float) -> None:
         """Take no more calls, end every stream with its resume cursor, and wait for them to leave.

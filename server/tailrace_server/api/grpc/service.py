@@ -8,6 +8,7 @@ as bytes, those of the engine as they are (the identity serializer). Every error
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -64,6 +65,10 @@ class ChangeCaptureService:
         self._guard = guard
         self._subscriptions: set[Subscription] = set()
         self._stopping = False
+        self._open: Counter[str] = Counter()
+        """Streams of each connection, by its peer."""
+        self.refused = 0
+        """Streams above the limit of one connection, since it began."""
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, bytes]:
         """Return the handlers for a server; serializers stay unset, so both sides are bytes."""
@@ -299,7 +304,10 @@ class ChangeCaptureService:
         await sender.send(responses.history_end(next_cursor=next_cursor, captures=captures))
 
     async def _guarded(self, serve: Callable[[], Awaitable[None]], context: Context) -> None:
+        peer = context.peer()
+        self._open[peer] += 1
         try:
+            self._check_room(peer)
             await serve()
         except ReaderGone:
             return
@@ -307,6 +315,19 @@ class ChangeCaptureService:
             await _abort(SubscriberTooSlow("a message stayed unread for too long"), context)
         except Exception as error:
             await _abort(as_tailrace_error(error), context)
+        finally:
+            self._open[peer] -= 1
+            if not self._open[peer]:
+                del self._open[peer]
+
+    def _check_room(self, peer: str) -> None:
+        limit = self._settings.streams_per_connection
+        if self._open[peer] > limit:
+            self.refused += 1
+            raise InvalidRequest(
+                f"this connection has {limit} streams open, the limit (streams_per_connection); end one, or "
+                "open another connection"
+            )
 
     async def _answered(self, answer: Callable[[], Awaitable[bytes]], context: Context) -> bytes:
         try:

@@ -17,6 +17,9 @@ class GrpcSettings:
     subscribe_deadline_s: float = setting(
         10.0, "seconds", "how long SubscribeWithDemand waits for its first message"
     )
+    streams_per_connection: int = setting(
+        10_000, "calls", "open at once on one connection; above it a new one is INVALID_REQUEST"
+    )
     keepalive_s: float = setting(
         30.0, "seconds", "how often a silent connection is probed: finds peers that vanished"
     )

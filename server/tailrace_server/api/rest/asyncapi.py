@@ -16,6 +16,14 @@ from tailrace_server.api.websocket.messages import ID_CHARACTERS_MAX
 
 _ANY: Final = {"type": "object"}
 
+
+def reference(name: str) -> dict[str, Any]:
+    """Return a reference to a component."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_EITHER: Final = {"oneOf": [reference("Captures"), reference("CloudEvents")]}
+
 _MESSAGES: Final[dict[str, tuple[str, bool, str | dict[str, Any] | None, str]]] = {
     "connection_init": ("send", False, _ANY, "Introduces the client; the first message."),
     "connection_ack": ("receive", False, None, "The socket may be used."),
@@ -23,7 +31,7 @@ _MESSAGES: Final[dict[str, tuple[str, bool, str | dict[str, Any] | None, str]]] 
     "pong": ("both", False, _ANY, "Answers a ping with its payload."),
     "subscribe": ("send", True, "Subscribe", "Begins a subscription under an id of its own."),
     "subscribed": ("receive", True, "Acknowledgement", "What the server made of it; comes first."),
-    "next": ("receive", True, "Captures", "Captures, in order."),
+    "next": ("receive", True, _EITHER, "Captures, in order; as CloudEvents where asked for."),
     "heartbeat": ("receive", True, "Heartbeat", "Proof of life, in order with the captures."),
     "request": ("send", True, "Demand", "So many captures more may be sent."),
     "error": ("receive", True, "Error", "The subscription has ended; nothing follows."),
@@ -32,11 +40,6 @@ _MESSAGES: Final[dict[str, tuple[str, bool, str | dict[str, Any] | None, str]]] 
 """Type → who sends it, whether it has an id, its payload, what it says."""
 
 _REQUIRED: Final = ("subscribe", "subscribed", "next", "heartbeat", "request", "error")
-
-
-def reference(name: str) -> dict[str, Any]:
-    """Return a reference to a component."""
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def message_schema(type: str) -> dict[str, Any]:

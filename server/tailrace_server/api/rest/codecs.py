@@ -5,9 +5,9 @@ r"""Frames of the JSON form for formats that need one capture apart from the nex
     lines    {"version":42,…}\n
     events   id: 1.….42.2.0\ndata: {"version":42,…}\n\n
 
-They are made of the JSON codec's frames in columns, once for all who read the same format. An image that its
-source wrote over several lines is put on one: JSON allows a line end between tokens only, so that a space in
-its place changes no value.
+They are made of the frames of a codec of objects, in columns, once for all who read the same format. An image
+that its source wrote over several lines is put on one: JSON allows a line end between tokens only, so that a
+space in its place changes no value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.capture.codecs import JSON, Codec
+from tailrace_server.capture.codecs import Codec
 from tailrace_server.capture.codecs.columns import EMPTY
 from tailrace_server.capture.codecs.json import digits
 
@@ -30,25 +30,33 @@ _END: Final = 2**31 - 1
 class LinesCodec(Codec):
     """One object a line."""
 
-    name = "json-lines"
+    def __init__(self, objects: Codec) -> None:
+        """Frame the objects of a codec whose frames are an object and a comma."""
+        self.name = f"{objects.name}-lines"
+        self._objects = objects
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one line a capture."""
-        return pc.binary_replace_slice(_on_one_line(JSON.encode(columns)), -1, _END, b"\n")
+        return pc.binary_replace_slice(_on_one_line(self._objects.encode(columns)), -1, _END, b"\n")
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return the line with ``omittedBytes`` appended."""
-        return JSON.with_omitted(header_frame[:-1] + b",", omitted_bytes)[:-1] + b"\n"
+        return self._objects.with_omitted(header_frame[:-1] + b",", omitted_bytes)[:-1] + b"\n"
 
 
 class EventsCodec(Codec):
     """One server-sent event a capture; its id is the cursor."""
 
-    name = "json-events"
+    def __init__(self, objects: Codec) -> None:
+        """Frame the objects of a codec whose frames are an object and a comma."""
+        self.name = f"{objects.name}-events"
+        self._objects = objects
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one event a capture."""
-        objects = pc.binary_replace_slice(_on_one_line(JSON.encode(columns)), -1, _END, b"\n\n")
+        objects = pc.binary_replace_slice(
+            _on_one_line(self._objects.encode(columns)), -1, _END, b"\n\n"
+        )
         dot = pa.scalar(b".", pa.binary())
         ordinals = (
             pa.scalar(b"0", pa.binary()) if columns.ordinals is None else digits(columns.ordinals)
@@ -61,7 +69,7 @@ class EventsCodec(Codec):
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return the event with ``omittedBytes`` appended to its object."""
-        return JSON.with_omitted(header_frame[:-2] + b",", omitted_bytes)[:-1] + b"\n\n"
+        return self._objects.with_omitted(header_frame[:-2] + b",", omitted_bytes)[:-1] + b"\n\n"
 
 
 def _on_one_line(frames: pa.BinaryArray) -> pa.BinaryArray:
@@ -69,7 +77,3 @@ def _on_one_line(frames: pa.BinaryArray) -> pa.BinaryArray:
         if pc.any(pc.match_substring(frames, end)).as_py():
             frames = pc.replace_substring(frames, end, b" ")
     return frames
-
-
-LINES: Final = LinesCodec()
-EVENTS: Final = EventsCodec()

@@ -15,6 +15,7 @@ from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
 from tailrace_server.api.errors import HTTP_STATUS
 from tailrace_server.api.json_requests import enum_names
+from tailrace_server.api.rest.forms import BODIES, FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,12 +40,15 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         **_long(),
         "description": "Captures that may be sent at first, from 0. Absent: as fast as the socket takes them.",
     }
+    read = _request(change_capture_pb2.ReadChangesRequest.DESCRIPTOR, reference)
+    for each in (subscribe, read):
+        each["properties"] |= _form()
     return {
         "Capture": _capture(reference),
         "Body": {
-            "type": ["object", "null"],
+            "type": ["object", "string", "null"],
             "description": "A row, or the columns of it that changed: the source's own text, byte for byte. "
-            "Its numbers may exceed what JavaScript holds exactly.",
+            "Its numbers may exceed what JavaScript holds exactly; `bodies=text` makes a string of it.",
         },
         "Cursor": {
             "type": "string",
@@ -54,11 +58,13 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "Position": _response(capture_pb2.Position.DESCRIPTOR, reference),
         "Criteria": _request(capture_pb2.Criteria.DESCRIPTOR, reference),
         "Subscribe": subscribe,
-        "ReadChanges": _request(change_capture_pb2.ReadChangesRequest.DESCRIPTOR, reference),
+        "ReadChanges": read,
         "Limits": _response(change_capture_pb2.Limits.DESCRIPTOR, reference),
         "Acknowledgement": _response(change_capture_pb2.Acknowledgement.DESCRIPTOR, reference),
         "Heartbeat": _response(change_capture_pb2.Heartbeat.DESCRIPTOR, reference),
-        "Captures": _captures(reference),
+        "Captures": _captures("captures", "Capture", reference),
+        "CloudEvent": _cloud_event(reference),
+        "CloudEvents": _captures("events", "CloudEvent", reference),
         "Demand": _object({"n": {**_long(), "minimum": 1}}, closed=True),
         "Page": _page(reference),
         "Catalog": _response(catalog_pb2.Catalog.DESCRIPTOR, reference),
@@ -99,16 +105,48 @@ def _capture(reference: Callable[[str], Schema]) -> Schema:
     }
 
 
-def _captures(reference: Callable[[str], Schema]) -> Schema:
+def _form() -> dict[str, Schema]:
+    return {
+        "format": {
+            "enum": list(FORMATS),
+            "description": "What is sent: captures, or CloudEvents whose data they are.",
+        },
+        "bodies": {
+            "enum": list(BODIES),
+            "description": "How bodies are written: objects, or strings that hold their text.",
+        },
+    }
+
+
+def _cloud_event(reference: Callable[[str], Schema]) -> Schema:
+    members: dict[str, Schema] = {
+        "specversion": {"const": "1.0"},
+        "id": reference("Cursor"),
+        "source": {"type": "string", "format": "uri", "pattern": "^urn:uuid:"},
+        "type": {"type": "string", "pattern": "^tailrace[.][a-z]+[.][a-z]+$"},
+        "subject": {"type": "string", "minLength": 1},
+        "time": {"type": "string", "format": "date-time"},
+        "datacontenttype": {"const": "application/json"},
+        "data": reference("Capture"),
+    }
+    required = tuple(name for name in members if name != "subject")
+    return {
+        **_object(members, required=required),
+        "description": "A capture as the data of a CloudEvent 1.0. The source is the catalog's uuid, the id "
+        "the capture's cursor, the subject entity type and primary key.",
+    }
+
+
+def _captures(name: str, item: str, reference: Callable[[str], Schema]) -> Schema:
     position = {name: {"type": "integer"} for name in ("version", "index", "ordinal")}
     members = {
-        "captures": {"type": "array", "items": reference("Capture"), "minItems": 1},
+        name: {"type": "array", "items": reference(item), "minItems": 1},
         "cursor": reference("Cursor"),
         "position": _object(position, required=tuple(position)),
     }
     return {
         **_object(members, required=tuple(members)),
-        "description": "Captures in rising order; cursor and position are those of the last one.",
+        "description": "In rising order; cursor and position are those of the last one.",
     }
 
 

@@ -27,7 +27,7 @@ from tailrace_server.api.errors import encoded_problem
 from tailrace_server.api.json_requests import from_json, from_query, in_json_names
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.asking import EVENTS_TYPE, accepted, body, parameters
-from tailrace_server.api.rest.codecs import EVENTS
+from tailrace_server.api.rest.forms import Form, form_of, form_of_query
 from tailrace_server.api.rest.streaming import StreamedAnswer
 from tailrace_server.errors import as_tailrace_error
 
@@ -63,7 +63,7 @@ async def live(
     if not sockets.enter():
         raise HTTPException(429, str(sockets.refusal()))
     try:
-        message = await _asked(request, settings)
+        form, message = await _asked(request, settings)
         try:
             wish = requests.wish(message)
         except InvalidRequest as error:
@@ -73,7 +73,7 @@ async def live(
             wish.criteria,
             start=wish.start,
             content=wish.content,
-            codec=EVENTS,
+            codec=form.events,
             limits=wish.limits,
         )
     except BaseException:
@@ -83,19 +83,20 @@ async def live(
     return EventStream(subscription, sockets, settings.ws_message_bytes, deadline_s)
 
 
-async def _asked(request: Request, settings: HttpSettings) -> SubscribeRequest:
-    """Return the request; ``Last-Event-ID`` stands above any start that the URL or body names."""
+async def _asked(request: Request, settings: HttpSettings) -> tuple[Form, SubscribeRequest]:
+    """Return the form and the request; ``Last-Event-ID`` stands above any start that the URL or body names."""
     if request.method == "POST":
-        value = await body(request, settings)
+        form, value = form_of(await body(request, settings))
         message = from_json(SubscribeRequest, value, without=("catalog",))
     else:
-        message = from_query(SubscribeRequest, parameters(request), without=("catalog",))
+        form, pairs = form_of_query(parameters(request))
+        message = from_query(SubscribeRequest, pairs, without=("catalog",))
     last = request.headers.get("last-event-id")
     if last:
         for name in ("since_version", "since_index", "from_time"):
             message.ClearField(name)
         message.after = last
-    return message
+    return form, message
 
 
 class EventStream:

@@ -1,10 +1,11 @@
-"""History: a closed range of a catalog's log as a JSON page, lines of JSON, or an Arrow stream.
+"""History: a closed range of a catalog's log as a JSON page, lines of JSON, CloudEvents, or an Arrow stream.
 
 ::
 
     application/json       {"catalog": …, "anchor": …, "closedUntil": …, "captures": […],
                             "hasNext": true, "nextCursor": "1.…", "count": 1000}
     application/x-ndjson   a capture a line, at last {"end": true, "hasNext": false, "nextCursor": null, …}
+    …cloudevents-batch+json  [{"specversion": "1.0", "id": "1.…", …}, …]; the last id is where to go on
     …arrow.stream          record batches, see api/rest/arrow.py
 
 What the read is pinned to stands in the header fields ``Tailrace-*`` too. A range that can never change has an
@@ -29,30 +30,31 @@ from tailrace_server.api.json_requests import from_json, from_query, in_json_nam
 from tailrace_server.api.rest import arrow, responses
 from tailrace_server.api.rest.asking import (
     ARROW_TYPE,
+    CLOUD_TYPE,
     JSON_TYPE,
     LINES_TYPE,
     accepted,
     body,
     parameters,
 )
-from tailrace_server.api.rest.codecs import LINES
+from tailrace_server.api.rest.forms import PLAIN, Form, as_cloud, form_of, form_of_query
 from tailrace_server.api.rest.streaming import StreamedAnswer
-from tailrace_server.capture.codecs import JSON
 from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from starlette.requests import Request
 
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.history import History, HistoryBounds
     from tailrace_server.wal.view import LogView
 
-_OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE)
-_BODIES: Final = ("change", "before", "after")
+_OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE, CLOUD_TYPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,17 @@ class _Read:
     """One read under way."""
 
     history: History
+    kind: str
+    form: Form
     header: dict[str, Any]
     view: LogView
     reverse: bool
     bytes_max: int
+
+    @property
+    def codec(self) -> Codec:
+        """The wire form of its frames."""
+        return self.form.lines if self.kind == LINES_TYPE else self.form.objects
 
     def end(self, last: tuple[int, int, int] | None, count: int) -> dict[str, Any]:
         """Return how it ended."""
@@ -83,12 +92,14 @@ async def changes(
     Raises:
         TailraceError: Before anything is sent: the range or the catalog is not there to be read.
     """
-    form = accepted(request, _OFFERED)
+    kind = accepted(request, _OFFERED)
     if request.method == "POST":
-        value = await body(request, settings)
+        form, value = form_of(await body(request, settings))
         message = from_json(ReadChangesRequest, value, without=("catalog",))
     else:
-        message = from_query(ReadChangesRequest, parameters(request), without=("catalog",))
+        form, pairs = form_of_query(parameters(request))
+        message = from_query(ReadChangesRequest, pairs, without=("catalog",))
+    kind, form = _agreed(kind, form)
     try:
         bounds = requests.history_bounds(message)
         limit = requests.limit(message)
@@ -97,7 +108,7 @@ async def changes(
         content = requests.content(message.body)
     except InvalidRequest as error:
         raise in_json_names(error) from None
-    if limit is None and form == JSON_TYPE:
+    if limit is None and kind in (JSON_TYPE, CLOUD_TYPE):
         limit = settings.page_records
     history = await engine.history(
         catalog,
@@ -105,22 +116,22 @@ async def changes(
         bounds=bounds,
         reverse=message.reverse,
         content=content,
-        codec=LINES if form == LINES_TYPE else JSON,
+        codec=form.lines if kind == LINES_TYPE else form.objects,
         limit=limit,
         max_message_bytes=bytes_max,
     )
     view = engine.observer(catalog).view
     header = responses.history_header(history, catalog=view.name)
-    headers = _headers(header, form)
+    headers = _headers(header, kind)
     if is_closed(bounds, history, view):
-        tag = _tag(message, form, limit, view)
+        tag = _tag(message, kind, form, limit, view)
         headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
     if request.method == "HEAD":
         return Response(headers=headers)
-    read = _Read(history, header, view, message.reverse, bytes_max)
-    make = {JSON_TYPE: _page, LINES_TYPE: _lines, ARROW_TYPE: _arrow}[form]
+    read = _Read(history, kind, form, header, view, message.reverse, bytes_max)
+    make = {JSON_TYPE: _page, CLOUD_TYPE: _batch, LINES_TYPE: _lines, ARROW_TYPE: _arrow}[kind]
     return StreamedAnswer(await _begun(make(read)), sockets, headers)
 
 
@@ -135,16 +146,36 @@ def is_closed(bounds: HistoryBounds, history: History, view: LogView) -> bool:
     return bounds.until_time is not None and bounds.until_time <= history.closed_until
 
 
-def _tag(message: ReadChangesRequest, form: str, limit: int | None, view: LogView) -> str:
+def _agreed(kind: str, form: Form) -> tuple[str, Form]:
+    """Return media type and form that go together: what a parameter names stands above ``Accept``.
+
+    Raises:
+        InvalidRequest: Arrow has columns of captures and nothing around them.
+    """
+    if kind == ARROW_TYPE:
+        if form.is_cloud:
+            raise InvalidRequest("format: an Arrow stream has captures, not CloudEvents")
+        return kind, PLAIN  # its bodies are bytes, whatever is asked for
+    if kind == CLOUD_TYPE:
+        return kind, as_cloud(form)
+    if kind == JSON_TYPE and form.is_cloud:
+        return CLOUD_TYPE, form
+    return kind, form
+
+
+def _tag(
+    message: ReadChangesRequest, kind: str, form: Form, limit: int | None, view: LogView
+) -> str:
     """Return the tag of a closed range. Weak: the figures around the captures may differ."""
     asked = message.SerializeToString(deterministic=True)
-    parts = (view.uuid.hex, str(view.oldest), form, str(limit), asked.hex())
+    shape = (kind, form.objects.name, str(limit))
+    parts = (view.uuid.hex, str(view.oldest), *shape, asked.hex())
     return f'W/"{hashlib.blake2s("|".join(parts).encode(), digest_size=12).hexdigest()}"'
 
 
-def _headers(header: dict[str, Any], form: str) -> dict[str, str]:
+def _headers(header: dict[str, Any], kind: str) -> dict[str, str]:
     return {
-        "Content-Type": form,
+        "Content-Type": kind,
         "Vary": "Accept",
         "Cache-Control": "no-store",
         "Tailrace-Catalog-Uuid": header["catalogUuid"],
@@ -170,30 +201,44 @@ async def _begun(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
 
 
 async def _page(read: _Read) -> AsyncGenerator[bytes, None]:
-    parts = [msgspec.json.encode(read.header)[:-1], b',"captures":[']
+    head = msgspec.json.encode(read.header)[:-1] + b',"captures":['
+    async for chunk in _array(read, head, lambda end: b"]," + msgspec.json.encode(end)[1:]):
+        yield chunk
+
+
+async def _batch(read: _Read) -> AsyncGenerator[bytes, None]:
+    async for chunk in _array(read, b"[", lambda _: b"]"):
+        yield chunk
+
+
+async def _array(
+    read: _Read, head: bytes, tail: Callable[[dict[str, Any]], bytes]
+) -> AsyncGenerator[bytes, None]:
+    parts = [head]
     count, last = 0, None
     async for frames in read.history:
-        data = frames.data
-        if frames.count == 1 and len(data) > read.bytes_max:
-            data = without_bodies(data)
         # The comma behind these captures is sent with the next ones.
-        yield b"".join((*parts, memoryview(data)[:-1]))
+        yield b"".join((*parts, memoryview(_fitting(read, frames))[:-1]))
         parts = [b","]
         count += frames.count
         last = frames.last
     if count:
         parts = []
-    yield b"".join((*parts, b"],", msgspec.json.encode(read.end(last, count))[1:]))
+    yield b"".join((*parts, tail(read.end(last, count))))
+
+
+def _fitting(read: _Read, frames: Frames) -> bytes:
+    """Return a message; one capture above the bound without its bodies."""
+    if frames.count > 1 or len(frames.data) <= read.bytes_max:
+        return frames.data
+    return read.codec.with_omitted(*read.form.split(frames.data))
 
 
 async def _lines(read: _Read) -> AsyncGenerator[bytes, None]:
     count, last = 0, None
     try:
         async for frames in read.history:
-            data = frames.data
-            if frames.count == 1 and len(data) > read.bytes_max:
-                data = LINES.with_omitted(*_split(data))
-            yield data
+            yield _fitting(read, frames)
             count += frames.count
             last = frames.last
     except Exception as error:
@@ -208,22 +253,7 @@ async def _arrow(read: _Read) -> AsyncGenerator[bytes, None]:
     stream = arrow.ArrowStream(read.header)
     count, last = 0, None
     async for frames in read.history:
-        data = frames.data
-        if frames.count == 1 and len(data) > read.bytes_max:
-            data = without_bodies(data)
-        yield stream.batch(data)
+        yield stream.batch(_fitting(read, frames))
         count += frames.count
         last = frames.last
     yield stream.end(read.end(last, count))
-
-
-def without_bodies(frame: bytes) -> bytes:
-    """Return the frame of one capture as its header, with the size of what was left out."""
-    return JSON.with_omitted(*_split(frame))
-
-
-def _split(frame: bytes) -> tuple[bytes, int]:
-    """Return a capture's frame without its bodies, and their size."""
-    members = msgspec.json.decode(frame[:-1], type=dict[str, msgspec.Raw])
-    omitted = sum(len(bytes(members.pop(name, b""))) for name in _BODIES)
-    return msgspec.json.encode(members) + frame[-1:], omitted

@@ -3,9 +3,10 @@
 ::
 
     subscribe   {"sinceVersion" | "after" | "fromTime", "sinceIndex", "body": ["after"], "criteria": [{…}],
-                 "maxMessageBytes", "heartbeatIntervalMs", "request": 100}
+                 "maxMessageBytes", "heartbeatIntervalMs", "request": 100, "format", "bodies"}
     subscribed  {"subscriptionId", "start", "resumeCursor", "publishedVersion", "limits", …}
     next        {"captures": [{…}, …], "cursor": "1.….42.2.0", "position": {"version", "index", "ordinal"}}
+                "events" in the place of "captures" where the format is cloudevents
     heartbeat   {"publishedVersion", "resumeCursor", "recordsScanned", "recordsMatched", "nextWithinMs"}
     request     {"n": 100}
     error       a Problem Details object
@@ -27,7 +28,7 @@ from tailrace_server.api import requests
 from tailrace_server.api.errors import problem
 from tailrace_server.api.json_requests import from_json, in_json_names, integer
 from tailrace_server.api.rest import responses
-from tailrace_server.capture.codecs import JSON
+from tailrace_server.api.rest.forms import Form, form_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,6 +49,7 @@ class _Live:
 
     wish: Wish
     demand: int | None
+    form: Form
     waiting: list[int] = field(default_factory=list)
     subscription: Subscription | None = None
 
@@ -83,7 +85,7 @@ class LiveFace:
             wish.criteria,
             start=wish.start,
             content=wish.content,
-            codec=JSON,
+            codec=state.form.objects,
             demand=state.demand,
             limits=wish.limits,
         )
@@ -92,11 +94,11 @@ class LiveFace:
             state.subscription = subscription
             for n in state.waiting:
                 subscription.request(n)
-            await self._pump(operation, subscription)
+            await self._pump(operation, subscription, state.form)
         finally:
             subscription.cancel()
 
-    async def _pump(self, operation: Operation, subscription: Subscription) -> None:
+    async def _pump(self, operation: Operation, subscription: Subscription, form: Form) -> None:
         """Send everything, captures in the frames that all subscribers share."""
         acknowledgement = subscription.acknowledgement
         await operation.send(
@@ -107,6 +109,7 @@ class LiveFace:
                 request_bytes=self._settings.ws_message_bytes,
             ),
         )
+        opening = b'{"events":[' if form.is_cloud else b'{"captures":['
         head = responses.cursor_head(acknowledgement.catalog_uuid)
         while True:
             message = await subscription.receive()
@@ -114,7 +117,7 @@ class LiveFace:
                 await operation.send("heartbeat", responses.heartbeat(message))
             else:
                 await operation.next(
-                    b'{"captures":[',
+                    opening,
                     memoryview(message.data)[:-1],
                     responses.after_captures(message, head),
                 )
@@ -139,12 +142,13 @@ class LiveFace:
             state.subscription.request(n)
 
 
-def wish_of(payload: object) -> tuple[Wish, int | None]:
-    """Return what a subscribe asks for, and its first demand; None where the socket's pace is the demand.
+def wish_of(payload: object) -> tuple[Wish, int | None, Form]:
+    """Return what a subscribe asks for, its first demand (None: the socket's pace is the demand) and form.
 
     Raises:
         InvalidRequest, Unsupported: Something in it has no meaning; named as the caller wrote it.
     """
+    form, payload = form_of(payload)
     demand = None
     if isinstance(payload, dict) and payload.get("request") is not None:
         payload = dict[Any, Any](payload)
@@ -153,7 +157,7 @@ def wish_of(payload: object) -> tuple[Wish, int | None]:
             requests.demand(demand)
     message = from_json(SubscribeRequest, payload, without=("catalog",))
     try:
-        return requests.wish(message), demand
+        return requests.wish(message), demand, form
     except InvalidRequest as error:
         raise in_json_names(error) from None
 

@@ -8,13 +8,24 @@ from typing import Any, Final
 
 from tailrace_server.api.errors import HTTP_STATUS, PROBLEM_TYPE
 from tailrace_server.api.rest import components
-from tailrace_server.api.rest.asking import ARROW_TYPE, EVENTS_TYPE, JSON_TYPE, LINES_TYPE
+from tailrace_server.api.rest.asking import (
+    ARROW_TYPE,
+    CLOUD_TYPE,
+    EVENTS_TYPE,
+    JSON_TYPE,
+    LINES_TYPE,
+)
 
 _CATALOG: Final = {
     "name": "catalog",
     "in": "path",
     "required": True,
     "schema": {"type": "string"},
+}
+_TAGS: Final = {
+    "catalogs": "What is served.",
+    "history": "Closed ranges, in either direction.",
+    "live": "What comes, as server-sent events.",
 }
 _REPEATED: Final = "May be repeated; any of the values matches."
 
@@ -29,15 +40,24 @@ def document() -> dict[str, Any]:
     """Return the document."""
     found = components.schemas(reference)
     paths: dict[str, Any] = {
-        "/v1/catalogs": {"get": _get("listCatalogs", "The catalogs that are served now", _list())},
+        "/v1/catalogs": {
+            "get": _get("listCatalogs", "catalogs", "The catalogs that are served now", _list())
+        },
         "/v1/catalogs/{catalog}": {
             "parameters": [_CATALOG],
-            "get": _get("getCatalog", "One catalog as it stands now", _json(reference("Catalog"))),
+            "get": _get(
+                "getCatalog",
+                "catalogs",
+                "One catalog as it stands now",
+                _json(reference("Catalog")),
+            ),
         },
         "/v1/catalogs/{catalog}/schema": {
             "parameters": [_CATALOG],
             "get": {
-                **_get("getSchema", "Entity types and columns", _json(reference("Schema"))),
+                **_get(
+                    "getSchema", "catalogs", "Entity types and columns", _json(reference("Schema"))
+                ),
                 "parameters": [_query("version", {"type": "integer", "minimum": 1})],
             },
         },
@@ -47,28 +67,35 @@ def document() -> dict[str, Any]:
         paths[f"{base}/changes"] = {
             **shared,
             "get": {
-                **_get(f"read{name}", "A closed range of history", _changes()),
+                **_get(f"read{name}", "history", "A closed range of history", _changes()),
                 "parameters": _parameters(found["ReadChanges"], found["Criteria"]),
             },
         }
         paths[f"{base}/changes/query"] = {
             **shared,
             "post": {
-                **_get(f"query{name}", "The same, for what is too long for a URL", _changes()),
+                **_get(
+                    f"query{name}",
+                    "history",
+                    "The same, for what is too long for a URL",
+                    _changes(),
+                ),
                 "requestBody": _body("ReadChanges"),
             },
         }
         paths[f"{base}/changes/live"] = {
             **shared,
             "get": {
-                **_get(f"follow{name}", "Live, as server-sent events", _events()),
+                **_get(f"follow{name}", "live", "Live, as server-sent events", _events()),
                 "parameters": [
                     *_parameters(found["Subscribe"], found["Criteria"], without="request"),
                     {**_query("Last-Event-ID", reference("Cursor")), "in": "header"},
                 ],
             },
             "post": {
-                **_get(f"follow{name}By", "The same, for what is too long for a URL", _events()),
+                **_get(
+                    f"follow{name}By", "live", "The same, for what is too long for a URL", _events()
+                ),
                 "requestBody": _body("Subscribe"),
             },
         }
@@ -80,12 +107,13 @@ def document() -> dict[str, Any]:
             "description": "History and live changes of catalogs. The WebSocket on the live path is described "
             "by /v1/asyncapi.json; both share their components.",
         },
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": paths,
         "components": {"schemas": found},
     }
 
 
-def _get(operation: str, summary: str, answer: dict[str, Any]) -> dict[str, Any]:
+def _get(operation: str, tag: str, summary: str, answer: dict[str, Any]) -> dict[str, Any]:
     problem = {"content": {PROBLEM_TYPE: {"schema": reference("Error")}}}
     statuses = sorted({*HTTP_STATUS.values(), 404, 406})
     refused = {
@@ -95,6 +123,7 @@ def _get(operation: str, summary: str, answer: dict[str, Any]) -> dict[str, Any]
     }
     return {
         "operationId": operation,
+        "tags": [tag],
         "summary": summary,
         "responses": {"200": {"description": summary, **answer}, **refused},
     }
@@ -118,6 +147,7 @@ def _changes() -> dict[str, Any]:
     content: dict[str, Any] = {
         JSON_TYPE: {"schema": reference("Page")},
         LINES_TYPE: {"schema": {"type": "string"}},
+        CLOUD_TYPE: {"schema": {"type": "array", "items": reference("CloudEvent")}},
         ARROW_TYPE: {"schema": {"type": "string", "contentMediaType": ARROW_TYPE}},
     }
     names = ("Tailrace-Catalog-Uuid", "Tailrace-Anchor", "Tailrace-Closed-Until", "ETag")

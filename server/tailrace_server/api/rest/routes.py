@@ -11,6 +11,7 @@
     GET, POST  /v1/catalogs/{c}/changes/live      live, server-sent events
     …          /v1/system/changes…                the same of the system log
     GET        /v1/openapi.json, asyncapi.json    what all of it looks like
+    GET        /v1/docs, /v1/docs/live            the same for a browser
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, problem
-from tailrace_server.api.rest import asyncapi, events, history, openapi, responses
+from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
 from tailrace_server.api.rest.asking import no_parameters, parameters
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.errors import as_tailrace_error
@@ -63,6 +64,9 @@ class RestFace:
         found: list[BaseRoute] = [
             Route("/v1/openapi.json", self._answered(self._openapi)),
             Route("/v1/asyncapi.json", self._answered(self._asyncapi)),
+            Route("/v1/docs", pages.docs),
+            Route("/v1/docs/live", pages.live),
+            Route("/v1/docs/{name}", pages.asset),
             Route("/v1/catalogs", self._answered(self._catalogs)),
             Route("/v1/catalogs/{catalog}", self._answered(self._catalog)),
             Route("/v1/catalogs/{catalog}/schema", self._answered(self._schema)),

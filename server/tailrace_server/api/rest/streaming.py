@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tailrace.errors import SubscriberTooSlow
+from tailrace_server.api.send_guard import Guarded
 from tailrace_server.api.websocket.sockets import TOO_SLOW
 from tailrace_server.errors import as_tailrace_error
 
@@ -35,7 +36,7 @@ class ReaderGone(Exception):
     """The client has left."""
 
 
-class StreamedAnswer:
+class StreamedAnswer(Guarded):
     """An ASGI response of chunks that are made while they are sent."""
 
     def __init__(
@@ -45,11 +46,10 @@ class StreamedAnswer:
         headers: dict[str, str],
     ) -> None:
         """Keep what to send; ``chunks`` is closed whatever happens."""
+        super().__init__()
         self._chunks = chunks
         self._sockets = sockets
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        self.blocked_since: float | None = None
-        self.expired = False
         self._transport: asyncio.Transport | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,16 +96,7 @@ class StreamedAnswer:
         if self._transport is not None:
             self._transport.abort()
 
-    def interrupt(self) -> None:
-        """End the answer if a write is under way: there is no memory for a reader that does not read."""
-        if self.blocked_since is not None:
-            self.expire()
-
-    def expire(self) -> None:
-        """Cut the connection of a reader that has left a chunk unread past the send deadline."""
-        if self.expired:
-            return
-        self.expired = True
+    def _let_go(self) -> None:
         self._sockets.count(TOO_SLOW)
         seconds = self._sockets.guard.deadline_s
         error = SubscriberTooSlow(f"a chunk stayed unread for {seconds:g} s")

@@ -1,29 +1,19 @@
-"""Close codes, those of graphql-transport-ws where it has one.
-
-=====  =========================================================================================
-1001   the server stops; every subscription was told its resume cursor
-1008   a message stayed unread past the send deadline, or too many pings went unanswered
-1009   a message is too large, or comes in too many fragments
-1011   our bug, or a probe stayed unanswered
-4400   not a message of this protocol: not JSON, an unknown type or member, a binary frame
-4401   a subscribe, or anything else that needs it, before connection_ack
-4403   the face refused the connection_init
-4406   the client offered no sub-protocol that this path speaks
-4408   no connection_init in time
-4409   a subscribe with an id that is in use
-4429   a second connection_init
-=====  =========================================================================================
-"""
+"""Close codes, those of graphql-transport-ws where it has one."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class CloseCode(IntEnum):
     """Why a socket was closed by us."""
 
     GOING_AWAY = 1001
+    NOT_TEXT = 1007
     TOO_SLOW = 1008
     TOO_LARGE = 1009
     INTERNAL = 1011
@@ -34,6 +24,50 @@ class CloseCode(IntEnum):
     INIT_TIMEOUT = 4408
     DUPLICATE_ID = 4409
     SECOND_INIT = 4429
+
+
+BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
+    CloseCode.GOING_AWAY: (
+        "the server stops; every subscription was told its resume cursor",
+        "Connect again and resume by cursor.",
+    ),
+    CloseCode.NOT_TEXT: ("a text frame is not UTF-8", "Correct the client."),
+    CloseCode.TOO_SLOW: (
+        "a message stayed unread past the send deadline (`SUBSCRIBER_TOO_SLOW`)",
+        "Read faster, or with demand; resume by cursor.",
+    ),
+    CloseCode.TOO_LARGE: (
+        "a message is too large (64 KiB before `connection_ack`, then 4 MiB) or in too many fragments",
+        "Send less at once.",
+    ),
+    CloseCode.INTERNAL: (
+        "a probe stayed unanswered, or our bug",
+        "Connect again and resume by cursor; report the second.",
+    ),
+    CloseCode.MALFORMED: (
+        "not a message of this protocol: not JSON, an unknown type or member, a binary frame",
+        "Correct the client; the reason says what.",
+    ),
+    CloseCode.UNAUTHORIZED: (
+        "a subscribe before `connection_ack`",
+        "Wait for the acknowledgement.",
+    ),
+    CloseCode.FORBIDDEN: (
+        "the `connection_init` was refused",
+        "Correct its payload; the reason says what.",
+    ),
+    CloseCode.SUBPROTOCOL: (
+        "no sub-protocol was offered that this path speaks",
+        "Offer the one that the reason names.",
+    ),
+    CloseCode.INIT_TIMEOUT: ("no `connection_init` in time", "Send it first, within 10 s."),
+    CloseCode.DUPLICATE_ID: (
+        "a subscribe with an id that is in use",
+        "Take another id, or complete the first.",
+    ),
+    CloseCode.SECOND_INIT: ("a second `connection_init`", "Send it once."),
+}
+"""What each means, and what to do; docs/errors.md is made from it."""
 
 
 class Close(Exception):

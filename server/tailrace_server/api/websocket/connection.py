@@ -146,6 +146,8 @@ class Connection:
         self._initialised = self._acknowledged = self._stopping = False
         self.closed_with: int | None = None
         """The code that we closed with; None: the peer went by itself."""
+        self.refused = 0
+        """Subscribes above the limit of one socket."""
 
     async def run(self) -> None:
         """Serve until one side closes."""
@@ -235,8 +237,10 @@ class Connection:
             raise Close(CloseCode.DUPLICATE_ID, f"subscriber for {message.id[:60]} already exists")
         limit = self._settings.ws_subscriptions
         if len(self._operations) >= limit:
+            self.refused += 1
             error = InvalidRequest(
-                f"this socket has {limit} subscriptions open, the limit; complete one, or open another socket"
+                f"this socket has {limit} subscriptions open, the limit (ws_subscriptions); "
+                "complete one, or open another socket"
             )
             await self._socket.send(whole("error", message.id, self._face.error_payload(error)))
             return

@@ -156,7 +156,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             try:
                 b"".join(self.frames).decode()
             except UnicodeDecodeError:
-                self._fail(1007, "not UTF-8")
+                self._fail(CloseCode.NOT_TEXT, "not UTF-8")
                 return
         super().send_receive_event_to_app()
 

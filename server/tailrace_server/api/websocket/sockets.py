@@ -23,8 +23,9 @@ from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
 from tailrace.errors import InvalidRequest, SubscriberTooSlow
+from tailrace_server.api import http_protocol
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem
-from tailrace_server.api.send_guard import SendGuard
+from tailrace_server.api.send_guard import Guarded, SendGuard
 from tailrace_server.api.websocket.codes import CloseCode
 from tailrace_server.api.websocket.connection import (
     Connection,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
+    from tailrace_server.api.http_protocol import GuardedHttpProtocol
     from tailrace_server.api.settings import HttpSettings
 
 _log = structlog.get_logger("tailrace.websocket")
@@ -60,6 +62,8 @@ class SocketStatistics:
     """Since it began."""
     refused: int
     """Handshakes and streams refused because too many were open."""
+    subscriptions_refused: int
+    """Subscribes refused because their socket had too many open."""
     guards: Mapping[str, int]
     """Connections ended by each guard, by its name: ``send_deadline``, ``pings_unread``, ``close_4400`` …"""
 
@@ -72,14 +76,22 @@ class Sockets:
         self.settings = settings
         self.guard = SendGuard(send_deadline_s)
         self._connections: set[Connection] = set()
-        self._open = self._opened = self._refused = 0
+        self._open = self._opened = self._refused = self._subscriptions_refused = 0
         self._guards: Counter[str] = Counter()
         self._stopping = False
         self._empty = asyncio.Event()
         self._empty.set()
 
+    def http_protocol(self) -> type[GuardedHttpProtocol]:
+        """Return the protocol class of HTTP for uvicorn."""
+        return http_protocol.configured(
+            head_s=self.settings.request_head_s,
+            send_deadline_s=self.guard.deadline_s,
+            on_cut=self.count,
+        )
+
     def protocol(self) -> type[GuardedProtocol]:
-        """Return the protocol class for uvicorn."""
+        """Return the protocol class of WebSockets for uvicorn."""
         return configured(
             pings_unread=self.settings.ws_pings_unread,
             init_message_bytes=self.settings.ws_init_message_bytes,
@@ -143,6 +155,7 @@ class Sockets:
             await connection.run()
         finally:
             self._connections.discard(connection)
+            self._subscriptions_refused += connection.refused
             if connection.closed_with is not None:
                 self.count_close(connection.closed_with)
 
@@ -165,7 +178,7 @@ class Sockets:
     def refusal(self) -> InvalidRequest:
         """Return why there is no room."""
         limit = self.settings.http_connections
-        return InvalidRequest(f"{limit} live connections are open, the limit of this server")
+        return InvalidRequest(f"{limit} live connections are open, the limit (http_connections)")
 
     def count(self, guard: str) -> None:
         """Count a connection that a guard ended."""
@@ -177,7 +190,12 @@ class Sockets:
 
     def statistics(self) -> SocketStatistics:
         """Return the figures of this moment."""
-        return SocketStatistics(self._open, self._opened, self._refused, dict(self._guards))
+        subscriptions = self._subscriptions_refused + sum(
+            each.refused for each in self._connections
+        )
+        return SocketStatistics(
+            self._open, self._opened, self._refused, subscriptions, dict(self._guards)
+        )
 
     async def stop(self, deadline_s: float) -> None:
         """Close every socket once its subscriptions have said their last words; at most so long."""
@@ -189,13 +207,12 @@ class Sockets:
                 await self._empty.wait()
 
 
-class GuardedSocket:
+class GuardedSocket(Guarded):
     """A socket of `GuardedProtocol`: parts are written as they are, and the guards hold."""
 
     def __init__(self, protocol: GuardedProtocol, websocket: WebSocket, guard: SendGuard) -> None:
         """Bind to one connection."""
-        self.blocked_since: float | None = None
-        self.expired = False
+        super().__init__()
         self._protocol = protocol
         self._websocket = websocket
         self._guard = guard
@@ -253,16 +270,7 @@ class GuardedSocket:
         """Allow messages of full size."""
         self._protocol.initialised()
 
-    def interrupt(self) -> None:
-        """End the socket if a write is under way."""
-        if self.blocked_since is not None:
-            self.expire()
-
-    def expire(self) -> None:
-        """End the socket: its reader has left a message unread past the send deadline."""
-        if self.expired:
-            return
-        self.expired = True
+    def _let_go(self) -> None:
         _log.warning("subscriber too slow", peer=self._protocol.client, guard=TOO_SLOW)
         seconds = self._guard.deadline_s
         reason = f"{SubscriberTooSlow.code}: a message stayed unread for {seconds:g} s"

@@ -5,7 +5,7 @@ of a run's frames, joined, is valid for every subscriber that asked for the same
 """
 
 from tailrace_server.capture.codecs.columns import CaptureColumns, Codec
-from tailrace_server.capture.codecs.json import JSON
+from tailrace_server.capture.codecs.json import JSON, JSON_TEXT
 from tailrace_server.capture.codecs.protobuf import PROTOBUF
 
-__all__ = ["JSON", "PROTOBUF", "CaptureColumns", "Codec"]
+__all__ = ["JSON", "JSON_TEXT", "PROTOBUF", "CaptureColumns", "Codec"]

@@ -6,11 +6,11 @@
      "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
      "change":{…},"before":{…},"after":{…}}
 
-Names are protobuf's JSON names, enums plain names, positions numbers, the timestamp µs. Images are
-spliced in byte for byte. ``containerType`` and ``containerName`` stand behind ``changed`` at column
-level only; a body appears where it was asked for, null where there is none; ``omittedBytes``
-replaces bodies that were too large. A frame is the object and a comma, so that frames end to end,
-less the last byte, are the inside of an array.
+Names are protobuf's JSON names, enums plain names, positions numbers, the timestamp µs. Images are spliced in
+byte for byte; by `JSON_TEXT` they are JSON strings that hold the same bytes, for readers whose parser rounds
+numbers. ``containerType`` and ``containerName`` stand behind ``changed`` at column level only; a body
+appears where it was asked for, null where there is none; ``omittedBytes`` replaces bodies that were too large.
+A frame is the object and a comma, so that frames end to end, less the last byte, are the inside of an array.
 """
 
 from __future__ import annotations
@@ -26,19 +26,24 @@ from tailrace.criteria import Area, ContainerType, Operation
 from tailrace_server.capture.codecs.columns import EMPTY, Codec, spell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tailrace_server.capture.codecs.columns import CaptureColumns
 
 _BODIES: Final = ("change", "before", "after")
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
+_CONTROL: Final = r"[\x00-\x1f]"
+_QUOTE: Final = pa.scalar(b'"', pa.binary())
 _encode = msgspec.json.encode
 
 
 class JsonCodec(Codec):
     """The wire form of the JSON faces."""
 
-    name = "json"
+    def __init__(self, name: str, spliced: Callable[[pa.BinaryArray], pa.BinaryArray]) -> None:
+        """Name the form; ``spliced`` says how the images of a batch stand in it, null where there is none."""
+        self.name = name
+        self._spliced = spliced
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one JSON object a capture."""
@@ -64,12 +69,29 @@ class JsonCodec(Codec):
         for name in _BODIES:
             body = columns.bodies.get(name)
             if body is not None:
-                parts += [_text(f',"{name}":'.encode()), body.fill_null(b"null")]
+                parts += [_text(f',"{name}":'.encode()), self._spliced(body).fill_null(b"null")]
         return pc.binary_join_element_wise(*parts, _text(b"},"), EMPTY)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return the object with ``omittedBytes`` appended."""
         return header_frame[:-2] + b',"omittedBytes":%d},' % omitted_bytes
+
+
+def quoted(texts: pa.BinaryArray) -> pa.BinaryArray:
+    """Return texts as JSON strings; null stays null."""
+    return pc.binary_join_element_wise(_QUOTE, escaped(texts), _QUOTE, EMPTY)
+
+
+def escaped(texts: pa.BinaryArray) -> pa.BinaryArray:
+    """Return texts as the inside of JSON strings; null stays null."""
+    if not pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py():
+        return texts
+    if pc.any(pc.match_substring_regex(texts, _CONTROL)).as_py():
+        each = (
+            None if text is None else _encode(text.decode())[1:-1] for text in texts.to_pylist()
+        )
+        return pa.array(list(each), pa.binary())
+    return pc.replace_substring(pc.replace_substring(texts, b"\\", b"\\\\"), b'"', b'\\"')
 
 
 def _text(value: bytes) -> pa.Scalar:
@@ -101,10 +123,7 @@ def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
 
 
 def _keys(keys: pa.StringArray) -> pa.BinaryArray:
-    if pc.any(pc.match_substring_regex(keys, _NEEDS_ESCAPE)).as_py():
-        return _each(_encode(key) for key in keys.to_pylist())
-    quoted = pc.binary_join_element_wise('"', keys, '"', "")
-    return quoted.fill_null("null").view(pa.binary())
+    return quoted(keys.view(pa.binary())).fill_null(b"null")
 
 
 def _containers(columns: CaptureColumns) -> pa.BinaryArray:
@@ -120,4 +139,7 @@ def _containers(columns: CaptureColumns) -> pa.BinaryArray:
     )
 
 
-JSON: Final = JsonCodec()
+JSON: Final = JsonCodec("json", lambda images: images)
+"""Images as objects."""
+JSON_TEXT: Final = JsonCodec("json-text", quoted)
+"""Images as strings."""

@@ -25,15 +25,20 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", help="Of the bundled shop.")] = 7,
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="DIR", help="Keep input and log there, to look at."),
+        typer.Option(
+            "--keep",
+            metavar="DIR",
+            help="Keep input and log there, and the server running at the end, to look at.",
+        ),
     ] = None,
 ) -> int:
     """Show it all: Spark writes a log while subscribers watch it.
 
     Some thousand transactions of a made-up shop flow through Spark into a log,
-    and a server with rings much too small carries them to subscribers, one of
-    them too slow on purpose. In the end each must have received exactly what
-    it asked for. Takes about a minute; Ctrl-C leaves nothing behind.
+    and a server with rings much too small carries them to subscribers over
+    gRPC, GraphQL, WebSocket and server-sent events, one of them too slow on
+    purpose. In the end each must have received exactly what it asked for.
+    Takes about a minute; Ctrl-C leaves nothing behind.
     """
     from tailrace_server.cli.demo.run import run_demo
     from tailrace_server.cli.demo.source import files_of, made_up_shop
@@ -42,7 +47,7 @@ def demo(
     source = made_up_shop(transactions, seed) if input is None else files_of(input)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
-        return run(run_demo(source, keep))
+        return run(run_demo(source, keep, stay=True))
     folder = Path(tempfile.mkdtemp(prefix="tailrace-demo-"))
     try:
         return run(run_demo(source, folder))

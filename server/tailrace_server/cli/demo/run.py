@@ -2,9 +2,10 @@
 
 ::
 
-    source ──files──▶ ingest --follow (Spark) ──log──▶ serve ──gRPC──▶ watch ×4, slow
-                                                         │               │ JSON lines
-                                                         └──/metrics─────┴──▶ this process
+    source ──files──▶ ingest --follow (Spark) ──log──▶ serve ──gRPC──────────────────▶ watch ×4, slow
+                                                         ├──GraphQL, WebSocket, SSE──▶ faces ×3
+                                                         │                               │ JSON lines
+                                                         └──/metrics─────────────────────┴──▶ this process
 """
 
 from __future__ import annotations
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 CATALOG: Final = "shop"
 MOVES_MIN: Final = 2
 """How often the slow subscriber must have gone live → resync → live."""
+_PLACES: Final = (
+    ("GraphiQL", f"/v1/catalogs/{CATALOG}/graphql"),
+    ("the REST API", "/v1/docs"),
+    ("changes as they come", f"/v1/catalogs/{CATALOG}/changes/live?sinceVersion=0&body=after"),
+    ("history", f"/v1/catalogs/{CATALOG}/changes?reverse=true&limit=10&body=after"),
+    ("figures", "/metrics"),
+)
+"""What to open in a browser once the demo is over."""
 _POLL_S: Final = 0.15
 _QUIET_S: Final = 8.0
 """A source of unknown size is through when nothing was published for so long."""
@@ -44,15 +53,20 @@ class DemoFailed(TailraceError):
     code = "DEMO_FAILED"
 
 
-async def run_demo(source: Source, folder: Path) -> int:
+async def run_demo(source: Source, folder: Path, *, stay: bool = False) -> int:
     """Run the demo in a folder and return the exit status.
+
+    Args:
+        source: Where the changes come from.
+        folder: For input and log.
+        stay: Keep the server running at the end, until Ctrl-C.
 
     Raises:
         DemoFailed: A process died, or a subscriber did not receive exactly what it asked for.
     """
     with Screen() as screen:
         async with Processes() as processes:
-            await _Demo(source, folder, screen, processes).run()
+            await _Demo(source, folder, screen, processes).run(stay=stay)
     return 0
 
 
@@ -73,7 +87,7 @@ class _Demo:
         """Set whenever a figure may have changed."""
         self._running: dict[str, Process] = {}
 
-    async def run(self) -> None:
+    async def run(self, *, stay: bool) -> None:
         self._log.mkdir(parents=True, exist_ok=True)
         self._inbox.mkdir(parents=True, exist_ok=True)
         self._state.source, self._state.parts = self._source, self._source.parts
@@ -93,10 +107,27 @@ class _Demo:
                 following.cancel()
                 await self._look()
                 for name, number in self._ends():
-                    await stop(self._running.pop(name), number)
+                    if name != "server" or not stay:
+                        await stop(self._running.pop(name), number)
+                self._judge()
+                if stay:
+                    await self._stay()
+                    await stop(self._running.pop("server"), signal.SIGTERM)
         except* TailraceError as group:
             raise group.exceptions[0] from None
-        self._judge()
+
+    async def _stay(self) -> None:
+        """Say where to look, and wait for Ctrl-C."""
+        self._screen.addresses(
+            "the server goes on, until Ctrl-C; look at",
+            [(what, f"http://{self._http}{path}") for what, path in _PLACES],
+        )
+        me = asyncio.current_task()
+        assert me is not None
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            me.uncancel()  # that is how it was meant to end
 
     def _ends(self) -> list[tuple[str, signal.Signals]]:
         """Return whom to stop, and how, in order: readers, then the server, then Spark."""
@@ -144,28 +175,31 @@ class _Demo:
         view = CommitLog.open(self._log / CATALOG).view
         watchers = watchers_for(view.schema_of(view.published))
         for watcher in watchers:
-            if watcher.name == SLOW:
-                process = await self._processes.start_module(
-                    "tailrace_server.cli.demo.slow",
-                    *(
-                        "--server",
-                        self._grpc,
-                        "--catalog",
-                        CATALOG,
-                        "--behind",
-                        self._source.behind,
-                    ),
-                )
-            else:
-                process = await self._processes.start(
-                    *("watch", CATALOG, "--server", self._grpc, "--since", "0"),
-                    *("--json", "--heartbeats", *watcher.arguments),
-                )
+            process = await self._start_watcher(watcher)
             self._running[watcher.name] = process
             tasks.create_task(self._read(watcher, process))
             tasks.create_task(self._watch_over(watcher.name, process, watcher))
             self._screen.step("subscriber", f"{watcher.name}: {watcher.wish}", watcher.colour)
         self._state.watchers = watchers
+
+    async def _start_watcher(self, watcher: Watcher) -> Process:
+        match watcher.program:
+            case "watch":
+                return await self._processes.start(
+                    *("watch", CATALOG, "--server", self._grpc, "--since", "0"),
+                    *("--json", "--heartbeats", *watcher.arguments),
+                )
+            case "slow":
+                return await self._processes.start_module(
+                    "tailrace_server.cli.demo.slow",
+                    *("--server", self._grpc, "--catalog", CATALOG),
+                    *("--behind", self._source.behind),
+                )
+            case way:
+                return await self._processes.start_module(
+                    "tailrace_server.cli.demo.faces",
+                    *(way, "--server", self._http, "--catalog", CATALOG, *watcher.arguments),
+                )
 
     async def _watch_over(
         self, name: str, process: Process, watcher: Watcher | None = None

@@ -85,6 +85,14 @@ class Screen:
         line.append(what, style)
         self.console.print(line)
 
+    def addresses(self, what: str, places: Sequence[tuple[str, str]]) -> None:
+        """Take the panel down and show what may be opened, and where."""
+        if self._live is not None:
+            self._live.stop()
+        self.step("server", what)
+        for name, url in places:
+            self.console.print(Text.assemble(f"{name:>{_LABEL + 20}}  ", (url, "bold cyan")))
+
     def event(self, watcher: Watcher, what: str) -> None:
         """Show what became of a subscriber."""
         line = self._label(watcher)

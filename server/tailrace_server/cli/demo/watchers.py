@@ -58,7 +58,9 @@ class Watcher:
     criteria: tuple[Criteria, ...]
     """The same as criteria, for the check."""
     arguments: tuple[str, ...] = ()
-    """The same as options of ``tailrace watch``; unused by the slow one."""
+    """The same as options of its program."""
+    program: str = "watch"
+    """``watch``, ``slow``, or the way of ``faces``."""
     received: list[tuple[int, int, int]] = field(default_factory=list)
     """(version, index, ordinal) of each capture, as they came."""
     images: list[int] = field(default_factory=list)
@@ -141,8 +143,31 @@ def watchers_for(schema: Schema) -> list[Watcher]:
             (Criteria(entity_type=(last,), container_name=(column,)),),
             ("--entity-type", last, "--column", column),
         ),
-        Watcher(SLOW, "magenta", "everything, too slowly: demand 64, keeps stopping", ()),
+        Watcher(
+            *("graphql", "bright_blue", f"entity type {last}, over GraphQL"),
+            (Criteria(entity_type=(last,)),),
+            ("--criteria", _json({"entityType": [last]})),
+            program="graphql",
+        ),
+        Watcher(
+            *("rest", "bright_cyan", "every change, over REST's WebSocket"), (), program="rest"
+        ),
+        Watcher(
+            *("events", "bright_green", f"column {column} of {last}, as server-sent events"),
+            (Criteria(entity_type=(last,), container_name=(column,)),),
+            ("--criteria", _json({"entityType": [last], "containerName": [column]})),
+            program="events",
+        ),
+        Watcher(
+            *(SLOW, "magenta", "everything, too slowly: demand 64, keeps stopping"),
+            (),
+            program="slow",
+        ),
     ]
+
+
+def _json(criteria: dict[str, list[str]]) -> str:
+    return msgspec.json.encode([criteria]).decode()
 
 
 def _image(raw: msgspec.Raw) -> bytes | None:

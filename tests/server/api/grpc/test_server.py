@@ -138,7 +138,7 @@ async def test_contract_13_a_connection_that_nobody_reads_is_cut(
     async with RawCall(
         served.port, f"/{SERVICE}/Subscribe", request, window=2**31 - 1, connection_window=2**30
     ):
-        await until(lambda: served.server.streams_too_slow == 1)
+        await until(lambda: served.server.statistics().streams_too_slow == 1)
         await subscriptions(served, 0)
         await until(lambda: not established(served.port))
 
@@ -150,7 +150,7 @@ async def test_contract_13_the_send_deadline_ends_a_stalled_stream_with_its_resu
     served = await serve(send_deadline_s=0.1)
     request = FROM_OLDEST.SerializeToString()
     async with RawCall(served.port, f"/{SERVICE}/Subscribe", request, window=0) as stalled:
-        await until(lambda: served.server.streams_too_slow == 1)
+        await until(lambda: served.server.statistics().streams_too_slow == 1)
         await subscriptions(served, 0)
         stalled.open_window()
         async with asyncio.timeout(PATIENCE_S):
@@ -166,7 +166,7 @@ async def test_a_slow_reader_over_grpc_learns_where_to_resume(
     served = await serve(send_deadline_s=0.1)
     call = served.stream("Subscribe", FROM_OLDEST)
     await call.read()
-    await until(lambda: served.server.streams_too_slow == 1)
+    await until(lambda: served.server.statistics().streams_too_slow == 1)
     await subscriptions(served, 0)
     captures, error = await error_of_reading(call)
     received = [(each.version, each.index, each.ordinal) for each in captures]
@@ -220,7 +220,7 @@ async def test_contract_13_a_stalled_reader_with_demand_is_told_too(
     call, (first,) = served.both(DemandRequest(subscribe=FROM_OLDEST, request=10**9))
     await call.write(first)
     await call.read()
-    await until(lambda: served.server.streams_too_slow == 1)
+    await until(lambda: served.server.statistics().streams_too_slow == 1)
     _, error = await error_of_reading(call)
     assert isinstance(error, tailrace.SubscriberTooSlow)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import jsonschema
 import openapi_spec_validator
 import pytest
 
-from tailrace_server.api.rest import asyncapi, openapi
+from tailrace_server.api.rest import asyncapi, openapi, pages
 from tests.conformance.shop import COLUMNS, SHOP
 from tests.server.api.rest.conftest import LIVE, hear, say
 from tests.server.api.rest.test_socket import subscribe
@@ -62,6 +63,30 @@ async def test_both_documents_share_their_components_and_name_every_route(serve:
         answer = await served.http.options(path.replace("{catalog}", "shop"))
         allowed = {each.strip().lower() for each in answer.headers["allow"].split(",")}
         assert allowed - {"head"} == set(paths[path]) - {"parameters"}, path
+
+
+async def test_a_browser_is_shown_both_documents_with_nothing_from_elsewhere(serve: Serve) -> None:
+    served = await serve()
+    needed: set[str] = set()
+    for path, title in (("/v1/docs", "REST API"), ("/v1/docs/live", "Live changes")):
+        page = await served.http.get(path)
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert title in page.text
+        linked = re.findall(r'(?:src|href|spec-url)="([^"]+)"', page.text)
+        assert [each for each in linked if not each.startswith(("/v1/", "data:"))] == []
+        needed |= {each for each in linked if each.startswith("/v1/")}
+    files = {f"/v1/docs/{name}" for name in pages.FILES}
+    assert needed == files | {"/v1/docs", "/v1/docs/live", "/v1/openapi.json", "/v1/asyncapi.json"}
+    for path in needed:
+        answer = await served.http.get(path)
+        assert answer.status_code == 200
+        assert answer.content
+    plain = await served.http.get(
+        "/v1/docs/rapidoc-9.3.8.min.js", headers={"accept-encoding": "identity"}
+    )
+    assert b"RapiDoc" in plain.content
+    assert (await served.http.get("/v1/docs/docs.html")).status_code == 404
 
 
 async def test_every_message_is_valid_by_its_schema(serve: Serve, writer: ModelWriter) -> None:

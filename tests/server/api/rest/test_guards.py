@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace_server.api import http_protocol
 from tailrace_server.api.settings import HttpSettings
 from tests.conformance.shop import upsert
 from tests.server.api.rest.conftest import LIVE, closed, hear, say
@@ -29,6 +31,7 @@ LARGE = 24 << 20
 """Bytes of captures: more than the buffers of both sockets hold."""
 
 
+HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 HANDSHAKE = {
     "connection": "upgrade",
     "upgrade": "websocket",
@@ -44,6 +47,13 @@ def fill(writer: ModelWriter) -> None:
 
 def stop_reading(raw: RawSocket) -> None:
     raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+
+async def push(raw: RawSocket, data: bytes) -> None:
+    """Write as far as the peer takes it; uvloop writes, and finds out that it cannot, once the loop turns."""
+    raw.writer.write(data)
+    await asyncio.sleep(0)
+    await raw.writer.drain()
 
 
 def subscription_held(served: Served) -> int:
@@ -153,9 +163,10 @@ async def test_contract_45_a_flood_of_pings_by_who_does_not_read_costs_the_conne
     await until(lambda: subscription_held(served) > 0)
     ping = raw.frame(9, b"x" * 100)
     async with asyncio.timeout(PATIENCE_S):
-        while "pings_unread" not in served.guards:
-            raw.writer.write(ping * 100)
-            await asyncio.sleep(0.001)
+        with suppress(ConnectionError):
+            while True:
+                await push(raw, ping * 100)
+    assert served.guards == {"pings_unread": 1}
     await until(lambda: served.engine.statistics().subscriptions == 0)
     raw.close()
 
@@ -181,11 +192,11 @@ async def test_contract_45_a_flood_of_protocol_pings_makes_the_client_wait(serve
     ping = raw.frame(1, text)
     sent = 0
     async with asyncio.timeout(PATIENCE_S):
-        while "send_deadline" not in served.guards and not raw.writer.is_closing():
-            if not raw.writer.transport.get_write_buffer_size():
-                raw.writer.write(ping * 10)
+        with suppress(ConnectionError):
+            while True:
                 sent += 10 * len(ping)
-            await asyncio.sleep(0.001)
+                await push(raw, ping * 10)  # stands still until the deadline cuts the connection
+    assert served.guards == {"send_deadline": 1}
     assert sent < 64 << 20
     raw.close()
 
@@ -256,6 +267,41 @@ async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serv
         assert answer.status_code == 429
         assert "the limit" in answer.json()["detail"]
     assert served.face.sockets.statistics().refused == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [(b"",), (b"GET /health HTTP/1.1\r\nHost:",), (HEALTH, b"GET /hea")],
+    ids=["nothing", "half a request", "half of the next one"],
+)
+async def test_contract_45_a_connection_without_a_whole_request_is_cut(
+    serve: Serve, said: tuple[bytes, ...]
+) -> None:
+    served = await serve(HttpSettings(request_head_s=0.1))
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    *whole, half = said
+    async with asyncio.timeout(PATIENCE_S):
+        for request in whole:
+            writer.write(request)
+            assert b"200" in await reader.readline()
+        writer.write(half)
+        with suppress(ConnectionResetError):
+            await reader.read()
+    await until(lambda: served.guards == {"request_head": 1})
+    writer.close()
+
+
+async def test_contract_45_an_answer_that_nobody_reads_is_cut(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is no stream: pipelined requests for a large file fill every buffer."""
+    monkeypatch.setattr(http_protocol, "_AFTER_S", 0.1)
+    served = await serve(send_deadline_s=0.1)
+    _, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1 << 16)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(b"GET /v1/docs/rapidoc-9.3.8.min.js HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+    await until(lambda: served.guards == {"send_deadline": 1})
+    writer.transport.abort()
 
 
 async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(serve: Serve) -> None:

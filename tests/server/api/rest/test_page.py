@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.api.websocket.codes import CloseCode
 from tests.conformance.shop import SHOP
 from tests.support.inprocess import PATIENCE_S
 
@@ -76,8 +75,3 @@ async def test_the_program_of_the_page_runs(serve: Serve, writer: ModelWriter) -
     assert process.returncode == 0
     assert b"UPSERT 1 " in out
     assert b"resume after 1." in out
-
-
-def test_the_page_names_every_close_code() -> None:
-    table = PAGE.read_text().partition("| Close code |")[2].partition("\n\n")[0]
-    assert {int(code) for code in re.findall(r"^\| (\d{4}) \|", table, re.M)} == set(CloseCode)

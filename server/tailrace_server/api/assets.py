@@ -1,0 +1,79 @@
+"""Pages for a browser, and the files that they are made of: all from this package, nothing from another host.
+
+A folder of assets holds pages and small files as they are, and what others have made compressed, with its
+version in its name, so that it may be kept for ever. Each page's policy says that nothing else is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+_HEADERS: Final = {
+    # Editors and viewers set styles of their own; everything else is a file of ours.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; "
+        "font-src data:; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Assets:
+    """One folder of them."""
+
+    def __init__(self, folder: Path, *, versioned: tuple[str, ...], own: tuple[str, ...]) -> None:
+        """Name the files beside the pages: ``versioned`` are kept compressed, ``own`` as they are."""
+        self.files = (*versioned, *own)
+        self._folder = folder
+        self._versioned = frozenset(versioned)
+
+    async def page(self, name: str) -> Response:
+        """Return a page."""
+        data = await asyncio.to_thread(_read, self._folder / name)
+        return Response(
+            data,
+            headers={**_HEADERS, "Cache-Control": "no-cache", "Vary": "Accept"},
+            media_type="text/html",
+        )
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a path that ends with ``{name}``.
+
+        Raises:
+            HTTPException: 404: there is no such file.
+        """
+        name: str = request.path_params["name"]
+        if name not in self.files:
+            raise HTTPException(404, f"no file named {name[:60]!r} belongs to this page")
+        versioned = name in self._versioned
+        path = self._folder / (f"{name}.gz" if versioned else name)
+        data = await asyncio.to_thread(_read, path)
+        headers = {
+            "Cache-Control": "public, max-age=31536000, immutable" if versioned else "no-cache",
+            "X-Content-Type-Options": "nosniff",
+            "Vary": "Accept-Encoding",
+        }
+        if versioned:
+            if "gzip" in request.headers.get("accept-encoding", ""):
+                headers["Content-Encoding"] = "gzip"
+            else:
+                data = await asyncio.to_thread(gzip.decompress, data)
+        return Response(data, headers=headers, media_type=_TYPES[Path(name).suffix])
+
+
+@cache
+def _read(path: Path) -> bytes:
+    return path.read_bytes()

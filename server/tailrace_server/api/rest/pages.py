@@ -1,0 +1,41 @@
+"""The OpenAPI and AsyncAPI documents for a browser.
+
+::
+
+    /v1/docs          the OpenAPI document, by RapiDoc; paths can be tried out
+    /v1/docs/live     the AsyncAPI document, by a page of ours: its viewers weigh more than all the rest
+    /v1/docs/{name}   what both are made of
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tailrace_server.api.assets import Assets
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+_ASSETS: Final = Assets(
+    Path(__file__).parent / "assets",
+    versioned=("rapidoc-9.3.8.min.js",),
+    own=("docs.js", "docs.css", "live.js"),
+)
+FILES: Final = _ASSETS.files
+
+
+async def docs(_request: Request) -> Response:
+    """Answer ``/v1/docs``."""
+    return await _ASSETS.page("docs.html")
+
+
+async def live(_request: Request) -> Response:
+    """Answer ``/v1/docs/live``."""
+    return await _ASSETS.page("live.html")
+
+
+async def asset(request: Request) -> Response:
+    """Answer ``/v1/docs/{name}``."""
+    return await _ASSETS.answer(request)

@@ -1,0 +1,140 @@
+"""Write docs/errors.md from the code: every error, on every transport, and what to do about it.
+
+``python -m tools.errors`` rewrites the page; ``--check`` only compares.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace import errors
+from tailrace.status import FIGURES
+from tailrace_server.api.errors import GRPC_STATUS, HTTP_OWN, HTTP_STATUS
+from tailrace_server.api.websocket.codes import BECAUSE, CloseCode
+
+if TYPE_CHECKING:
+    from tailrace.errors import TailraceError
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
+
+HEAD = """\
+# Errors
+
+One table for all transports, made from the code by `make docs`; a test fails when it is behind. The code is the
+same everywhere, and so is what to do. An error that is worth a retry is worth it with the cursor of the last
+capture that was processed: nothing is missed, nothing comes twice.
+
+"""
+
+FORMS_HEAD = """
+Positions among the figures read `version:index`, with `end` for an index past the last; lists are separated by
+commas. Texts are cut at 600 characters.
+
+## Its form on each transport
+
+| | |
+|---|---|
+"""
+
+FORMS = {
+    "gRPC": "the status, with a google.rpc.Status in the trailer `grpc-status-details-bin` that holds one "
+    "google.rpc.ErrorInfo: domain `tailrace`, reason = the code, metadata = the figures",
+    "REST, before anything is sent": "an answer with the HTTP status and a Problem Details object "
+    "(RFC 9457): `code`, `detail`, `retriable`, `figures`",
+    "REST, in the middle of an answer": 'NDJSON: a last line `{"error": {…}}`; JSON, CloudEvents and Arrow '
+    "have no words for it: the connection is cut",
+    "server-sent events": "an event named `error` with the same object; then the stream ends",
+    "REST over WebSocket": 'a message `{"id": …, "type": "error", "payload": {…}}` with the same object; the '
+    "socket and its other subscriptions go on",
+    "GraphQL over WebSocket": "a message of type `error` whose payload is a list of GraphQL errors, each with "
+    "`message` and, in `extensions`, `code`, `retriable`, `figures`; the socket goes on",
+    "GraphQL over HTTP": "the same list as `errors`; the HTTP status where there is no data, else 200",
+    "Python": "the class, with the figures as attributes",
+}
+
+CLOSES = """
+A gRPC status without details comes from gRPC itself or from a proxy: `UNAVAILABLE`, `INTERNAL` and `UNKNOWN`
+are then worth a retry.
+
+## Close codes of WebSockets
+
+What is wrong with a whole socket closes it, on both sub-protocols alike.
+
+"""
+
+OWN = """
+## What HTTP itself refuses
+
+Before a request reaches a catalog; Problem Details as well, with the code `INVALID_REQUEST`.
+
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    forms = "".join(f"| {transport} | {form} |\n" for transport, form in FORMS.items())
+    return f"{HEAD}{table()}{FORMS_HEAD}{forms}{CLOSES}{close_codes()}{OWN}{own_statuses()}"
+
+
+def table() -> str:
+    """Return the table of all errors, in the order of the tree."""
+    lines = [
+        "| Code | Python | Raised when | What to do | Retry | Figures | gRPC | HTTP | WebSocket |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for error, status in GRPC_STATUS.items():
+        figures = ", ".join(f"`{name}`" for name, _ in FIGURES.get(error, {}).values())
+        retry = "yes" if error.retriable else "no"
+        lines.append(
+            f"| `{error.code}` | `{error.__name__}` | {_when(error)} | {error.advice} | {retry} "
+            f"| {figures} | {status.name} | {HTTP_STATUS[error]} | {_socket(error)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def close_codes() -> str:
+    """Return the table of close codes."""
+    lines = ["| Close code | Because | What to do |", "|---|---|---|"]
+    lines += [
+        f"| {int(code)} | {because} | {advice} |" for code, (because, advice) in BECAUSE.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def own_statuses() -> str:
+    """Return the table of what HTTP itself refuses."""
+    lines = ["| Status | Because | What to do |", "|---|---|---|"]
+    lines += [
+        f"| {status} | {because} | {advice} |" for status, (because, advice) in HTTP_OWN.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Renew the page, or with ``--check`` fail if it is behind."""
+    renewed = page()
+    if arguments == ["--check"]:
+        if not PAGE.exists() or PAGE.read_text() != renewed:
+            raise SystemExit("docs/errors.md is behind the code: run `make docs`")
+    else:
+        PAGE.write_text(renewed)
+
+
+def _socket(error: type[TailraceError]) -> str:
+    """Return what a socket does: the message ``error``, and where the whole socket goes its close code."""
+    if error is errors.SubscriberTooSlow:
+        return f"close {int(CloseCode.TOO_SLOW)}"
+    if error is errors.ServerStopping:
+        return f"`error`, then close {int(CloseCode.GOING_AWAY)}"
+    return "`error`"
+
+
+def _when(error: type[TailraceError]) -> str:
+    text = " ".join((error.__doc__ or "").split("\n\n")[0].split())
+    return text.replace("|", "\\|").replace("``", "`")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
