@@ -43,14 +43,14 @@ def create_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID
 
 
 def open_catalog(root: Path, name: str) -> CommitLog:
-    """Open the log of a catalog below a root.
+    """Open the log of a catalog below a root, for reading only.
 
     Raises:
         LogUnreadable: Its folder is another catalog's, or as ``CommitLog.open``.
         LogCorrupted: As ``CommitLog.open``.
     """
     read_named(root, name)
-    return CommitLog.open(root / name)
+    return CommitLog.open(root / name, reads_only=True)
 
 
 def drop_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:

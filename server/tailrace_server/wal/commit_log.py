@@ -56,8 +56,9 @@ _HEADER_BYTES_MAX: Final = 4_096
 class CommitLog:
     """One catalog's log, read as far as it goes. Thread-safe; every call does I/O except ``view``."""
 
-    def __init__(self, path: Path, uuid: UUID, name: str) -> None:
+    def __init__(self, path: Path, uuid: UUID, name: str, *, reads_only: bool = False) -> None:
         """Hold the empty log of a catalog; use ``open``."""
+        self._reads_only = reads_only
         self.path = path
         self.state = LogState(name, uuid)
         self._name = name
@@ -73,8 +74,13 @@ class CommitLog:
         self.view: LogView
 
     @classmethod
-    def open(cls, path: Path) -> CommitLog:
+    def open(cls, path: Path, *, reads_only: bool = False) -> CommitLog:
         """Open a catalog's folder: one checkpoint and the entries after it.
+
+        Args:
+            path: The catalog's folder.
+            reads_only: Forget what only a maker of checkpoints needs, the names of the files that wait for
+                their deletion: at 200 commits a second 120,000 of them, 30 MB.
 
         Raises:
             LogUnreadable: It is not a catalog, may not be read, or has a newer format.
@@ -82,7 +88,7 @@ class CommitLog:
         """
         document = read_catalog(path)
         check_folders(path)
-        log = cls(path, document.uuid, document.name)
+        log = cls(path, document.uuid, document.name, reads_only=reads_only)
         log.check_folder()
         newest = log._newest_checkpoint()
         if newest:
@@ -121,6 +127,8 @@ class CommitLog:
             self.follow_checkpoints()
             self._follow_publications()
             self.follow_entries()
+            if self._reads_only:
+                self.state.removed.clear()
 
     def read_entry(self, number: int) -> tuple[Entry, int] | None:
         """Return one entry and its CRC, or None where there is none yet."""
@@ -167,6 +175,7 @@ class CommitLog:
 
     def read_newest_checkpoint(self) -> None:
         """Read what only a maker of checkpoints needs of the newest one: its CRC, and the files to delete."""
+        assert not self._reads_only
         with self._lock:
             if self.state.checkpoint_crc is None:
                 _, body, crc = self._read_checkpoint(self.state.checkpoint)

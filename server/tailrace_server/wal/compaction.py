@@ -168,10 +168,8 @@ def _small_runs(state: LogState) -> list[range]:
     runs, start = [], 0
     segments = state.batches.segments
     stop = _published_segments(state)
-    for place in range(stop + 1):
-        small = place < stop and (
-            segments[place].rows < SMALL_ROWS and segments[place].bytes < SMALL_BYTES
-        )
+    are_small = (segments.rows < SMALL_ROWS) & (segments.sizes < SMALL_BYTES)
+    for place, small in enumerate([*are_small[:stop].tolist(), False]):
         if not small:
             if place > start:
                 runs.append(range(start, place))
@@ -189,12 +187,12 @@ def _published_segments(state: LogState) -> int:
 
 def _cut(state: LogState, run: range) -> list[_Stretch]:
     """Cut a run of small segments where a new segment is full; a stretch of one segment is left alone."""
-    segments = state.batches.segments
+    lengths, sizes = state.batches.segments.rows.tolist(), state.batches.segments.sizes.tolist()
     owners = state.batches.columns[SEGMENT, : len(state.batches)]
     stretches, start, rows, size = [], run.start, 0, 0
     for place in (*run, run.stop):
         full = place == run.stop or (
-            rows + segments[place].rows > LARGE_ROWS or size + segments[place].bytes > LARGE_BYTES
+            rows + lengths[place] > LARGE_ROWS or size + sizes[place] > LARGE_BYTES
         )
         if full and place > start:
             if place - start > 1:
@@ -202,8 +200,8 @@ def _cut(state: LogState, run: range) -> list[_Stretch]:
                 stretches.append(_Stretch(range(int(first), int(last)), range(start, place)))
             start, rows, size = place, 0, 0
         if place < run.stop:
-            rows += segments[place].rows
-            size += segments[place].bytes
+            rows += lengths[place]
+            size += sizes[place]
     return stretches
 
 
@@ -269,7 +267,8 @@ def _with_replaced(
             counts=receipt.counts,
         )
         table.append_segment(ref, np.concatenate([columns, first_rows[None, :]]))
-        changed.removed |= {old.segments[place].path: now for place in stretch.segments}
+        replaced = old.segments.paths(stretch.segments.start, stretch.segments.stop)
+        changed.removed |= dict.fromkeys(replaced, now)
         place = stretch.batches.stop
     table.extend(old.slice(place))
     changed.batches = table

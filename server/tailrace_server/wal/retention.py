@@ -81,7 +81,7 @@ def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
     start = int(np.searchsorted(versions, oldest.version, "left"))
     all_gone = start == len(state.batches)
     kept = len(state.batches.segments) if all_gone else int(state.batches.columns[SEGMENT, start])
-    gone = [segment.path for segment in state.batches.segments[:kept]]
+    gone = state.batches.segments.paths(0, kept)
     trimmed.removed = state.removed | dict.fromkeys(gone, now)
     trimmed.batches = state.batches.slice(start)
     commits = state.commits.columns[:, : len(state.commits)]
@@ -135,7 +135,7 @@ def _delete(catalog: Path, file: str) -> bool:
 def orphans(log: CommitLog) -> list[str]:
     """Return the files below ``segments`` that nothing names and nothing can name any more."""
     state = log.state
-    named = {segment.path for segment in state.batches.segments}
+    named = set(state.batches.segments.paths())
     named |= {pending.path for pending in state.pending} | state.removed.keys()
     return [
         file for file in _segment_files(log.path) if file not in named and _is_spent(state, file)

@@ -227,7 +227,7 @@ class LogState:
         assert self.checkpoint_crc is not None, "read_newest_checkpoint comes first"
         length = len(self.batches)
         columns = self.batches.columns[:, :length]
-        segments = self.batches.segments
+        segments = list(self.batches.segments)
         header = CheckpointHeader(
             format_version=FORMAT_VERSION,
             number=self.checkpoint + 1,
@@ -312,7 +312,7 @@ class LogState:
 
     def _fill_tables(self, path: str, body: CheckpointBody) -> None:
         lists = body.segments
-        self.batches.segments = [
+        self.batches.segments.add(
             SegmentRef(path, base_version, tuple(prefix), rows, size, counts)
             for path, base_version, prefix, rows, size, counts in zip(
                 lists.path,
@@ -323,7 +323,7 @@ class LogState:
                 lists.counts,
                 strict=True,
             )
-        ]
+        )
         columns = batch_columns(path, body.batches, BATCH_FIELDS)
         places = np.repeat(np.arange(len(lists.batches)), lists.batches)
         if columns.shape[1] != len(places):

@@ -212,7 +212,7 @@ class _Records:
         with BatchReader(self._path) as reader:
             for place in range(total):
                 ref = batch_ref(table.segments, table.columns, place)
-                if ref.segment is not before:
+                if ref.segment != before:
                     self._end_segment(before, counts)
                     before, counts = ref.segment, Counter()
                     self._begin_segment(ref)

@@ -11,6 +11,7 @@ import numpy as np
 from tailrace.schema import Schema
 from tailrace_server.wal.table import (
     FIRST_ROW,
+    SEGMENT,
     BatchRef,
     SegmentRef,
     batch_ref,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace.position import Position
+    from tailrace_server.wal.segment_table import SegmentTable
 
 _EMPTY_SCHEMA = Schema()
 
@@ -51,7 +53,7 @@ class LogView:
     """Newest log entry read."""
     _batches: npt.NDArray[np.int64]
     _batch_count: int
-    _segments: Sequence[SegmentRef]
+    _segments: SegmentTable
     _commits: npt.NDArray[np.int64]
     _commit_count: int
     _schema_versions: Sequence[int]
@@ -121,8 +123,5 @@ class LogView:
         """Return the segments that hold what can be seen, in log order."""
         if not self._batch_count:
             return []
-        last = self.batch(self._batch_count - 1).segment
-        place = len(self._segments) - 1
-        while self._segments[place] is not last:
-            place -= 1
-        return list(self._segments[: place + 1])
+        last = int(self._batches[SEGMENT, self._batch_count - 1])
+        return [self._segments[place] for place in range(last + 1)]

@@ -303,10 +303,10 @@ def hang_for(
     """Let a function of one path hang for a catalog until the event that is returned is set."""
     released, real = threading.Event(), getattr(owner, name)
 
-    def hanging(path: Path) -> object:
+    def hanging(path: Path, **options: bool) -> object:
         if path.name == catalog:
             released.wait(PATIENCE_S)
-        return real(path)
+        return real(path, **options)
 
     monkeypatch.setattr(owner, name, hanging)
     return released
