@@ -246,6 +246,5 @@ TestLaw = pytest.mark.timeout(600)(Law.TestCase)
 TestLaw.settings = settings(
     max_examples=25,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

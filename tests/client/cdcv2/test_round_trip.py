@@ -13,7 +13,7 @@ from tests.client.cdcv2.histories import Case, cases
 from tests.support.mangle import history_of, mangle
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases())
 def test_contract_40_41_any_mangling_of_any_writers_reads_back_equal(case: Case) -> None:
     """Also of several writers of one history at once, each with its own batches, killed and restarted."""
@@ -42,7 +42,7 @@ def test_contract_40_41_any_mangling_of_any_writers_reads_back_equal(case: Case)
     assert reader.statistics().held_updates == reader.statistics().held_times == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cases(), st.integers(1, 9))
 def test_contract_40_a_reader_saved_and_restored_at_any_message_goes_on(
     case: Case, every: int
@@ -60,7 +60,7 @@ def test_contract_40_a_reader_saved_and_restored_at_any_message_goes_on(
     assert history_of(finished) == case.history
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cases())
 def test_pulling_ends_with_the_stream_and_leaves_the_rest(case: Case) -> None:
     messages = iter(mangle(case.statements, case.chance))
@@ -73,7 +73,7 @@ def test_pulling_ends_with_the_stream_and_leaves_the_rest(case: Case) -> None:
     assert list(read(messages, reader=reader)) == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cases())
 def test_contract_41_a_writers_intervals_tile_time_and_its_updates_are_consolidated(
     case: Case,

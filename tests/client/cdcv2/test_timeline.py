@@ -29,7 +29,7 @@ def intervals(draw: st.DrawFn, name: str) -> list[Interval]:
     return drawn
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(intervals(PAIRS.name))
 def test_a_partial_order_is_announced_up_to_its_earliest_uncovered_times(
     drawn: list[Interval],
@@ -55,7 +55,7 @@ def test_a_partial_order_is_announced_up_to_its_earliest_uncovered_times(
             assert (timeline.covering(time) is not None) == (time in covered)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(intervals(INTEGERS.name), st.sets(TIMES[INTEGERS.name]), st.sets(TIMES[INTEGERS.name]))
 def test_integers_behave_as_any_lattice(
     drawn: list[Interval], known: set[int], incomplete: set[int]

@@ -33,7 +33,7 @@ def found(head: Head, selection: Selection) -> list[Coordinates]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     written=st.lists(transactions, min_size=1, max_size=12),
     wanted=st.lists(criteria_lists, min_size=1, max_size=6, unique_by=canonical),

@@ -120,7 +120,7 @@ STATEMENTS: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STATEMENTS, st.integers(0, 2**32 - 1))
 def test_every_statement_of_every_type_comes_back(statement: Any, schema_id: int) -> None:
     """By its text, since NaN is equal to nothing; and equal to itself, which a reader relies on."""
@@ -136,7 +136,7 @@ def test_every_statement_of_every_type_comes_back(statement: Any, schema_id: int
             assert hash(update.data) == hash(WIDE.row_of_text(WIDE.text_of_row(update.data)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(STATEMENTS)
 def test_the_avro_library_reads_the_same_messages(statement: Any) -> None:
     stream = BytesIO(WIDE.encode(statement))
@@ -148,7 +148,7 @@ def test_the_avro_library_reads_the_same_messages(statement: Any) -> None:
         assert [each["data"]["l"] for each in read] == [each.data[3] for each in statement]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(STATEMENTS, st.data())
 def test_a_cut_or_changed_message_is_refused_or_another_message(statement: Any, data: Any) -> None:
     raw = WIDE.encode(statement)

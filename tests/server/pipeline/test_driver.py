@@ -69,7 +69,7 @@ def feeds(draw: st.DrawFn) -> tuple[list[list[bytes]], int]:
     return [lines[at : at + size] for at in range(0, len(lines), size)], len(sizes)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(feeds(), st.data())
 def test_contract_34_restarts_between_batches_lose_and_double_nothing(
     tmp_path_factory: pytest.TempPathFactory,

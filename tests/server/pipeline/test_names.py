@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
@@ -43,7 +43,6 @@ def unknown(
     return [int(row) for row in found]
 
 
-@settings(deadline=None)
 @given(
     ROWS, st.sets(NAMES, max_size=8), st.sampled_from([(",", ":"), (", ", ": "), (" , ", " : ")])
 )
@@ -60,7 +59,6 @@ def test_no_row_with_an_unknown_name_is_passed_over(
             assert place in found
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.dictionaries(

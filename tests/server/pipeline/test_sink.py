@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import InvalidRequest
@@ -118,7 +118,6 @@ TRANSACTIONS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(TRANSACTIONS, st.data())
 def test_records_are_those_made_by_hand(
     tmp_path_factory: pytest.TempPathFactory, transactions: list[Rows], data: st.DataObject

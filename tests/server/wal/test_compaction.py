@@ -171,7 +171,7 @@ def test_contract_35_a_compaction_killed_before_its_checkpoint_leaves_orphans_th
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(script=st.lists(st.sampled_from("cccppPkt"), min_size=1, max_size=25))
 def test_any_order_of_commits_publications_compactions_and_trims(script: list[str]) -> None:
     with TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import LogCorrupted
@@ -58,7 +58,6 @@ def usual(folder: Path, columns: list[list[Any]]) -> tuple[SegmentReceipt, bytes
         return writer.close(), path.read_bytes()
 
 
-@settings(deadline=None)
 @given(transactions=st.lists(st.lists(mutations, max_size=6), min_size=1, max_size=6))
 def test_the_messages_and_the_receipt_are_those_of_the_usual_writer(
     transactions: list[list[tuple[Any, ...]]],

@@ -113,7 +113,7 @@ def read_back(catalog: Path, receipt: SegmentReceipt) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     transactions=st.lists(st.lists(mutations(), max_size=5), min_size=1, max_size=8),
     cuts=st.lists(st.integers(0, 40), max_size=3),

@@ -59,7 +59,7 @@ def told(payload: bytes) -> Any:
     by_column=st.booleans(),
     omitted=st.integers(1, 2**40),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_compiled_selection_sends_what_strawberry_makes(
     written: Written, captures: list[dict[str, Any]], by_column: bool, omitted: int
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_compiled_selection_sends_what_strawberry_makes(
 
 
 @given(written=generated.documents(), other=generated.documents())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_what_differs_in_what_is_sent_never_shares_frames(written: Written, other: Written) -> None:
     """The engine keeps frames by the name of their codec; whatever else a document says makes none of it."""
     (_, one), (_, two) = compiled(written), compiled(other)
