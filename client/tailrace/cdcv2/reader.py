@@ -11,7 +11,7 @@ errors rather than stalls; duplicates inside one message are told; intervals nee
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
 
 from tailrace.cdcv2.check import checked_counts, checked_diff, checked_interval
 from tailrace.cdcv2.errors import (
@@ -21,8 +21,7 @@ from tailrace.cdcv2.errors import (
     DiffsDisagree,
     InvalidStatement,
 )
-from tailrace.cdcv2.integers import IntegerTimeline
-from tailrace.cdcv2.lattice import INTEGERS, Integers, antichain
+from tailrace.cdcv2.lattice import INTEGERS, antichain
 from tailrace.cdcv2.state import (
     ReaderState,
     data_of_text,
@@ -31,15 +30,14 @@ from tailrace.cdcv2.state import (
     encode_state,
 )
 from tailrace.cdcv2.statements import Finished, Progress, ReaderStatistics, Update, Waiting
-from tailrace.cdcv2.timeline import LatticeTimeline
+from tailrace.cdcv2.timelines import timeline_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from tailrace.cdcv2.errors import Conflict, Origin, Side
     from tailrace.cdcv2.lattice import Lattice
     from tailrace.cdcv2.statements import Statement
-    from tailrace.cdcv2.timeline import Timeline
 
 T = TypeVar("T")
 
@@ -141,7 +139,7 @@ class Reader(Generic[T]):
         those before the fault are kept, of a progress statement nothing; receiving it again is safe.
         """
         if self._stopped is not None:
-            raise self._stopped
+            raise self._stopped.with_traceback(None)  # else it would grow with every call
         self._messages += 1
         origin = self._messages if name is None else name
         try:
@@ -211,7 +209,7 @@ class Reader(Generic[T]):
             CdcError: The reader is stopped; what it was saved as before is the state to go back to.
         """
         if self._stopped is not None:
-            raise self._stopped
+            raise self._stopped.with_traceback(None)  # else it would grow with every call
         state = ReaderState(
             on_conflict=self.on_conflict,
             finished=self._timeline.finished,
@@ -222,14 +220,24 @@ class Reader(Generic[T]):
         )
         return encode_state(state, self.lattice, encode)
 
+    @overload
+    @classmethod
+    def restore(cls, saved: bytes, *, decode: Callable[[str], Hashable] = ...) -> Reader[int]: ...
+
+    @overload
+    @classmethod
+    def restore(
+        cls, saved: bytes, lattice: Lattice[T], *, decode: Callable[[str], Hashable] = ...
+    ) -> Reader[T]: ...
+
     @classmethod
     def restore(
         cls,
         saved: bytes,
-        lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
+        lattice: Any = INTEGERS,
         *,
         decode: Callable[[str], Hashable] = data_of_text,
-    ) -> Reader[T]:
+    ) -> Reader[Any]:
         """Return a reader that goes on where one was saved, under the same policy for conflicts.
 
         Args:
@@ -242,12 +250,14 @@ class Reader(Generic[T]):
         """
         state = decode_state(saved, lattice, decode)
         on_conflict: OnConflict = "first" if state.on_conflict == "first" else "error"
-        reader = cls(lattice, on_conflict=on_conflict, start=state.finished)
+        reader: Reader[Any] = cls(lattice, on_conflict=on_conflict, start=state.finished)
         for lower, upper, message in state.intervals:
             reader._timeline.cover(lower, upper, message)
         for time in state.held:
             reader._timeline.add(time)
         reader._held, reader._counts = state.held, state.counts
+        # A time that was completed by a message refused in its middle is still to leave.
+        reader._moved = True
         for name, value in state.figures.items():
             if name in _FIGURES:
                 setattr(reader, f"_{name}", value)
@@ -388,44 +398,3 @@ class Reader(Generic[T]):
             updates += [Update(data, time, diff) for data, (diff, _) in at.items()]
         self._finished_updates += len(updates)
         return [Finished(updates, frontier)]
-
-
-def read(
-    messages: Iterable[Statement[T]],
-    lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
-    *,
-    on_conflict: OnConflict = "error",
-    start: Iterable[T] | None = None,
-    reader: Reader[T] | None = None,
-) -> Iterator[Finished[T]]:
-    """Yield what becomes final while messages are pulled, until the stream or the messages end.
-
-    Nothing more is pulled once the stream is closed. If the messages end before, so does this; give a
-    reader and ask it for `Reader.closed` and `Reader.why_waiting` to tell the two apart.
-
-    Args:
-        messages: The messages, in any order.
-        lattice: The kind of time.
-        on_conflict: As of `Reader`.
-        start: As of `Reader`.
-        reader: Goes on with this one instead of a new one; then the other arguments have no meaning.
-
-    Raises:
-        CdcError: As `Reader.receive`.
-    """
-    if reader is None:
-        reader = Reader(lattice, on_conflict=on_conflict, start=start)
-    source = iter(messages)
-    while not reader.closed:
-        message = next(source, None)
-        if message is None:
-            return
-        yield from reader.receive(message)
-
-
-def timeline_of(lattice: Lattice[T], start: tuple[T, ...]) -> Timeline[T]:
-    """Return the timeline for a kind of time, with nothing known."""
-    kind: object = lattice
-    if isinstance(kind, Integers):
-        return cast("Timeline[T]", IntegerTimeline(cast("tuple[int, ...]", start)))
-    return LatticeTimeline(lattice, start)

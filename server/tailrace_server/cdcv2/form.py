@@ -74,6 +74,10 @@ class AvroForm:
         self._updates_schema = fastavro.parse_schema(marked[0])
         self._progress_schema = fastavro.parse_schema(marked[1])
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle as the schema's text, which is compiled again."""
+        return AvroForm.of, (self.text,)
+
     @classmethod
     def of(cls, schema: str | bytes | list[Any] | dict[str, Any]) -> AvroForm:
         """Return the form of a schema.
