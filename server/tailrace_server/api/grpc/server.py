@@ -66,6 +66,7 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", _RECEIVED * settings.request_bytes),
                 ("grpc.max_send_message_length", -1),
+                ("grpc.server_handshake_timeout_ms", int(settings.handshake_s * 1000)),
                 ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout_s * 1000)),
                 (
