@@ -132,6 +132,9 @@ class SocketCollector(Collector):
             "Subscribes refused because their WebSocket had too many open.",
             found.subscriptions_refused,
         )
+        yield GaugeMetricFamily(
+            "tailrace_event_loop_tasks", "Tasks of the server's event loop.", found.tasks
+        )
         guards = CounterMetricFamily(
             "tailrace_live_connections_ended",
             "Connections that the server ended, by the guard or the close code that ended them.",

@@ -1,6 +1,6 @@
 """Peers of every transport that misbehave, all at once, against one server process (contract 13 and 45).
 
-Its anonymous memory stays within a bound, a neighbour gets everything, in order, and each guard is counted under
+Its anonymous memory stays within a bound, a neighbour gets everything, in order, and each guard is counted by
 its name. What a peer is told stands in the tests of its transport.
 """
 

@@ -64,6 +64,8 @@ class SocketStatistics:
     """Handshakes and streams refused because too many were open."""
     subscriptions_refused: int
     """Subscribes refused because their socket had too many open."""
+    tasks: int
+    """Tasks of the event loop, those of other faces and of the engine too."""
     guards: Mapping[str, int]
     """Connections ended by each guard, by its name: ``send_deadline``, ``pings_unread``, ``close_4400`` …"""
 
@@ -194,7 +196,12 @@ class Sockets:
             each.refused for each in self._connections
         )
         return SocketStatistics(
-            self._open, self._opened, self._refused, subscriptions, dict(self._guards)
+            open=self._open,
+            opened=self._opened,
+            refused=self._refused,
+            subscriptions_refused=subscriptions,
+            tasks=len(asyncio.all_tasks()),
+            guards=dict(self._guards),
         )
 
     async def stop(self, deadline_s: float) -> None:
