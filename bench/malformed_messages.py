@@ -5,9 +5,9 @@
     8 peers: generated messages that mean nothing, or nearly something ──▶ tailrace
 
 More than 10,000 messages a face, each answered, refused or paid for with its connection before the next is
-sent. The generators are those of the fuzz tests. Afterwards the server must still serve, without a subscription, a
-live connection or a task more than before, and without an error in its log. The figure is the growth of its
-anonymous memory (RssAnon) from message 1,000 to the last.
+sent. The generators are those of the fuzz tests. Afterwards the server must still serve, without a
+subscription, a live connection or a task more than before, and without an error in its log. The figure is the
+growth of its anonymous memory (RssAnon) from message 1,000 to the last.
 
 There is no baseline: the bound is 16 MiB.
 """
