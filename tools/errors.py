@@ -30,7 +30,8 @@ capture that was processed: nothing is missed, nothing comes twice.
 
 FORMS_HEAD = """
 Positions among the figures read `version:index`, with `end` for an index past the last; lists are separated by
-commas. Texts are cut at 600 characters.
+commas. Texts are cut at 600 characters. Every error that is told is counted by its code, in the metrics
+`tailrace_grpc_errors` and `tailrace_http_errors`.
 
 ## Its form on each transport
 

@@ -89,6 +89,14 @@ class EngineCollector(Collector):
             "gRPC calls refused because their connection had too many open.",
             grpc.streams_refused,
         )
+        errors = CounterMetricFamily(
+            "tailrace_grpc_errors",
+            "Errors that gRPC calls ended with, by machine code.",
+            labels=["code"],
+        )
+        for code, count in sorted(grpc.errors.items()):
+            errors.add_metric([code], count)
+        yield errors
         yield from _catalogs(found.observers)
         cache = found.cache
         yield GaugeMetricFamily("tailrace_cache_bytes", "Charged to the batch cache.", cache.bytes)
@@ -132,6 +140,9 @@ class SocketCollector(Collector):
             "Subscribes refused because their WebSocket had too many open.",
             found.subscriptions_refused,
         )
+        yield GaugeMetricFamily(
+            "tailrace_event_loop_tasks", "Tasks of the server's event loop.", found.tasks
+        )
         guards = CounterMetricFamily(
             "tailrace_live_connections_ended",
             "Connections that the server ended, by the guard or the close code that ended them.",
@@ -140,6 +151,14 @@ class SocketCollector(Collector):
         for guard, count in sorted(found.guards.items()):
             guards.add_metric([guard], count)
         yield guards
+        errors = CounterMetricFamily(
+            "tailrace_http_errors",
+            "Errors told over the HTTP listener, by how (http: an answer or the end of one) and machine code.",
+            labels=["transport", "code"],
+        )
+        for (transport, code), count in sorted(found.errors.items()):
+            errors.add_metric([transport, code], count)
+        yield errors
 
 
 class GraphqlCollector(Collector):

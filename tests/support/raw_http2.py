@@ -55,28 +55,8 @@ class RawCall:
         self._reader, self._writer = await asyncio.open_connection(
             "127.0.0.1", self._port, limit=1024
         )
-        settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, self._window)
-        headers = b"".join(
-            _field(name, value)
-            for name, value in (
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":path", self._method),
-                (":authority", "localhost"),
-                ("content-type", "application/grpc"),
-                ("te", "trailers"),
-            )
-        )
-        message = b"\0" + struct.pack(">I", len(self._request)) + self._request
-        self._writer.write(
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-            + _frame(SETTINGS, 0, 0, settings)
-            + _frame(HEADERS, _END_HEADERS, 1, headers)
-            + _frame(DATA, _END_STREAM, 1, message)
-        )
-        if self._connection_window:
-            update = struct.pack(">I", self._connection_window)
-            self._writer.write(_frame(WINDOW_UPDATE, 0, 0, update))
+        self._writer.write(hello(self._window, self._connection_window))
+        self._writer.write(request(self._method, self._request))
         await self._writer.drain()
         return self
 
@@ -91,9 +71,7 @@ class RawCall:
     def open_window(self, size: int = 2**30) -> None:
         """Let the server send so many bytes more, on the stream and on the connection."""
         update = struct.pack(">I", size)
-        self._writer.write(
-            _frame(WINDOW_UPDATE, 0, 1, update) + _frame(WINDOW_UPDATE, 0, 0, update)
-        )
+        self._writer.write(frame(WINDOW_UPDATE, 0, 1, update) + frame(WINDOW_UPDATE, 0, 0, update))
 
     async def frame(self) -> tuple[int, bytes]:
         """Return type and payload of the next frame; settings and pings are answered."""
@@ -101,7 +79,7 @@ class RawCall:
         length, kind, flags = int.from_bytes(header[:3], "big"), header[3], header[4]
         payload = await self._reader.readexactly(length)
         if kind in (SETTINGS, PING) and not flags & _ACK:
-            self._writer.write(_frame(kind, _ACK, 0, payload if kind == PING else b""))
+            self._writer.write(frame(kind, _ACK, 0, payload if kind == PING else b""))
         on_stream = header[5:] == struct.pack(">I", 1)
         self.ended |= on_stream and (
             kind == RST_STREAM or (kind in (DATA, HEADERS) and bool(flags & _END_STREAM))
@@ -131,7 +109,34 @@ class RawCall:
         return int.from_bytes(self._buffer[1:5], "big")
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def hello(window: int, connection_window: int = 0) -> bytes:
+    """Return how a connection begins, with the windows of each stream and of all together."""
+    settings = frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW_SIZE, window))
+    data = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings
+    if connection_window:
+        data += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", connection_window))
+    return data
+
+
+def request(method: str, message: bytes, stream: int = 1) -> bytes:
+    """Return a call with one request."""
+    headers = b"".join(
+        _field(name, value)
+        for name, value in (
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", method),
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        )
+    )
+    body = b"\0" + struct.pack(">I", len(message)) + message
+    return frame(HEADERS, _END_HEADERS, stream, headers) + frame(DATA, _END_STREAM, stream, body)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return a frame."""
     return (
         len(payload).to_bytes(3, "big") + bytes([kind, flags]) + struct.pack(">I", stream) + payload
     )

@@ -19,7 +19,8 @@ batch      (batch writes) a number that rises from write to write; a repeat is s
            one after the last, so that every write counts
 publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
 take_over  ``true`` lets a writer of a new name have the catalog
-columns    JSON, entity type → column names, known beforehand: their images are not looked at
+columns    JSON, entity type → its columns, known beforehand: their images are not looked at.
+           ``df.schema.jsonValue()`` gives types, too; a list of names does not
 =========  ==========================================================================================
 
 Two phases: tasks write segments, each under a name of its own, and the commit makes one entry of
@@ -51,6 +52,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.sink import RecordSink, SinkResult
+from tailrace_server.pipeline.sources.table_schema import columns_of
 from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentWriter
 from tailrace_server.wal.writer import CatalogWriter
@@ -119,6 +121,9 @@ class Options:
     publish: bool = True
     take_over: bool = False
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Entity type → names of its columns."""
+    listings: Mapping[str, str] = field(default_factory=dict)
+    """Entity type → what a table's schema says of them, for those that came with one."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
@@ -138,7 +143,7 @@ class Options:
             )
         folder = Path(path) if path is not None else Path(options["log"], options["catalog"])
         try:
-            columns = orjson.loads(options.get("columns", "{}"))
+            columns, listings = _columns(orjson.loads(options.get("columns", "{}")))
             batch = int(options["batch"]) if "batch" in options else None
         except ValueError as error:
             raise InvalidRequest(f"option columns or batch: {error}") from error
@@ -150,6 +155,7 @@ class Options:
             publish=_flag("publish", options.get("publish", "true")),
             take_over=_flag("take_over", options.get("take_over", "false")),
             columns=columns,
+            listings=listings,
         )
 
 
@@ -207,7 +213,7 @@ class Sink:
             reach("pipeline.before_commit")
             writer.log.refresh()
             schema = writer.log.view.schema_of(writer.state.last_version)
-            sightings = [*_declared(options.columns), *_in_commit(results)] if results else []
+            sightings = [*_declared(options), *_in_commit(results)] if results else []
             schemas = evolve(schema, sightings)
             receipts = [result.receipt for result in results]
             if batch_id > writer.state.writers[options.writer].batch_id:
@@ -318,12 +324,26 @@ def _in_commit(results: Sequence[SinkResult]) -> Iterator[Sighting]:
         start += result.receipt.transactions
 
 
-def _declared(columns: Mapping[str, Sequence[str]]) -> Iterator[Sighting]:
+def _columns(given: object) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return names of columns and what tables say of them, by entity type."""
+    if not isinstance(given, dict):
+        raise InvalidRequest("option columns: an object is wanted, entity type → columns")
+    names, listings = {}, {}
+    for entity_type, columns in given.items():
+        if isinstance(columns, list):
+            names[entity_type] = columns
+        else:
+            names[entity_type], listings[entity_type] = columns_of(columns)
+    return names, listings
+
+
+def _declared(options: Options) -> Iterator[Sighting]:
     """Yield the columns that the options declare, from the first version of the commit on."""
-    for entity_type, names in columns.items():
-        yield Sighting(0, entity_type, None)
-        for name in names:
-            yield Sighting(0, entity_type, name)
+    for entity_type, names in options.columns.items():
+        yield Sighting(0, entity_type, None, None, options.listings.get(entity_type))
+        if entity_type not in options.listings:
+            for name in names:
+                yield Sighting(0, entity_type, name)
 
 
 def _flag(name: str, text: str) -> bool:

@@ -55,6 +55,8 @@ class Announced:
     """Name, SQL type, encoding, nullable; all there are."""
     key: tuple[str, ...] = ()
     """Names of the key's columns; empty where the source does not say."""
+    origin: Origin = Origin.DEBEZIUM
+    """Who says so."""
 
 
 class SchemaBuilder:
@@ -106,16 +108,17 @@ class SchemaBuilder:
             place = self._place(entity_type, name)
             if place is None:
                 column = Column(name, sql_type=sql_type, encoding=encoding, nullable=nullable)
-                self._append(entity_type, replace(column, key=key, origin=Origin.DEBEZIUM))
+                self._append(entity_type, replace(column, key=key, origin=announced.origin))
                 continue
             column = self._types[entity_type][place]
             dropped = column.dropped and self._is_dropped(entity_type, name)
             column = replace(column, dropped=dropped, key=key or column.key)
             if column.origin is not Origin.DECLARED:
-                column = _announced(entity_type, column, sql_type, encoding, nullable)
+                listed_now = (sql_type, encoding, nullable, announced.origin)
+                column = _announced(entity_type, column, *listed_now)
             self._put(entity_type, place, column)
         for place, column in enumerate(self._types[entity_type]):
-            if column.name not in listed and column.origin is Origin.DEBEZIUM:
+            if column.name not in listed and column.origin is announced.origin:
                 self._put(entity_type, place, replace(column, dropped=True))
 
     def check_declared(self, entity_type: str) -> None:
@@ -261,12 +264,17 @@ class SchemaBuilder:
 
 
 def _announced(
-    entity_type: str, column: Column, sql_type: str | None, encoding: str, nullable: bool
+    entity_type: str,
+    column: Column,
+    sql_type: str | None,
+    encoding: str,
+    nullable: bool,
+    origin: Origin,
 ) -> Column:
     """Return a column as its source now announces it, or as wide as it was."""
     if column.inferred:
         return replace(
-            column, sql_type=sql_type, encoding=encoding, nullable=nullable, origin=Origin.DEBEZIUM
+            column, sql_type=sql_type, encoding=encoding, nullable=nullable, origin=origin
         )
     both = joined((column.sql_type, column.encoding), (sql_type, encoding))
     if both is None:

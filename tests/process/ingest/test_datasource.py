@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest
+from tailrace.schema import Origin
 from tailrace_server.pipeline.datasource import (
     Options,
     TailraceDataSource,
@@ -190,6 +192,8 @@ def test_a_commit_without_a_write_is_refused() -> None:
         ({"path": "/x/y", "wirter": "z"}, "no option 'wirter'"),
         ({"path": "/x/y", "batch": "z"}, "option columns or batch"),
         ({"path": "/x/y", "columns": "{"}, "option columns or batch"),
+        ({"path": "/x/y", "columns": "[]"}, "entity type → columns"),
+        ({"path": "/x/y", "columns": '{"t": {"fields": 1}}'}, "DataFrame's schema"),
         ({"path": "/x/y", "publish": "maybe"}, "true or false"),
     ],
 )
@@ -203,6 +207,44 @@ def test_columns_may_be_handed_over(session: SparkSession, log_root: Path) -> No
     view = CommitLog.open(log_root / "shop").view
     names = [column.name for column in view.schema_of(1).entity_types["t"]]
     assert names == ["n", "id", "later"]
+
+
+def test_a_tables_schema_gives_its_columns_their_types(
+    session: SparkSession, log_root: Path
+) -> None:
+    """From its own rows as JSON; later a wider type widens, and a column that is gone is dropped."""
+    table = session.sql(
+        "select cast(id as int) id, cast(1.50 as decimal(10,2)) price, "
+        "timestamp_ntz'2024-01-02 03:04:05' made, array(1) parts from range(2)"
+    )
+    wider = session.sql("select id, cast(1.50 as decimal(12,2)) price from range(2)")
+    for batch, frame in enumerate((table, wider)):
+        rows = frame.selectExpr(
+            f"'t{batch}' transaction_id",
+            "'upsert' operation",
+            "'product' entity_type",
+            "cast(id as string) primary_key",
+            "to_json(struct(*)) after",
+        ).coalesce(1)
+        save(rows, log_root, columns=json.dumps({"product": frame.schema.jsonValue()}))
+    view = CommitLog.open(log_root / "shop").view
+    first, second = (
+        {
+            column.name: (column.sql_type, column.nullable, column.dropped, column.origin)
+            for column in view.schema_of(version).entity_types["product"]
+        }
+        for version in (1, 2)
+    )
+    assert first == {
+        "id": ("INTEGER", False, False, Origin.TABLE),
+        "price": ("DECIMAL(10,2)", False, False, Origin.TABLE),
+        "made": ("TIMESTAMP", False, False, Origin.TABLE),
+        "parts": ("JSON", False, False, Origin.TABLE),
+    }
+    assert second["id"] == ("BIGINT", False, False, Origin.TABLE)
+    assert second["price"][0] == "DECIMAL(12,2)"
+    assert second["made"][2]
+    assert second["parts"][2]
 
 
 def test_the_source_has_its_name() -> None:

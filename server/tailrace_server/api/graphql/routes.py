@@ -102,12 +102,15 @@ class GraphqlFace:
                 )
             return self._data(await catalog.execute(prepared), form)
         except HTTPException as error:
+            self._sockets.count_error("http", InvalidRequest.code)
             faults = error_list(InvalidRequest(error.detail))
             return _json({"errors": faults}, form, error.status_code)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:
-            return _refused(logged(error), form)
+            found = logged(error)
+            self._sockets.count_error("http", found.code)
+            return _refused(found, form)
 
     def _data(self, value: dict[str, Any], form: str) -> ASGIApp:
         """Return an answer; a large one goes out in pieces, each of which has the send deadline."""

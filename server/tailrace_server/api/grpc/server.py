@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -17,6 +17,8 @@ from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.send_guard import SendGuard
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace_server.capture.engine import Engine
 
 _RECEIVED: Final = 16
@@ -33,6 +35,8 @@ class GrpcStatistics:
     """Streams that the send deadline has ended."""
     streams_refused: int
     """Streams refused because their connection had too many open."""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Errors that calls have ended with, by machine code."""
 
 
 class GrpcServer:
@@ -66,6 +70,7 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", _RECEIVED * settings.request_bytes),
                 ("grpc.max_send_message_length", -1),
+                ("grpc.server_handshake_timeout_ms", int(settings.handshake_s * 1000)),
                 ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout_s * 1000)),
                 (
@@ -94,7 +99,9 @@ class GrpcServer:
 
     def statistics(self) -> GrpcStatistics:
         """Return the figures of this moment."""
-        return GrpcStatistics(self._guard.expired, self._service.refused)
+        return GrpcStatistics(
+            self._guard.expired, self._service.refused, dict(self._service.errors)
+        )
 
     async def stop(self, deadline_s: float) -> None:
         """Take no more calls, end every stream with its resume cursor, and wait for them to leave.

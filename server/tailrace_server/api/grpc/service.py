@@ -69,6 +69,8 @@ class ChangeCaptureService:
         """Streams of each connection, by its peer."""
         self.refused = 0
         """Streams above the limit of one connection, since it began."""
+        self.errors: Counter[str] = Counter()
+        """Errors that calls have ended with, by machine code."""
 
     def handler(self) -> grpc.GenericRpcHandler[bytes, bytes]:
         """Return the handlers for a server; serializers stay unset, so both sides are bytes."""
@@ -312,9 +314,9 @@ class ChangeCaptureService:
         except ReaderGone:
             return
         except SendDeadlineExceeded:
-            await _abort(SubscriberTooSlow("a message stayed unread for too long"), context)
+            await self._end(SubscriberTooSlow("a message stayed unread for too long"), context)
         except Exception as error:
-            await _abort(as_tailrace_error(error), context)
+            await self._end(as_tailrace_error(error), context)
         finally:
             self._open[peer] -= 1
             if not self._open[peer]:
@@ -333,8 +335,12 @@ class ChangeCaptureService:
         try:
             return await answer()
         except Exception as error:
-            await _abort(as_tailrace_error(error), context)
+            await self._end(as_tailrace_error(error), context)
             return b""
+
+    async def _end(self, error: TailraceError, context: Context) -> None:
+        self.errors[error.code] += 1
+        await _abort(error, context)
 
 
 def _on_end(sender: GuardedSender, error: TailraceError) -> None:

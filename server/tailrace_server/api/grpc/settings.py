@@ -20,6 +20,9 @@ class GrpcSettings:
     streams_per_connection: int = setting(
         10_000, "calls", "open at once on one connection; above it a new one is INVALID_REQUEST"
     )
+    handshake_s: float = setting(
+        10.0, "seconds", "how long a new connection may stay without saying that it is HTTP/2"
+    )
     keepalive_s: float = setting(
         30.0, "seconds", "how often a silent connection is probed: finds peers that vanished"
     )

@@ -147,7 +147,9 @@ class EventStream:
                 else:
                     yield message.data
         except Exception as error:
-            yield b"event: error\ndata: %s\n\n" % encoded_problem(as_tailrace_error(error))
+            found = as_tailrace_error(error)
+            self._sockets.count_error("http", found.code)
+            yield b"event: error\ndata: %s\n\n" % encoded_problem(found)
 
 
 def _event(name: str, cursor: str, data: dict[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -68,6 +69,7 @@ class _Read:
     view: LogView
     reverse: bool
     bytes_max: int
+    on_error: Callable[[str], None]
 
     @property
     def codec(self) -> Codec:
@@ -130,7 +132,8 @@ async def changes(
             return Response(status_code=304, headers=headers)
     if request.method == "HEAD":
         return Response(headers=headers)
-    read = _Read(history, kind, form, header, view, message.reverse, bytes_max)
+    on_error = partial(sockets.count_error, "http")
+    read = _Read(history, kind, form, header, view, message.reverse, bytes_max, on_error)
     make = {JSON_TYPE: _page, CLOUD_TYPE: _batch, LINES_TYPE: _lines, ARROW_TYPE: _arrow}[kind]
     return StreamedAnswer(await _begun(make(read)), sockets, headers)
 
@@ -244,7 +247,9 @@ async def _lines(read: _Read) -> AsyncGenerator[bytes, None]:
     except Exception as error:
         if not count:
             raise
-        yield b'{"error":%s}\n' % encoded_problem(as_tailrace_error(error))
+        found = as_tailrace_error(error)
+        read.on_error(found.code)
+        yield b'{"error":%s}\n' % encoded_problem(found)
         return
     yield msgspec.json.encode({"end": True, **read.end(last, count)}) + b"\n"
 

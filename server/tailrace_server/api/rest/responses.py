@@ -113,6 +113,11 @@ def schema(value: Schema, view: LogView) -> dict[str, Any]:
                         "sqlType": column.sql_type,
                         "encoding": column.encoding,
                         "inferred": column.inferred,
+                        "nullable": column.nullable,
+                        "key": column.key,
+                        "origin": column.origin.value,
+                        "id": column.id,
+                        "dropped": column.dropped,
                     }
                     for column in columns
                 ],

@@ -135,11 +135,14 @@ class RestFace:
             try:
                 return await handler(request)
             except HTTPException as error:
+                self._sockets.count_error("http", InvalidRequest.code)
                 return http_problem(request, error)
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception as error:
-                return refused(as_tailrace_error(error))
+                found = as_tailrace_error(error)
+                self._sockets.count_error("http", found.code)
+                return refused(found)
 
         return answer
 

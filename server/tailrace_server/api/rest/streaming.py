@@ -93,6 +93,7 @@ class StreamedAnswer(Guarded):
 
     def _cut(self, error: TailraceError) -> None:
         _log.error("answer cut", error=str(error), code=error.code)
+        self._sockets.count_error("http", error.code)
         if self._transport is not None:
             self._transport.abort()
 

@@ -136,11 +136,18 @@ class Operation:
 class Connection:
     """Serves one socket; ``run`` once."""
 
-    def __init__(self, socket: Socket, face: Face, settings: HttpSettings) -> None:
-        """Bind a face to a socket."""
+    def __init__(
+        self,
+        socket: Socket,
+        face: Face,
+        settings: HttpSettings,
+        on_error: Callable[[str], None] = lambda code: None,
+    ) -> None:
+        """Bind a face to a socket; ``on_error`` is told the code of each error that an operation ends with."""
         self._socket = socket
         self._face = face
         self._settings = settings
+        self._on_error = on_error
         self._operations: dict[str, Operation] = {}
         self._patience: asyncio.Timeout | None = None
         self._initialised = self._acknowledged = self._stopping = False
@@ -242,7 +249,7 @@ class Connection:
                 f"this socket has {limit} subscriptions open, the limit (ws_subscriptions); "
                 "complete one, or open another socket"
             )
-            await self._socket.send(whole("error", message.id, self._face.error_payload(error)))
+            await self._refuse(Operation(message.id, self._socket), error)
             return
         operation = Operation(message.id, self._socket)
         try:
@@ -250,7 +257,7 @@ class Connection:
         except Close:
             raise
         except Exception as error:
-            await operation.send("error", self._face.error_payload(_logged(error)))
+            await self._refuse(operation, _logged(error))
             return
         self._operations[message.id] = operation
         operation.task = tasks.create_task(
@@ -265,7 +272,7 @@ class Connection:
             except ReaderGone:
                 return
             except Exception as error:
-                await operation.send("error", self._face.error_payload(_logged(error)))
+                await self._refuse(operation, _logged(error))
             else:
                 await operation.send("complete")
         except ReaderGone:
@@ -288,7 +295,12 @@ class Connection:
             self._face.extra[message.type](operation, message.payload)
         except TailraceError as error:
             self._cancel(message)
-            await operation.send("error", self._face.error_payload(error))
+            await self._refuse(operation, error)
+
+    async def _refuse(self, operation: Operation, error: TailraceError) -> None:
+        """Send what an operation ends with."""
+        self._on_error(error.code)
+        await operation.send("error", self._face.error_payload(error))
 
     async def _wait_for_operations(self) -> None:
         tasks = [each.task for each in self._operations.values() if each.task is not None]

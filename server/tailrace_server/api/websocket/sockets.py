@@ -15,6 +15,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -64,8 +65,12 @@ class SocketStatistics:
     """Handshakes and streams refused because too many were open."""
     subscriptions_refused: int
     """Subscribes refused because their socket had too many open."""
+    tasks: int
+    """Tasks of the event loop, those of other faces and of the engine too."""
     guards: Mapping[str, int]
     """Connections ended by each guard, by its name: ``send_deadline``, ``pings_unread``, ``close_4400`` …"""
+    errors: Mapping[tuple[str, str], int]
+    """Errors told to clients, by transport and machine code."""
 
 
 class Sockets:
@@ -78,6 +83,7 @@ class Sockets:
         self._connections: set[Connection] = set()
         self._open = self._opened = self._refused = self._subscriptions_refused = 0
         self._guards: Counter[str] = Counter()
+        self._errors: Counter[tuple[str, str]] = Counter()
         self._stopping = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -137,13 +143,13 @@ class Sockets:
         return None if origin in allowed or "*" in allowed else origin
 
     async def _serve(self, websocket: WebSocket, face: Face) -> None:
+        count = partial(self.count_error, "websocket")
         protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
         if protocol is None:
-            connection = Connection(PlainSocket(websocket), face, self.settings)
-            await self._run(connection)
+            await self._run(Connection(PlainSocket(websocket), face, self.settings, count))
             return
         with GuardedSocket(protocol, websocket, self.guard) as socket:
-            await self._run(Connection(socket, face, self.settings))
+            await self._run(Connection(socket, face, self.settings, count))
             if socket.expired:
                 self.count(TOO_SLOW)
 
@@ -184,6 +190,10 @@ class Sockets:
         """Count a connection that a guard ended."""
         self._guards[guard] += 1
 
+    def count_error(self, transport: str, code: str) -> None:
+        """Count an error that was told over ``http`` or ``websocket``, by its machine code."""
+        self._errors[transport, code] += 1
+
     def count_close(self, code: int) -> None:
         """Count a socket that we closed with a code."""
         self.count(f"close_{int(code)}")
@@ -194,7 +204,13 @@ class Sockets:
             each.refused for each in self._connections
         )
         return SocketStatistics(
-            self._open, self._opened, self._refused, subscriptions, dict(self._guards)
+            open=self._open,
+            opened=self._opened,
+            refused=self._refused,
+            subscriptions_refused=subscriptions,
+            tasks=len(asyncio.all_tasks()),
+            guards=dict(self._guards),
+            errors=dict(self._errors),
         )
 
     async def stop(self, deadline_s: float) -> None:

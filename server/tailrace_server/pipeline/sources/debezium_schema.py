@@ -17,10 +17,12 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors, data type mappi
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence  # noqa: TC003 - read when texts are decoded
+from typing import Final, NamedTuple
 
 import msgspec
 
+from tailrace.schema import Origin
 from tailrace_server.wal.schema_builder import Announced
 
 _CACHED_MAX: Final = 256
@@ -111,15 +113,28 @@ class Announcements:
                 self._texts.clear()
             columns = _columns_of(block)
             self._texts[cached] = (
-                msgspec.json.encode((columns, key)).decode() if columns is not None else None
+                listing(columns, key, Origin.DEBEZIUM) if columns is not None else None
             )
         return self._texts[cached]
 
 
+def listing(
+    columns: Sequence[tuple[str, str | None, str, bool]], key: tuple[str, ...], origin: Origin
+) -> str:
+    """Return columns in the form in which rows and commits carry them."""
+    return msgspec.json.encode(_Listing(columns, key, origin.value)).decode()
+
+
+class _Listing(NamedTuple):
+    columns: Sequence[tuple[str, str | None, str, bool]]
+    key: tuple[str, ...]
+    origin: str = Origin.DEBEZIUM.value
+
+
 def announced(text: str) -> Announced:
     """Return what a row says of its entity type's columns."""
-    columns, key = _decode_text(text)
-    return Announced(tuple(columns), key)
+    found = _decode_text(text)
+    return Announced(tuple(found.columns), found.key, Origin(found.origin))
 
 
 def _columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
@@ -156,6 +171,4 @@ def _type_of(field: _Field) -> tuple[str | None, str]:
 
 
 _decode_block = msgspec.json.Decoder(_Field).decode
-_decode_text = msgspec.json.Decoder(
-    tuple[list[tuple[str, str | None, str, bool]], tuple[str, ...]]
-).decode
+_decode_text = msgspec.json.Decoder(_Listing).decode

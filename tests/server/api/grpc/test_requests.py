@@ -49,6 +49,7 @@ async def test_an_unknown_field_is_refused_by_number(serve: Serve, method: str) 
     error = await served.refused(method, METHODS[method].SerializeToString() + UNKNOWN_FIELD)
     assert isinstance(error, tailrace.Unsupported)
     assert error.field == "field 100"
+    assert served.server.statistics().errors == {"UNSUPPORTED": 1}
 
 
 async def test_an_unknown_field_in_a_part_is_refused_with_its_path(serve: Serve) -> None:

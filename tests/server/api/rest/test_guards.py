@@ -257,6 +257,32 @@ async def test_a_probe_that_is_not_answered_costs_the_connection(serve: Serve) -
     raw.close()
 
 
+async def test_every_refusal_is_counted_by_its_code(serve: Serve) -> None:
+    served = await serve()
+    for path, headers in (
+        ("/v1/catalogs/ship", {}),
+        ("/v1/catalogs/shop/changes?after=x", {}),
+        (f"{LIVE}?where=1", {"accept": "text/event-stream"}),
+        (LIVE, {"accept": "image/png"}),
+        ("/v1/catalogs/ship/graphql?query={schema{id}}", {}),
+    ):
+        assert (await served.http.get(path, headers=headers)).status_code >= 400
+    async with served.socket() as socket:
+        for wish in ({"after": "x"}, {"sinceVersion": -1}):
+            await say(socket, subscribe(**wish))
+            assert (await hear(socket))["type"] == "error"
+    assert served.face.sockets.statistics().errors == {
+        ("http", "CATALOG_UNKNOWN"): 2,
+        ("http", "CURSOR_INVALID"): 1,
+        ("http", "UNSUPPORTED"): 1,
+        ("http", "INVALID_REQUEST"): 1,
+        ("websocket", "CURSOR_INVALID"): 1,
+        ("websocket", "INVALID_REQUEST"): 1,
+    }
+    metrics = (await served.http.get("/metrics")).text
+    assert 'tailrace_http_errors_total{code="UNSUPPORTED",transport="http"} 1.0' in metrics
+
+
 async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serve) -> None:
     served = await serve(HttpSettings(http_connections=1))
     async with served.socket():
