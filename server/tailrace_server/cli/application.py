@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tailrace_server.allocator import share_one_arena
 from tailrace_server.cli import errors
 
 if TYPE_CHECKING:
@@ -62,8 +63,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command line of this process and exit; the console script."""
-    if _wanted(sys.argv[1:]) != "ingest":
+    wanted = _wanted(sys.argv[1:])
+    if wanted != "ingest":
         sys.meta_path.insert(0, _NoPandas())
+    if wanted == "serve":
+        share_one_arena()
     sys.exit(run(sys.argv[1:]))
 
 
