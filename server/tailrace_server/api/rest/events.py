@@ -24,7 +24,7 @@ from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem
-from tailrace_server.api.json_requests import from_json, from_query, in_json_names
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.asking import EVENTS_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.codecs import EVENTS
@@ -87,9 +87,9 @@ async def _asked(request: Request, settings: HttpSettings) -> SubscribeRequest:
     """Return the request; ``Last-Event-ID`` stands above any start that the URL or body names."""
     if request.method == "POST":
         value = await body(request, settings)
-        message = from_json(SubscribeRequest, value, without=("catalog",))
+        message = from_json(SubscribeRequest, value, without=ELSEWHERE)
     else:
-        message = from_query(SubscribeRequest, parameters(request), without=("catalog",))
+        message = from_query(SubscribeRequest, parameters(request), without=ELSEWHERE)
     last = request.headers.get("last-event-id")
     if last:
         for name in ("since_version", "since_index", "from_time"):
