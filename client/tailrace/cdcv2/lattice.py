@@ -1,0 +1,177 @@
+"""The two kinds of time: integers, totally ordered, and their products, partially ordered.
+
+A set of times is written as an antichain, a tuple of times none of which is at or before another: it
+stands for all the times at or after one of them. The empty antichain stands for no time at all.
+"""
+
+from __future__ import annotations
+
+from operator import le
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from tailrace.cdcv2.errors import InvalidStatement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.cdcv2.statements import JsonValue
+
+T = TypeVar("T")
+
+TIME_MAX: Final = 2**63 - 1
+"""The largest coordinate: times are non-negative Avro longs."""
+
+
+class Lattice(Protocol[T]):
+    """A kind of time: its order, and how it is written."""
+
+    @property
+    def name(self) -> str:
+        """Tell this kind of time from others, in saved state."""
+
+    @property
+    def minimum(self) -> T:
+        """The time at or before every other."""
+
+    def less_equal(self, a: T, b: T) -> bool:
+        """Whether ``a`` is at or before ``b``."""
+
+    def join(self, a: T, b: T) -> T:
+        """Return the earliest time at or after both."""
+
+    def meet(self, a: T, b: T) -> T:
+        """Return the latest time at or before both."""
+
+    def order(self, time: T) -> tuple[int, ...] | int:
+        """Return a sort key: a fixed linear extension, so that what is before another sorts before it."""
+
+    def check(self, time: object) -> T:
+        """Return ``time`` if it is one of this kind.
+
+        Raises:
+            InvalidStatement: Another type, below zero, or beyond 64 bits.
+        """
+
+    def to_json(self, time: T) -> JsonValue:
+        """Return the JSON form of a time."""
+
+    def from_json(self, value: JsonValue) -> T:
+        """Return the time of a JSON form.
+
+        Raises:
+            InvalidStatement: Not a time of this kind.
+        """
+
+
+class Integers:
+    """Integers from 0 to 2**63 - 1, totally ordered; the times of the documented schema."""
+
+    name: Final = "integers"
+    minimum: Final = 0
+
+    def less_equal(self, a: int, b: int) -> bool:
+        """Whether ``a`` is at or before ``b``."""
+        return a <= b
+
+    def join(self, a: int, b: int) -> int:
+        """Return the later."""
+        return max(a, b)
+
+    def meet(self, a: int, b: int) -> int:
+        """Return the earlier."""
+        return min(a, b)
+
+    def order(self, time: int) -> int:
+        """Return the time itself."""
+        return time
+
+    def check(self, time: object) -> int:
+        """Return a time that is an integer in range."""
+        return _coordinate(time)
+
+    def to_json(self, time: int) -> JsonValue:
+        """Return the number."""
+        return time
+
+    def from_json(self, value: JsonValue) -> int:
+        """Return the number, checked."""
+        return _coordinate(value)
+
+
+class Product:
+    """Tuples of integers; one is before another if it is so, or equal, in every coordinate.
+
+    The linear extension is the order of tuples, the first coordinate foremost.
+    """
+
+    def __init__(self, arity: int) -> None:
+        if arity < 1:
+            raise ValueError(f"a product of {arity} coordinates has no times")
+        self.arity = arity
+        self.name = f"product({arity})"
+        self.minimum: tuple[int, ...] = (0,) * arity
+
+    def less_equal(self, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+        """Whether ``a`` is at or before ``b`` in every coordinate."""
+        return all(map(le, a, b))
+
+    def join(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the later of each coordinate."""
+        return tuple(map(max, a, b))
+
+    def meet(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the earlier of each coordinate."""
+        return tuple(map(min, a, b))
+
+    def order(self, time: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the time itself: tuples sort by their first coordinate, then by the next."""
+        return time
+
+    def check(self, time: object) -> tuple[int, ...]:
+        """Return a time that is a tuple of as many integers in range."""
+        if not isinstance(time, tuple) or len(time) != self.arity:
+            raise InvalidStatement(f"time {time!r} is not a tuple of {self.arity} integers")
+        for coordinate in time:
+            _coordinate(coordinate)
+        return time
+
+    def to_json(self, time: tuple[int, ...]) -> JsonValue:
+        """Return the list of coordinates."""
+        return list(time)
+
+    def from_json(self, value: JsonValue) -> tuple[int, ...]:
+        """Return the time of a list of coordinates, checked."""
+        return self.check(tuple(value) if isinstance(value, list) else value)
+
+
+INTEGERS: Final = Integers()
+"""The lattice of the documented schema."""
+
+
+def product(arity: int) -> Product:
+    """Return the lattice of tuples of ``arity`` integers, at least one."""
+    return Product(arity)
+
+
+def antichain(lattice: Lattice[T], times: Iterable[T]) -> tuple[T, ...]:
+    """Return the earliest of some times: those that no other is before, each once, in linear order."""
+    least: list[T] = []
+    less_equal = lattice.less_equal
+    # What is before another sorts before it, so a time need be compared with those kept so far only.
+    for time in sorted(times, key=lattice.order):
+        if not any(less_equal(kept, time) for kept in least):
+            least.append(time)
+    return tuple(least)
+
+
+def reaches(lattice: Lattice[T], bound: tuple[T, ...], time: T) -> bool:
+    """Whether ``time`` is at or after some element of ``bound``."""
+    return any(lattice.less_equal(element, time) for element in bound)
+
+
+def _coordinate(value: object) -> int:
+    if type(value) is not int:
+        raise InvalidStatement(f"time {value!r} is not an integer")
+    if not 0 <= value <= TIME_MAX:
+        raise InvalidStatement(f"time {value} is outside 0 to {TIME_MAX}")
+    return value

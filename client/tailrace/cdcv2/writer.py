@@ -1,0 +1,140 @@
+"""Writes a change stream that any reader reads back equal, however its messages are mangled.
+
+::
+
+    write(a, 3, +1)  write(b, 3, +1)  write(a, 3, -1)     held, summed by (data, time)
+    advance((5,))  ->  [(b, 3, +1)]                       batches of what is not zero
+                       progress [0] to [5], 3 → 1         from where the last interval ended
+
+What is written of a time is written once the time is final, and only then: every message is true for
+ever. Several writers of one history may start anywhere at or before a common time and batch as they
+like; their messages agree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+
+from tailrace.cdcv2.check import LONG_LIMIT
+from tailrace.cdcv2.errors import InvalidWrite
+from tailrace.cdcv2.lattice import INTEGERS, antichain, reaches
+from tailrace.cdcv2.statements import Progress, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from tailrace.cdcv2.lattice import Lattice
+    from tailrace.cdcv2.statements import Statement
+
+T = TypeVar("T")
+
+BATCH_SIZE: Final = 1000
+"""Updates in a message, at most, unless told."""
+
+
+class Writer(Generic[T]):
+    """One stream's writer. What it holds are the sums of times that are still open.
+
+    A writer that restarts begins at a frontier that an earlier one reached, or before it, and is given
+    the history from there again: statements it repeats are duplicates to a reader.
+    """
+
+    def __init__(
+        self,
+        lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
+        *,
+        batch_size: int = BATCH_SIZE,
+        start: Iterable[T] | None = None,
+    ) -> None:
+        """Begin with nothing written.
+
+        Args:
+            lattice: The kind of time.
+            batch_size: Updates in a message, at most; at least one.
+            start: Where the first interval begins; None is the earliest time.
+
+        Raises:
+            InvalidStatement: ``start`` holds what is no time of this kind.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size {batch_size}: a message holds at least one update")
+        self.lattice = lattice
+        self.batch_size = batch_size
+        times = (lattice.minimum,) if start is None else tuple(map(lattice.check, start))
+        self.frontier = antichain(lattice, times)
+        """Where the next interval begins: times at or after none of these are written for good."""
+        self._sums: dict[T, dict[Hashable, int]] = {}
+
+    def write(self, updates: Iterable[Update[T]]) -> None:
+        """Add updates, in any order; those of equal (data, time) are summed.
+
+        Raises:
+            InvalidWrite: One is of a time that has been written; those before it are taken.
+            InvalidStatement: One has what is no time of this kind.
+        """
+        sums = self._sums
+        for data, time, diff in updates:
+            at = sums.get(time)
+            if at is None:
+                at = self._open(time)
+            at[data] = at.get(data, 0) + diff
+
+    def advance(self, upper: Iterable[T]) -> list[Statement[T]]:
+        """Write all times that are at or after no element of ``upper``.
+
+        Args:
+            upper: The new frontier, at or after the present one. Empty closes the stream.
+
+        Returns:
+            Batches of updates, by time, and one progress statement from the old frontier to the new;
+            nothing where the two are equal.
+
+        Raises:
+            InvalidWrite: ``upper`` lies before the frontier, or a sum is beyond 64 bits; nothing is
+                written.
+        """
+        lattice, lower = self.lattice, self.frontier
+        new = antichain(lattice, map(lattice.check, upper))
+        if new == lower:
+            return []
+        for time in new:
+            if not reaches(lattice, lower, time):
+                raise InvalidWrite(f"frontier {list(lower)} cannot go back to {list(new)}")
+        times = sorted(
+            (time for time in self._sums if not reaches(lattice, new, time)), key=lattice.order
+        )
+        updates = [
+            Update(data, time, _long(diff, data, time))
+            for time in times
+            for data, diff in self._sums[time].items()
+            if diff
+        ]
+        counts: dict[T, int] = {}
+        for update in updates:
+            counts[update.time] = counts.get(update.time, 0) + 1
+        for time in times:
+            del self._sums[time]
+        self.frontier = new
+        size = self.batch_size
+        statements: list[Statement[T]] = [
+            updates[i : i + size] for i in range(0, len(updates), size)
+        ]
+        statements.append(Progress(lower, new, tuple(counts.items())))
+        return statements
+
+    def close(self) -> list[Statement[T]]:
+        """Write all that is left, and the end of time; nothing if that was done."""
+        return self.advance(())
+
+    def _open(self, time: T) -> dict[Hashable, int]:
+        if not reaches(self.lattice, self.frontier, self.lattice.check(time)):
+            raise InvalidWrite(f"time {time} is before the frontier {list(self.frontier)}")
+        at: dict[Hashable, int] = {}
+        self._sums[time] = at
+        return at
+
+
+def _long(diff: int, data: object, time: object) -> int:
+    if not -LONG_LIMIT <= diff < LONG_LIMIT:
+        raise InvalidWrite(f"{data!r} at time {time}: the sum {diff} is beyond 64 bits")
+    return diff
