@@ -58,6 +58,7 @@ from tailrace.reactive import Publisher, Subscriber
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Column, Origin, Schema
 from tailrace.subscription import Subscription, SubscriptionStatistics
+from tailrace.updates import Row, UpdateSubscription
 
 __all__ = [
     "END",
@@ -100,6 +101,7 @@ __all__ = [
     "Publisher",
     "Reconnected",
     "Retry",
+    "Row",
     "Schema",
     "ServerStopping",
     "Since",
@@ -116,6 +118,7 @@ __all__ = [
     "TransportError",
     "UnknownWriter",
     "Unsupported",
+    "UpdateSubscription",
     "WriterFenced",
     "connect",
 ]

@@ -147,7 +147,7 @@ class PositionCompacted(TailraceError):
 
 
 class ImagesMissing(TailraceError):
-    """CDCV2 says what went and what came, and a record's images do not. The source's doing; a retry does not help."""
+    """CDCv2 says what went and came, and a record's images do not. The source's doing; no retry helps."""
 
     code = "IMAGES_MISSING"
 

@@ -109,7 +109,7 @@ class SubscribeRequest(_message.Message):
     """A heartbeat comes this often, whatever else does. Milliseconds, 10 to 3,600,000. Absent: the server's setting."""
     encoding: Global___Encoding.ValueType
     """What the changes come as. UNSPECIFIED: captures. CDCV2 takes criteria by entity type and primary key only, no
-    `body`, and a start at a whole version: no `since_index`, no `after`.
+    `body`, and a start at a whole version: no `since_index`, no `after`, no `from_time`.
     """
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
@@ -323,7 +323,7 @@ class Update(_message.Message):
     DIFF_FIELD_NUMBER: _builtins.int
     entity_type: _builtins.str
     primary_key: _builtins.str
-    """Canonical key text."""
+    """Canonical key text. Always present on what is sent."""
     data: _builtins.bytes
     """The row: a JSON object as UTF-8, the source's own text byte for byte."""
     time: _builtins.int
@@ -334,16 +334,18 @@ class Update(_message.Message):
         self,
         *,
         entity_type: _builtins.str = ...,
-        primary_key: _builtins.str = ...,
+        primary_key: _builtins.str | None = ...,
         data: _builtins.bytes = ...,
         time: _builtins.int = ...,
         diff: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_primary_key", b"_primary_key", "primary_key", b"primary_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "diff", b"diff", "entity_type", b"entity_type", "primary_key", b"primary_key", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_primary_key", b"_primary_key", "data", b"data", "diff", b"diff", "entity_type", b"entity_type", "primary_key", b"primary_key", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__primary_key: _TypeAlias = _typing.Literal["primary_key"]  # noqa: Y015
+    _WhichOneofArgType__primary_key: _TypeAlias = _typing.Literal["_primary_key", b"_primary_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__primary_key) -> _WhichOneofReturnType__primary_key | None: ...
 
 Global___Update: _TypeAlias = Update  # noqa: Y015
 

@@ -35,7 +35,7 @@ _INTEGERS: Final = {
     FieldDescriptor.TYPE_INT64: range(-(1 << 63), 1 << 63),
 }
 ELSEWHERE: Final = ("catalog", "encoding")
-"""Fields of a subscribe that no JSON face reads: the catalog stands in the path, the encoding is always JSON."""
+"""Fields of a subscribe that no JSON face reads: the catalog stands in the path, and the encoding is JSON."""
 
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")

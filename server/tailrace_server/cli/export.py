@@ -15,6 +15,7 @@ from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
     from tailrace_server.export.cdcv2 import Cdcv2Export, ExportSettings, Written
+    from tailrace_server.wal.tailer import Tailer
 
 _STREAM = "What the stream says"
 _RUNNING = "How it runs"
@@ -32,9 +33,7 @@ def export() -> None:
 @export_app.command("cdcv2")
 def cdcv2(
     log: LogRoot,
-    catalog: Annotated[
-        str, typer.Option("--catalog", metavar="NAME", help="Catalog to read.")
-    ],
+    catalog: Annotated[str, typer.Option("--catalog", metavar="NAME", help="Catalog to read.")],
     entity_type: Annotated[
         str, typer.Option("--entity-type", metavar="TYPE", help="Entity type to export.")
     ],
@@ -120,9 +119,7 @@ async def _export(settings: ExportSettings, *, follow: bool, every_s: float) -> 
     return 0
 
 
-async def _follow(
-    exporting: Cdcv2Export, views: Tailer, written: Written, every_s: float
-) -> None:
+async def _follow(exporting: Cdcv2Export, views: Tailer, written: Written, every_s: float) -> None:
     """Write what is published until it is cancelled; what an advance has begun is finished first."""
     loop = asyncio.get_running_loop()
     while True:

@@ -5,8 +5,9 @@
     begin     open log and folder ─▶ every record has its images? ─▶ columns ─▶ the folder is ours
     advance   newest view ─▶ check what is new ─▶ files from the frontier to the published version
 
-Time is the version. The first interval begins at 0. A stream that begins with a snapshot at version V has all rows
-of V as updates at V, and nothing before. Nothing is kept between runs but the folder: it says how far it is.
+Time is the version. The first interval begins at 0. A stream that begins with a snapshot at version V has all
+rows of V as updates at V, and nothing before. Nothing is kept between runs but the folder: it says how far it
+is.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class ImageCheck:
         """Check one version.
 
         Raises:
-            ImagesMissing: A record lacks an image. An UPSERT without ``before`` is an insert, unless its key has
-                a row already or the record names changed columns.
+            ImagesMissing: A record lacks an image. An UPSERT without ``before`` is an insert, unless its key
+                has a row already or the record names changed columns.
         """
         for record in version.records:
             if record.key is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FolderTaken(InvalidRequest):
-    """The folder holds something else; two streams in one folder would be read as one. A retry does not help."""
+    """The folder holds something else; two streams in it would be read as one. A retry does not help."""
 
     code = "FOLDER_TAKEN"
 

@@ -9,9 +9,9 @@
 
 A file's name says its interval, lower inclusive, upper exclusive. It appears whole, by a link from a file that
 is already durable, and is never replaced. So whoever starts here, for the first time or again, goes on at the
-*frontier*: as far as intervals reach from 0 without a hole. Two exporters at once may cut time differently; their
-files overlap, say the same of every time, and a CDCv2 reader takes each update once. The same interval is the
-same bytes, so who comes second leaves the first one's file.
+*frontier*: as far as intervals reach from 0 without a hole. Two exporters at once may cut time differently;
+their files overlap, say the same of every time, and a CDCv2 reader takes each update once. Of one interval both
+say the same, so who comes second leaves the first one's file.
 
 Names that begin with ``_`` or ``.`` are passed over by Spark and its kind.
 """

@@ -6,6 +6,7 @@ stand under the name that it had then. Published versions only.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -157,7 +158,7 @@ class EntityRecords:
         body = self._reader.body(ref, ("change", "before", "after"))
         numbers = versions[rows]
         borders = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rows)]
-        for start, end in zip(borders, borders[1:], strict=False):
+        for start, end in pairwise(borders):
             number = int(numbers[start])
             records = [
                 Record(
@@ -202,4 +203,3 @@ class EntityRecords:
                 None,
             )
         return self._names[schema.id]
-

@@ -187,13 +187,14 @@ def _converter(column: Column) -> Callable[[Any], Hashable]:
         return _json_text
     if isinstance(kind, dict):
         return partial(_decimal, kind["precision"], kind["scale"])
-    return {
+    converters: dict[str, Callable[[Any], Hashable]] = {
         "boolean": _boolean,
         "int": partial(_whole, _INT),
         "long": partial(_whole, _LONG),
         "double": _double,
         "string": _string,
-    }[kind]
+    }
+    return converters[kind]
 
 
 def _json_text(value: bytes) -> str:

@@ -9,8 +9,8 @@
     lacks an image that it needs  (entity type, key, no data, diff 0): the transport ends there
     leads, SCHEMA records         none
 
-A log's transactions hold one record for each key, so elements of one version differ, whichever of them a subscriber
-takes. Nothing here counts them: that depends on what is taken.
+A log's transactions hold one record for each key, so elements of one version differ, whichever of them a
+subscriber takes. Nothing here counts them: that depends on what is taken.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _PRIMARY_KEY: Final = 0x12
 _DATA: Final = 0x1A
 _TIME: Final = 0x21
 _DIFF: Final = 0x28
+_DIFFS: Final = {0: 0, -1: 1, 1: 2}
+"""Diffs as protobuf writes a sint32."""
+
 _FEW: Final = 16
 """Up to this many captures are spelled out one by one, as in protobuf.py."""
 
@@ -64,7 +67,7 @@ class Cdcv2Codec:
         return pc.binary_join_element_wise(*elements, EMPTY)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the element of a record whose images are too large: one that lacks them, and says their size."""
+        """Return the element of a record whose images are too large: it lacks them, and says their size."""
         element = header_frame[after_length(header_frame) :]
         return fields.field(_UPDATE, element + fields.field(_DATA, b"%d" % omitted_bytes))
 
@@ -120,17 +123,12 @@ def _elements(
 
 def _numbers(versions: NDArray[np.int64], diff: int) -> NDArray[np.void]:
     """Return time and diff of each element."""
-    tail = np.frombuffer(bytes([_DIFF]) + _varint(diff), np.uint8)
+    tail = np.frombuffer(bytes([_DIFF, _DIFFS[diff]]), np.uint8)
     numbers = np.empty((len(versions), 9 + len(tail)), np.uint8)
     numbers[:, 0] = _TIME
     numbers[:, 1:9] = versions.astype("<i8").view(np.uint8).reshape(-1, 8)
     numbers[:, 9:] = tail
     return numbers.view(np.dtype((np.void, numbers.shape[1])))[:, 0]
-
-
-def _varint(number: int) -> bytes:
-    """Return a number as protobuf writes an int32: below zero as its 64-bit complement."""
-    return fields.varint(number & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def _entity_type(name: str) -> bytes:
