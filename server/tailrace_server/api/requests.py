@@ -79,7 +79,7 @@ def wish(request: SubscribeRequest) -> Wish:
 
 
 def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
-    """Return the wish for CDCv2: rows of whole versions, with the images that say what went and what came.
+    """Return the wish for CDCv2: rows of whole versions, with all that says what went and what came.
 
     Raises:
         InvalidRequest: Criteria that tear updates apart, a body, or a start inside a version.
@@ -98,9 +98,7 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
         raise InvalidRequest("body: CDCV2 has the rows themselves; leave it out")
     if isinstance(wish.start, After | FromTime) or request.since_index:
         raise InvalidRequest("CDCV2 starts at a whole version: since_version, without since_index")
-    return replace(
-        wish, criteria=tuple(alternatives), content=Content.BEFORE | Content.AFTER, cdcv2=True
-    )
+    return replace(wish, criteria=tuple(alternatives), content=Content.BODY, cdcv2=True)
 
 
 def _captures_wish(request: SubscribeRequest) -> Wish:

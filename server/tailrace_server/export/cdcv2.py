@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-import orjson
 from msgspec import structs
 
 from tailrace.cdcv2 import Progress, Update, Writer
 from tailrace.errors import ImagesMissing, InvalidRequest
-from tailrace_server.cdcv2 import AvroForm
+from tailrace_server.cdcv2 import AvroForm, write_container
 from tailrace_server.export.diffs import Differences, ImageCheck
 from tailrace_server.export.errors import ImageUnfit
 from tailrace_server.export.folder import StreamFolder, StreamIdentity
@@ -86,7 +85,7 @@ class Cdcv2Export:
         self._folder = folder
         self._since = identity.since
         form = RowForm(identity.stream_columns())
-        self._avro = AvroForm.of(avro_schema(form))
+        self._avro = AvroForm.of_data(form.avro_record())
         self._differences = Differences(records, form)
         self._check = check
         self._checked = checked
@@ -139,7 +138,7 @@ class Cdcv2Export:
             columns = _like(settings.like, wanted)
         elif found is not None:
             columns = found.stream_columns()
-        schema = orjson.dumps(avro_schema(RowForm(columns))) + b"\n"
+        schema = AvroForm.of_data(RowForm(columns).avro_record()).text.encode() + b"\n"
         documents = [ColumnDocument.of(column) for column in columns]
         identity = folder.begin(structs.replace(wanted, columns=documents), schema)
         return cls(log, records, folder, identity, check, published)
@@ -211,7 +210,7 @@ class Cdcv2Export:
             raise failure
 
     def _write(self, interval: _Interval, file: BinaryIO) -> None:
-        self._avro.write_container(file, interval.statements)
+        write_container(self._avro, file, interval.statements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,37 +233,6 @@ def _closed(writer: Writer[int], upper: int) -> _Interval:
     statements = writer.advance((upper,))
     updates = sum(len(each) for each in statements if not isinstance(each, Progress))
     return _Interval(lower, upper, statements, updates)
-
-
-def avro_schema(form: RowForm) -> list[dict[str, Any]]:
-    """Return the documented schema of a message, whose ``data`` is a row of a form."""
-    long_list = {"type": "array", "items": "long"}
-    update = {
-        "type": "record",
-        "name": "update",
-        "namespace": "com.materialize.cdc",
-        "fields": [
-            {"name": "data", "type": form.avro_record()},
-            {"name": "time", "type": "long"},
-            {"name": "diff", "type": "long"},
-        ],
-    }
-    count = {
-        "type": "record",
-        "name": "counts",
-        "fields": [{"name": "time", "type": "long"}, {"name": "count", "type": "long"}],
-    }
-    progress = {
-        "type": "record",
-        "name": "progress",
-        "namespace": "com.materialize.cdc",
-        "fields": [
-            {"name": "lower", "type": long_list},
-            {"name": "upper", "type": long_list},
-            {"name": "counts", "type": {"type": "array", "items": count}},
-        ],
-    }
-    return [{"type": "array", "items": update}, progress]
 
 
 def _columns_of(

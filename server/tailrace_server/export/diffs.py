@@ -1,13 +1,14 @@
 """From records to differences: what a version adds to the collection of rows, and what it takes away.
 
-===============================  ============================================
+===============================  ==========================================================
 record                           differences
-===============================  ============================================
+===============================  ==========================================================
 UPSERT of a key without a row    (after, +1)
 UPSERT of a key with a row       (before, -1), (after, +1)
 REMOVE, EXPIRE                   (before, -1)
+``change`` is ``{"diff": d}``    (the row, d): the entity type has no keys, as ingested from CDCv2
 REMOVE without a key             (each row that there is, -1 for each time)
-===============================  ============================================
+===============================  ==========================================================
 
 A version's differences are added up: one number for each row, no zeros. So the collection at a version is the
 sum of all differences up to it, whatever order late transactions came in.
@@ -22,6 +23,7 @@ from tailrace.errors import ImagesMissing
 from tailrace_server.export.errors import ImageUnfit
 from tailrace_server.export.live_keys import LiveKeys
 from tailrace_server.export.row_form import Unfit
+from tailrace_server.wal.record import multiplicity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +33,13 @@ if TYPE_CHECKING:
 
 Rows = dict["Row", int]
 """Row → how often it is there, or by how much that changes; never 0."""
+
+
+def multiplicity(record: Record) -> int | None:
+    """Return by how much a record changes how often its row is there; None where rows have keys."""
+    if record.change is None or record.updated or (record.before is None and record.after is None):
+        return None
+    return multiplicity_of(record.change)
 
 
 class ImageCheck:
@@ -50,6 +59,8 @@ class ImageCheck:
         for record in version.records:
             if record.key is None:
                 self._live.clear()
+                continue
+            if multiplicity(record) is not None:
                 continue
             if record.operation != Operation.UPSERT:
                 if record.before is None:
@@ -111,6 +122,12 @@ class Differences:
         for record in version.records:
             if record.key is None:
                 rows.clear()
+                continue
+            diff = multiplicity(record)
+            if diff is not None:
+                row = record.before if record.after is None else record.after
+                assert row is not None
+                _add(rows, self._row(version, record, row), diff)
                 continue
             if record.before is not None:
                 _add(rows, self._row(version, record, record.before), -1)

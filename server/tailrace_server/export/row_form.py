@@ -1,17 +1,24 @@
 """The Avro form of an entity type's rows, and images turned into it.
 
-==========================  ====================================================================
-column                      Avro
-==========================  ====================================================================
-BOOLEAN                     boolean
-SMALLINT, INTEGER           int
-BIGINT                      long
-REAL, DOUBLE                double
-DECIMAL(p) and (p,s)        bytes, logicalType decimal of that precision and scale
-texts, times, UUID          string
-JSON, DECIMAL, not known    string that holds the value's JSON text, digits as written
-with an encoding            the image's own text or number: string or long (an object: JSON text)
-==========================  ====================================================================
+===============================  ===============================================================
+column                           Avro
+===============================  ===============================================================
+BOOLEAN                          boolean
+SMALLINT, INTEGER                int
+BIGINT                           long
+REAL, DOUBLE                     double
+DECIMAL(p), DECIMAL(p,s)         bytes, decimal of that precision and scale; also from decimal.bytes
+VARBINARY in base64              bytes
+UUID                             string, uuid
+other texts, times as text       string
+JSON, DECIMAL, not known         string that holds the value's JSON text, digits as written
+debezium.Date, connect.Date      int, date
+debezium.Time, connect.Time      int, time-millis
+debezium.MicroTime               long, time-micros
+debezium.Timestamp, connect.…    long, timestamp-millis
+debezium.MicroTimestamp          long, timestamp-micros
+another encoding                 the image's own number or text: long or string (an object: JSON text)
+===============================  ===============================================================
 
 A column that may be null or absent, and every one that the source has dropped, is a union with null, null
 first. What the catalog knows besides is kept as attributes of the field, which Avro has readers pass over:
@@ -20,8 +27,9 @@ first. What the catalog knows besides is kept as attributes of the field, which 
 
 from __future__ import annotations
 
+import base64
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,14 +54,26 @@ _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
 _EXACT: Final = 1 << 53
+_EXACTLY: Final = Context(
+    prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
+)
+"""Arithmetic that refuses to round."""
+_LOGICAL: Final = {
+    "debezium.Date": ("int", "date"),
+    "debezium.Time": ("int", "time-millis"),
+    "debezium.MicroTime": ("long", "time-micros"),
+    "debezium.Timestamp": ("long", "timestamp-millis"),
+    "debezium.MicroTimestamp": ("long", "timestamp-micros"),
+    "debezium.Uuid": ("string", "uuid"),
+    "connect.Date": ("int", "date"),
+    "connect.Time": ("int", "time-millis"),
+    "connect.Timestamp": ("long", "timestamp-millis"),
+}
+"""Encodings that Avro has a name for."""
 _NUMBERS: Final = frozenset(
-    f"debezium.{name}"
-    for name in (
-        *("Date", "Time", "MicroTime", "NanoTime", "Timestamp", "MicroTimestamp"),
-        *("NanoTimestamp", "Year", "MicroDuration"),
-    )
-) | {"connect.Date", "connect.Time", "connect.Timestamp"}
-"""Encodings whose text is a whole number."""
+    f"debezium.{name}" for name in ("NanoTime", "NanoTimestamp", "Year", "MicroDuration")
+)
+"""Encodings whose text is a whole number, and that Avro has no name for."""
 
 
 class Unfit(ValueError):
@@ -147,15 +167,21 @@ def _field(column: Column) -> dict[str, Any]:
 
 
 def _avro_type(column: Column) -> str | dict[str, Any]:
+    if column.encoding in _LOGICAL:
+        kind, logical = _LOGICAL[column.encoding]
+        return {"type": kind, "logicalType": logical}
     if column.encoding in _NUMBERS:
         return "long"
-    if column.encoding != "json" or column.sql_type is None:
-        return "string"
-    decimal = _DECIMAL.fullmatch(column.sql_type)
-    if decimal is not None:
+    sql_type, json = column.sql_type, column.encoding == "json"
+    decimal = _DECIMAL.fullmatch(sql_type or "")
+    if decimal is not None and (json or column.encoding.startswith("decimal.bytes(")):
         precision, scale = int(decimal[1]), int(decimal[2] or 0)
         return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-    match column.sql_type:
+    if column.encoding == "base64":
+        return "bytes"
+    if not json:
+        return "string"
+    match sql_type:
         case "BOOLEAN":
             return "boolean"
         case "SMALLINT" | "INTEGER":
@@ -164,6 +190,8 @@ def _avro_type(column: Column) -> str | dict[str, Any]:
             return "long"
         case "REAL" | "DOUBLE":
             return "double"
+        case "UUID":
+            return {"type": "string", "logicalType": "uuid"}
         case _:
             return "string"
 
@@ -177,18 +205,25 @@ def _is_json_text(column: Column) -> bool:
 
 def _is_text(column: Column) -> bool:
     """Whether the value's text in the image is wanted rather than what a parser makes of it."""
-    kind = _avro_type(column)
-    return _is_json_text(column) or isinstance(kind, dict)
+    return _is_json_text(column) or _is_decimal(column)
+
+
+def _is_decimal(column: Column) -> bool:
+    """Whether the image has a number that is to become the bytes of a decimal."""
+    return column.encoding == "json" and _DECIMAL.fullmatch(column.sql_type or "") is not None
 
 
 def _converter(column: Column) -> Callable[[Any], Hashable]:
-    kind = _avro_type(column)
     if _is_json_text(column):
         return _json_text
+    kind = _avro_type(column)
     if isinstance(kind, dict):
-        return partial(_decimal, kind["precision"], kind["scale"])
+        if _is_decimal(column):
+            return partial(_decimal, kind["precision"], kind["scale"])
+        kind = kind["type"]
     converters: dict[str, Callable[[Any], Hashable]] = {
         "boolean": _boolean,
+        "bytes": _bytes,
         "int": partial(_whole, _INT),
         "long": partial(_whole, _LONG),
         "double": _double,
@@ -230,20 +265,21 @@ def _string(value: object) -> str:
     return value
 
 
-def _decimal(precision: int, scale: int, value: bytes) -> Decimal:
-    """Return a number with exactly the column's scale; one that would lose a digit is refused."""
+def _bytes(value: object) -> bytes:
+    return base64.b64decode(_string(value), validate=True)
+
+
+def _decimal(precision: int, scale: int, value: bytes) -> bytes:
+    """Return the unscaled number, two's complement, big endian; one that would lose a digit is refused."""
     try:
-        number = Decimal(value.decode())
-    except InvalidOperation:
+        number = Decimal(value.decode()).scaleb(scale, _EXACTLY)
+        unscaled = int(number.to_integral_exact(context=_EXACTLY))
+    except ArithmeticError:
         raise ValueError from None
-    sign, digits, exponent = number.as_tuple()
-    if not isinstance(exponent, int) or len(digits) + exponent + scale > precision:
+    if abs(unscaled) >= 10**precision:
         raise ValueError
-    shift = exponent + scale
-    if shift < 0 and any(digits[shift:]):
-        raise ValueError
-    kept = digits[:shift] if shift < 0 else digits + (0,) * shift
-    return Decimal((sign if any(kept) else 0, kept or (0,), -scale))
+    size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
+    return unscaled.to_bytes(size, "big", signed=True)
 
 
 def _label(column: Column) -> str:

@@ -6,6 +6,7 @@
     UPSERT with before and after  (before, -1) (after, +1)      none where both are equal
     UPSERT without before         (after, +1)
     REMOVE, EXPIRE                (before, -1)
+    change is {"diff": d}         (the row, d): rows without keys, see wal/record.py
     lacks an image that it needs  (entity type, key, no data, diff 0): the transport ends there
     leads, SCHEMA records         none
 
@@ -25,6 +26,7 @@ from tailrace.criteria import Area, Operation
 from tailrace_server.capture.codecs import fields
 from tailrace_server.capture.codecs.columns import EMPTY, binary, fixed, lengths, present
 from tailrace_server.capture.codecs.protobuf import after_length, append_text, prefixes
+from tailrace_server.wal.record import multiplicity_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,22 +39,21 @@ _PRIMARY_KEY: Final = 0x12
 _DATA: Final = 0x1A
 _TIME: Final = 0x21
 _DIFF: Final = 0x28
-_DIFFS: Final = {0: 0, -1: 1, 1: 2}
-"""Diffs as protobuf writes a sint32."""
-
 _FEW: Final = 16
 """Up to this many captures are spelled out one by one, as in protobuf.py."""
 
 
 class Cdcv2Codec:
-    """The wire form of CDCv2 subscriptions; needs the contents BEFORE and AFTER, entity level."""
+    """The wire form of CDCv2 subscriptions; needs all bodies, entity level."""
 
     name = "cdcv2"
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return the ``updates`` of each capture, end to end; empty where it has none."""
         columns = columns.gathered()
-        return spelled(columns) if len(columns) <= _FEW else self.join(columns)
+        if len(columns) <= _FEW or _multiples(columns).any():
+            return spelled(columns)
+        return self.join(columns)
 
     def join(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return the same, column by column; one record a capture."""
@@ -91,6 +92,12 @@ def _parts(
     return _Parts(said & has_before, said & upserts & has_after, lacks)
 
 
+def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
+    """Return which records may say how often a row came or went."""
+    rows = columns.areas == Area.DATA
+    return rows & present(_image(columns, "change")) & ~present(columns.changed)
+
+
 def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
     """Return an image of each record; null where it was not asked for, as in a header."""
     image = columns.bodies.get(name)
@@ -123,7 +130,8 @@ def _elements(
 
 def _numbers(versions: NDArray[np.int64], diff: int) -> NDArray[np.void]:
     """Return time and diff of each element."""
-    tail = np.frombuffer(bytes([_DIFF, _DIFFS[diff]]), np.uint8)
+    zigzag = (diff << 1) ^ (diff >> 63)
+    tail = np.frombuffer(bytes([_DIFF]) + fields.varint(zigzag), np.uint8)
     numbers = np.empty((len(versions), 9 + len(tail)), np.uint8)
     numbers[:, 0] = _TIME
     numbers[:, 1:9] = versions.astype("<i8").view(np.uint8).reshape(-1, 8)
@@ -139,11 +147,16 @@ def spelled(columns: CaptureColumns) -> pa.BinaryArray:
     """Return the elements of each capture, one after the other: the plain meaning of the wire form."""
     before, after = (_image(columns, name) for name in ("before", "after"))
     parts = _parts(columns, present(before), present(after))
+    change, multiples = _image(columns, "change"), _multiples(columns)
     frames = []
     for row in range(len(columns)):
         went, came = before[row].as_py(), after[row].as_py()
+        image = went if came is None else came
+        diff = multiplicity_of(change[row].as_py()) if multiples[row] else None
         elements = b""
-        if parts.lacks[row]:
+        if diff is not None and image is not None:
+            elements = _element(columns, row, image, diff) if diff else b""
+        elif parts.lacks[row]:
             elements = _element(columns, row, None, 0)
         elif went != came:
             if parts.went[row]:
