@@ -329,7 +329,7 @@ class Update(_message.Message):
     time: _builtins.int
     """The version."""
     diff: _builtins.int
-    """1: the row came; -1: it went. 0, never sent on, marks a record inside the server that no update can say."""
+    """How often the row came, below 0 how often it went: 1 or -1 for rows that have a key of their own."""
     def __init__(
         self,
         *,

@@ -115,7 +115,8 @@ async def _export(settings: ExportSettings, *, follow: bool, every_s: float) -> 
         async with Tailer(exporting.log) as views:
             await _follow(exporting, views, written, every_s)
     finally:
-        exporting.stop()
+        exporting.stop()  # its thread ends behind the file that it writes
+        exporting.close()
     return 0
 
 

@@ -12,6 +12,7 @@ is.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -68,7 +69,7 @@ class Written:
 
 
 class Cdcv2Export:
-    """One export. Make it with ``begin``; blocks; one thread at a time but for ``stop``."""
+    """One export, a context manager. Make it with ``begin``; blocks; one thread at a time but for ``stop``."""
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class Cdcv2Export:
         self._check = check
         self._checked = checked
         self._stopping = False
+        self._open = ExitStack()
 
     @classmethod
     def begin(cls, settings: ExportSettings) -> Cdcv2Export:
@@ -102,46 +104,44 @@ class Cdcv2Export:
             PositionCompacted: The log no longer reaches back to what is to be written, or folded.
             LogUnreadable, LogCorrupted: As ``CommitLog.open``.
         """
-        log = open_catalog(settings.log, settings.catalog)
-        reader = BatchReader(log.path)
-        records = EntityRecords(log, reader, settings.entity_type)
-        published = log.view.published
-        since = settings.since or 0
-        if settings.since is not None and not 1 <= settings.since <= published:
-            raise InvalidRequest(
-                f"--since {settings.since}: published are versions 1 to {published}"
-            )
-        folder = StreamFolder(settings.output)
-        known = records.columns_in(log.view.schema_of(published))
-        wanted = StreamIdentity(
-            catalog_uuid=str(log.uuid),
-            entity_type=settings.entity_type,
-            entity_id=known[0].id if known else 0,
-            since=since,
-            columns=[],
-        )
-        found = folder.identity()
-        if found is not None:
-            folder.refuse_other(found, wanted)
-        frontier = folder.frontier()
-        if frontier <= since:
-            records.require(1)
-        records.require(max(frontier, 1))
-        first = log.view.oldest.version
-        check = ImageCheck(records)
-        seen: set[tuple[Column, ...]] = {known}
-        for version in records.versions(first, published + 1):
-            check.see(version)
-            seen.add(version.columns)
-        columns: Sequence[Column] = _columns_of(known, seen)
-        if settings.like is not None:
-            columns = _like(settings.like, wanted)
-        elif found is not None:
-            columns = found.stream_columns()
-        schema = AvroForm.of_data(RowForm(columns).avro_record()).text.encode() + b"\n"
-        documents = [ColumnDocument.of(column) for column in columns]
-        identity = folder.begin(structs.replace(wanted, columns=documents), schema)
-        return cls(log, records, folder, identity, check, published)
+        with ExitStack() as stack:
+            log = open_catalog(settings.log, settings.catalog)
+            reader = stack.enter_context(BatchReader(log.path))
+            records = EntityRecords(log, reader, settings.entity_type)
+            folder = StreamFolder(settings.output)
+            wanted = _wanted(settings, log, records)
+            found = folder.identity()
+            if found is not None:
+                folder.refuse_other(found, wanted)
+            frontier = folder.frontier()
+            records.require(1 if frontier <= wanted.since else frontier)
+            published = log.view.published
+            known = records.columns_in(log.view.schema_of(published))
+            check, seen = ImageCheck(records), {known}
+            for version in records.versions(log.view.oldest.version, published + 1):
+                check.see(version)
+                seen.add(version.columns)
+            columns: Sequence[Column] = _columns_of(known, seen)
+            if settings.like is not None:
+                columns = _like(settings.like, wanted)
+            elif found is not None:
+                columns = found.stream_columns()
+            schema = AvroForm.of_data(RowForm(columns).avro_record()).text.encode() + b"\n"
+            documents = [ColumnDocument.of(column) for column in columns]
+            identity = folder.begin(structs.replace(wanted, columns=documents), schema)
+            export = cls(log, records, folder, identity, check, published)
+            export._open = stack.pop_all()
+            return export
+
+    def __enter__(self) -> Cdcv2Export:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the log's files."""
+        self._open.close()
 
     def stop(self) -> None:
         """Have ``advance`` return as soon as it can; any thread."""
@@ -190,7 +190,7 @@ class Cdcv2Export:
             ImageUnfit: Behind the interval that ends with the last version that fits.
         """
         writer: Writer[int] = Writer(start=(lower,))
-        if lower <= self._since:
+        if lower <= self._since != 0:
             _write_version(writer, self._since, self._differences.collection(self._since))
             yield _closed(writer, self._since + 1)
             lower = self._since + 1
@@ -233,6 +233,25 @@ def _closed(writer: Writer[int], upper: int) -> _Interval:
     statements = writer.advance((upper,))
     updates = sum(len(each) for each in statements if not isinstance(each, Progress))
     return _Interval(lower, upper, statements, updates)
+
+
+def _wanted(settings: ExportSettings, log: CommitLog, records: EntityRecords) -> StreamIdentity:
+    """Return what is to be exported, its columns still open.
+
+    Raises:
+        InvalidRequest: ``since`` is no published version.
+    """
+    published = log.view.published
+    if settings.since is not None and not 1 <= settings.since <= published:
+        raise InvalidRequest(f"--since {settings.since}: published are versions 1 to {published}")
+    known = records.columns_in(log.view.schema_of(published))
+    return StreamIdentity(
+        catalog_uuid=str(log.uuid),
+        entity_type=settings.entity_type,
+        entity_id=known[0].id if known else 0,
+        since=settings.since or 0,
+        columns=[],
+    )
 
 
 def _columns_of(

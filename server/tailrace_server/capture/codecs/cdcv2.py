@@ -94,7 +94,7 @@ def _parts(
 
 def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
     """Return which records may say how often a row came or went."""
-    rows = columns.areas == Area.DATA
+    rows: NDArray[np.bool_] = columns.areas == Area.DATA
     return rows & present(_image(columns, "change")) & ~present(columns.changed)
 
 
