@@ -97,7 +97,14 @@ class RowForm:
                 )
         self.columns = tuple(columns)
         self._converters = [_converter(column) for column in columns]
-        self._texts = [_is_text(column) for column in columns]
+        if any(map(_is_text, columns)):
+            self._converters = [
+                converter if _is_text(column) else partial(_parsed, converter)
+                for converter, column in zip(self._converters, columns, strict=True)
+            ]
+            self._members: Callable[[bytes], Mapping[str, Any]] = _texts
+        else:
+            self._members = _values
         self._places = {column.id: place for place, column in enumerate(columns)}
         self._readers: dict[tuple[Column, ...], dict[str, int]] = {}
 
@@ -123,21 +130,17 @@ class RowForm:
         if places is None:
             places = self._readers[columns] = self._places_of(columns)
         values: list[Any] = [None] * len(self.columns)
-        found: Mapping[str, Any] = orjson.loads(image)
-        texts: Mapping[str, msgspec.Raw] = _members.decode(image) if any(self._texts) else {}
-        for name, value in found.items():
+        for name, value in self._members(image).items():
             place = places.get(name)
             if place is None:
                 raise Unfit(f"column {name!r} is not in the stream's schema")
-            if value is None:
+            if value is None or value == b"null":
                 continue
-            if value == UNAVAILABLE:
+            if value in (UNAVAILABLE, _UNAVAILABLE_TEXT):
                 raise Unfit(f"column {name!r}: the source did not send its value")
-            if self._texts[place]:
-                value = bytes(texts[name])
             try:
                 values[place] = self._converters[place](value)
-            except (TypeError, ValueError, ArithmeticError):
+            except ValueError:
                 kind = _label(self.columns[place])
                 raise Unfit(f"column {name!r}: {_shown(value)} is no {kind}") from None
         for place, value in enumerate(values):
@@ -150,6 +153,23 @@ class RowForm:
         return {
             column.name: self._places[column.id] for column in columns if column.id in self._places
         }
+
+
+def _values(image: bytes) -> Mapping[str, Any]:
+    """Return the values of an image."""
+    try:
+        return orjson.loads(image)  # type: ignore[no-any-return]
+    except orjson.JSONDecodeError as error:
+        raise Unfit(str(error)) from None
+
+
+def _texts(image: bytes) -> Mapping[str, Any]:
+    """Return the texts of an image's values."""
+    return {name: bytes(text) for name, text in _members.decode(image).items()}
+
+
+def _parsed(convert: Callable[[Any], Hashable], text: bytes) -> Hashable:
+    return convert(orjson.loads(text))
 
 
 def _field(column: Column) -> dict[str, Any]:
@@ -233,8 +253,6 @@ def _converter(column: Column) -> Callable[[Any], Hashable]:
 
 
 def _json_text(value: bytes) -> str:
-    if value == _UNAVAILABLE_TEXT:
-        raise ValueError
     return value.decode()
 
 
@@ -272,12 +290,13 @@ def _bytes(value: object) -> bytes:
 def _decimal(precision: int, scale: int, value: bytes) -> bytes:
     """Return the unscaled number, two's complement, big endian; one that would lose a digit is refused."""
     try:
-        number = Decimal(value.decode()).scaleb(scale, _EXACTLY)
+        number = Decimal(value.decode())
+        if number and number.adjusted() + scale >= precision:
+            raise ValueError
+        number = number.scaleb(scale, _EXACTLY)
         unscaled = int(number.to_integral_exact(context=_EXACTLY))
     except ArithmeticError:
         raise ValueError from None
-    if abs(unscaled) >= 10**precision:
-        raise ValueError
     size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
     return unscaled.to_bytes(size, "big", signed=True)
 

@@ -60,6 +60,7 @@ class Cdcv2Codec:
         before, after = (_image(columns, name) for name in ("before", "after"))
         parts = _parts(columns, present(before), present(after))
         same = pc.fill_null(pc.equal(before, after), False).to_numpy(zero_copy_only=False)
+        same &= parts.came
         elements = [
             _elements(columns, before, parts.went & ~same, -1),
             _elements(columns, after, parts.came & ~same, 1),
@@ -158,7 +159,7 @@ def spelled(columns: CaptureColumns) -> pa.BinaryArray:
             elements = _element(columns, row, image, diff) if diff else b""
         elif parts.lacks[row]:
             elements = _element(columns, row, None, 0)
-        elif went != came:
+        elif went != came or not parts.came[row]:
             if parts.went[row]:
                 elements += _element(columns, row, went, -1)
             if parts.came[row]:
