@@ -1,0 +1,296 @@
+"""The Avro form of a CDCv2 stream: what messages are as bytes.
+
+::
+
+    message         one byte 0x00, then an array of updates      |  one byte 0x02, then a progress record
+    with registry   one byte 0x00, four bytes schema id, big end first, then the message
+
+The data of an update is a *row*: a tuple of the values of its fields (`tailrace_server.cdcv2.scalars`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+import fastavro
+
+from tailrace.cdcv2 import Progress, Update
+from tailrace_server.cdcv2 import schema as schemas
+from tailrace_server.cdcv2.composites import Record
+from tailrace_server.cdcv2.errors import DataMisfit, MessageUnreadable
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from tailrace.cdcv2 import Statement
+
+UPDATES: Final = 0x00
+PROGRESS: Final = 0x02
+"""The index of a branch, as one Avro byte."""
+
+DAMAGED: Final = (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError, MemoryError)
+"""What the Avro library raises over bytes that the schema gives no meaning."""
+
+_OVERLONG: Final = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")
+"""What each number beyond 64 bits contains, which the Avro library would cut off without a word. Text
+and floats may contain it too, so a message with it is read once more, slowly."""
+
+_FRAME: Final = 5
+
+
+def _with_branch(
+    decoded: Any, writer_schema: dict[Any, Any] | None, _reader_schema: object = None
+) -> Any:
+    assert writer_schema is not None
+    return writer_schema["type"], decoded
+
+
+for _name in ("int", "long", "float", "double"):
+    # The documented way to a logical type of one's own; the table is the process's.
+    fastavro.read.LOGICAL_READERS[f"{_name}-{schemas.BRANCH}"] = _with_branch
+
+
+class AvroForm:
+    """One documented schema, compiled. It has no state; threads may share it."""
+
+    def __init__(self, canonical: list[Any], text: str) -> None:
+        """Compile a canonical form that has been checked; `of` is the way in."""
+        self.text = text
+        """The schema as it was given, in JSON, with what the canonical form leaves out."""
+        self.schema = canonical
+        """The schema in parsing canonical form."""
+        items = canonical[0]["items"]
+        data = schemas.compile_type(items["fields"][0]["type"])
+        assert isinstance(data, Record)
+        self.data = data
+        """The type of ``data``."""
+        self._updates = schemas.compile_type(canonical[0])
+        self._progress = schemas.compile_type(canonical[1])
+        marked = schemas.decoder_schema(canonical)
+        self._updates_schema = fastavro.parse_schema(marked[0])
+        self._progress_schema = fastavro.parse_schema(marked[1])
+
+    @classmethod
+    def of(cls, schema: str | bytes | list[Any] | dict[str, Any]) -> AvroForm:
+        """Return the form of a schema.
+
+        Args:
+            schema: JSON text, or what it holds.
+
+        Raises:
+            SchemaDiffers: Not the documented schema; says where.
+        """
+        if isinstance(schema, bytes):
+            schema = str(schema, "utf-8", "replace")
+        text = schema if isinstance(schema, str) else json.dumps(schema, separators=(",", ":"))
+        return cls(schemas.parse(schema), text)
+
+    @classmethod
+    def of_data(cls, record: dict[str, Any]) -> AvroForm:
+        """Return the form whose ``data`` is a record schema.
+
+        Raises:
+            SchemaDiffers: No valid record schema.
+        """
+        return cls.of(schemas.documented_schema(record))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields of ``data``, in the order of a row."""
+        return tuple(name for name, _ in self.data.fields)
+
+    def record_of(self, row: Sequence[Hashable]) -> dict[str, Hashable]:
+        """Return a row by the names of its fields; what is nested stays as it is."""
+        return dict(zip(self.fields, row, strict=True))
+
+    def row_of(self, record: Mapping[str, Hashable]) -> tuple[Hashable, ...]:
+        """Return the row of values by field name.
+
+        Raises:
+            DataMisfit: A field is missing, or one is unknown.
+        """
+        fields = self.fields
+        for name in fields:
+            if name not in record:
+                raise DataMisfit("the field is missing", f".{name}")
+        for name in record:
+            if name not in fields:
+                raise DataMisfit("the schema has no such field", f".{name}")
+        return tuple(record[name] for name in fields)
+
+    def text_of_row(self, row: Hashable) -> str:
+        """Return a row as text, for `Reader.save`: the message of one update with it, in base64."""
+        return base64.b64encode(self.encode([Update(row, 0, 1)])).decode()
+
+    def row_of_text(self, text: str) -> Hashable:
+        """Return the row of `text_of_row`, for `Reader.restore`.
+
+        Raises:
+            ValueError: Not such text.
+        """
+        try:
+            statement = self.decode(base64.b64decode(text, validate=True))
+        except MessageUnreadable as error:
+            raise ValueError(str(error)) from error
+        if isinstance(statement, Progress) or len(statement) != 1:
+            raise ValueError("not one row")
+        return statement[0].data
+
+    def decode(self, raw: bytes) -> Statement[int]:
+        """Return the statement of one bare message.
+
+        Raises:
+            MessageUnreadable: Cut off, too long, or no message of this schema.
+        """
+        stream = BytesIO(raw)
+        statement = self.read(stream)
+        if stream.tell() != len(raw):
+            raise MessageUnreadable(f"{len(raw) - stream.tell()} bytes behind the message")
+        self.check_numbers(raw, 1)
+        return statement
+
+    def encode(self, statement: Statement[int]) -> bytes:
+        """Return one bare message.
+
+        Raises:
+            DataMisfit: A value that the schema has no place for; says which.
+        """
+        out = bytearray()
+        self.write(statement, out)
+        return bytes(out)
+
+    def decode_framed(self, raw: bytes) -> tuple[int, Statement[int]]:
+        """Return the schema id and the statement of one message in a registry's frame.
+
+        The caller decides whether the id is that of this schema.
+
+        Raises:
+            MessageUnreadable: No such frame, or as `decode`.
+        """
+        if len(raw) < _FRAME or raw[0] != 0:
+            raise MessageUnreadable(
+                f"no registry frame: it begins with {raw[:_FRAME].hex(' ') or 'nothing'}, "
+                "not with 00 and four bytes schema id"
+            )
+        return int.from_bytes(raw[1:_FRAME], "big"), self.decode(raw[_FRAME:])
+
+    def encode_framed(self, statement: Statement[int], schema_id: int) -> bytes:
+        """Return one message in a registry's frame.
+
+        Raises:
+            DataMisfit: As `encode`.
+        """
+        return b"\x00" + schema_id.to_bytes(4, "big") + self.encode(statement)
+
+    def read(self, stream: BytesIO) -> Statement[int]:
+        """Return the message that stands next in a stream; numbers are left to `check_numbers`.
+
+        Raises:
+            MessageUnreadable: Cut off, or no message of this schema.
+        """
+        branch = stream.read(1)
+        try:
+            if branch == b"\x00":
+                return self._read_updates(stream)
+            if branch == b"\x02":
+                return self._read_progress(stream)
+        except DAMAGED as error:
+            raise MessageUnreadable(_explained(error)) from error
+        raise MessageUnreadable(
+            f"it begins with {branch.hex()}, neither an array of updates (00) nor progress (02)"
+            if branch
+            else "it is empty"
+        )
+
+    def write(self, statement: Statement[int], out: bytearray) -> None:
+        """Append one message.
+
+        Raises:
+            DataMisfit: As `encode`; ``out`` is left with a part of it.
+        """
+        if isinstance(statement, Progress):
+            out.append(PROGRESS)
+            self._progress.encode(row_of_progress(statement), out)
+        else:
+            out.append(UPDATES)
+            self._updates.encode(tuple(statement), out)
+
+    def of_json(self, value: Any) -> Statement[int]:
+        """Return the statement of one message in Avro JSON, parsed.
+
+        Raises:
+            DataMisfit: Not the JSON of a message; says which part.
+        """
+        match value:
+            case {"array": updates} if len(value) == 1:
+                rows: Any = self._updates.of_json(updates)
+                return [Update(*row) for row in rows]
+            case {schemas.PROGRESS: progress} if len(value) == 1:
+                row: Any = self._progress.of_json(progress)
+                return Progress(*row)
+        raise DataMisfit(
+            f'neither {{"array": …}} nor {{"{schemas.PROGRESS}": …}}, each as the only name'
+        )
+
+    def to_json(self, statement: Statement[int]) -> dict[str, Any]:
+        """Return the Avro JSON of one message.
+
+        Raises:
+            DataMisfit: A value of a union that is none of its branches. The rest is not checked.
+        """
+        if isinstance(statement, Progress):
+            return {schemas.PROGRESS: self._progress.to_json(row_of_progress(statement))}
+        return {"array": self._updates.to_json(statement)}
+
+    def check_numbers(self, raw: bytes, messages: int) -> None:
+        """Look for numbers beyond 64 bits in bytes that hold so many messages, and could be read.
+
+        Raises:
+            MessageUnreadable: One is there, or an index that names nothing.
+        """
+        if _OVERLONG.search(raw) is None:
+            return
+        at = 0
+        try:
+            for _ in range(messages):
+                at = (self._progress if raw[at] else self._updates).skip(raw, at + 1)
+        except DataMisfit as error:
+            raise MessageUnreadable(error.reason) from error
+
+    def _read_updates(self, stream: BytesIO) -> list[Update[int]]:
+        decoded: Any = fastavro.schemaless_reader(
+            stream, self._updates_schema, None, return_named_type=True
+        )
+        make = tuple.__new__
+        if self.data.flat:
+            # What most streams have: each record's values as they are.
+            return [
+                make(Update, (tuple(each["data"].values()), each["time"], each["diff"]))
+                for each in decoded
+            ]
+        row = self.data.row
+        return [make(Update, (row(each["data"]), each["time"], each["diff"])) for each in decoded]
+
+    def _read_progress(self, stream: BytesIO) -> Progress[int]:
+        decoded: Any = fastavro.schemaless_reader(stream, self._progress_schema, None)
+        return Progress(
+            tuple(decoded["lower"]),
+            tuple(decoded["upper"]),
+            tuple((each["time"], each["count"]) for each in decoded["counts"]),
+        )
+
+
+def row_of_progress(progress: Progress[int]) -> tuple[Hashable, ...]:
+    """Return a progress statement as the row of its record."""
+    return progress.lower, progress.upper, progress.counts
+
+
+def _explained(error: Exception) -> str:
+    """Return what an error of the Avro library says about the bytes."""
+    if isinstance(error, (EOFError, IndexError)):
+        return "it ends in the middle, or names a branch that is none"
+    return f"not Avro of this schema: {error}"

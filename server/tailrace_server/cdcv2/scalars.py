@@ -1,0 +1,373 @@
+"""Avro types without parts, and what every type can do with a value.
+
+A value has three forms beside its bytes: what the Avro library decodes, the *row* form, which is
+hashable and equal exactly where the data are, and Avro JSON. For scalars the first two are the same,
+except that every NaN is one object, so that a record with one equals its duplicate.
+
+Zero and minus zero are equal, as in Materialize. Logical types are not interpreted: a timestamp is its
+number, a decimal its bytes, so that what was read is written again bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tailrace_server.cdcv2.errors import DataMisfit
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+NAN: Final = math.nan
+"""The one NaN of rows. Tuples look for identity first, so it is equal to itself within them."""
+
+
+class AvroType(Protocol):
+    """A compiled type."""
+
+    name: str
+    """What tells it apart in a union: the full name of a named type, otherwise the type."""
+    kind: str
+    """Rows of different kinds are never equal; within one kind they may be, though the types differ."""
+    plain: bool
+    """Whether the decoded form is the row form."""
+
+    def row(self, decoded: Any) -> Hashable:
+        """Return the row form of what the Avro library decoded."""
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append the binary form of a row value.
+
+        Raises:
+            DataMisfit: It is none of this type; ``out`` is left with a part of it.
+        """
+
+    def of_json(self, value: Any) -> Hashable:
+        """Return the row form of Avro JSON.
+
+        Raises:
+            DataMisfit: Not the JSON form of this type.
+        """
+
+    def to_json(self, value: Any) -> Any:
+        """Return the Avro JSON of a row value."""
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return where the binary value at ``at`` ends, having checked every number on the way.
+
+        Raises:
+            DataMisfit: A number beyond its range, or an index that names nothing.
+            IndexError: The bytes end before the value does.
+        """
+
+
+class Scalar:
+    """A type whose three forms are the same."""
+
+    plain = True
+    name: str
+    kind: str
+
+    def row(self, decoded: Hashable) -> Hashable:
+        """Return the value itself."""
+        return decoded
+
+    def to_json(self, value: Any) -> Any:
+        """Return the value itself."""
+        return value
+
+    def misfit(self, value: object) -> DataMisfit:
+        """Return the error for a value of another type."""
+        return DataMisfit(f"{value!r} is no {self.name}")
+
+
+class Null(Scalar):
+    """No value."""
+
+    name = kind = "null"
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append nothing."""
+        if value is not None:
+            raise self.misfit(value)
+
+    def of_json(self, value: Any) -> None:
+        """Return None."""
+        if value is not None:
+            raise self.misfit(value)
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return the same place."""
+        return at
+
+
+class Boolean(Scalar):
+    """One byte, 0 or 1."""
+
+    name, kind = "boolean", "number"
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append one byte."""
+        out.append(self.of_json(value))
+
+    def of_json(self, value: Any) -> bool:
+        """Return a boolean; a number is none."""
+        if not isinstance(value, bool):
+            raise self.misfit(value)
+        return value
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return the place after one byte."""
+        if raw[at] > 1:
+            raise DataMisfit(f"{raw[at]} is no boolean")
+        return at + 1
+
+
+class Integer(Scalar):
+    """An ``int`` of 32 or a ``long`` of 64 bits: zigzag, then seven bits a byte, the lowest first."""
+
+    kind = "number"
+
+    def __init__(self, name: str, bits: int) -> None:
+        self.name = name
+        self._limit = 1 << (bits - 1)
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append one to ten bytes."""
+        if type(value) is not int or not -self._limit <= value < self._limit:
+            self.of_json(value)  # raises
+        rest = value << 1 if value >= 0 else ~(value << 1)
+        while rest > 127:
+            out.append(rest & 127 | 128)
+            rest >>= 7
+        out.append(rest)
+
+    def of_json(self, value: Any) -> int:
+        """Return a number in range, without a fraction or an exponent."""
+        if type(value) is not int:
+            raise self.misfit(value)
+        if not -self._limit <= value < self._limit:
+            raise DataMisfit(f"{value} is beyond a {self.name}")
+        return value
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return the place after the number."""
+        return self.read(raw, at)[1]
+
+    def read(self, raw: bytes, at: int) -> tuple[int, int]:
+        """Return the number at ``at`` and the place after it.
+
+        Raises:
+            DataMisfit: It is beyond the range, or longer than ten bytes.
+            IndexError: The bytes end before it does.
+        """
+        begin, shift, zigzag = at, 0, 0
+        while True:
+            byte = raw[at]
+            at += 1
+            zigzag |= (byte & 127) << shift
+            if byte < 128:
+                break
+            shift += 7
+            if at - begin > 10:
+                break
+        value = zigzag >> 1 ^ -(zigzag & 1)
+        if at - begin > 10 or not -self._limit <= value < self._limit:
+            raise DataMisfit(f"number at byte {begin} is beyond a {self.name}")
+        return value, at
+
+
+class Floating(Scalar):
+    """A ``float`` of 32 or a ``double`` of 64 bits."""
+
+    kind, plain = "number", False
+
+    def __init__(self, name: str, layout: str) -> None:
+        self.name = name
+        self._struct = struct.Struct(layout)
+
+    def row(self, decoded: Any) -> float:
+        """Return the number, or the one NaN."""
+        value: float = decoded
+        return value if value == value else NAN
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append four or eight bytes."""
+        try:
+            out += self._struct.pack(self.of_json(value))
+        except OverflowError:
+            raise DataMisfit(f"{value!r} is beyond a {self.name}") from None
+
+    def of_json(self, value: Any) -> float:
+        """Return a number, also of the texts NaN, Infinity and -Infinity, which JSON has no number for."""
+        if value in ("NaN", "Infinity", "-Infinity"):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.misfit(value)
+        return self.row(float(value))
+
+    def to_json(self, value: Any) -> Any:
+        """Return the number, or the text of what is none in JSON."""
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return the place after four or eight bytes."""
+        return skipped(raw, at, self._struct.size)
+
+
+class Bytes(Scalar):
+    """A length and so many bytes; in JSON a text whose characters are the bytes."""
+
+    name = kind = "bytes"
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append the length and the bytes."""
+        if not isinstance(value, bytes):
+            raise self.misfit(value)
+        LONG.encode(len(value), out)
+        out += value
+
+    def of_json(self, value: Any) -> bytes:
+        """Return the bytes of a text."""
+        return bytes_of_text(value, self.name)
+
+    def to_json(self, value: Any) -> str:
+        """Return the text of the bytes."""
+        return str(value, "latin-1")
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return the place after the bytes."""
+        size, at = LONG.read(raw, at)
+        return skipped(raw, at, size)
+
+
+class String(Scalar):
+    """A length in bytes and UTF-8 text."""
+
+    name, kind = "string", "text"
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append the length and the text."""
+        if not isinstance(value, str):
+            raise self.misfit(value)
+        try:
+            text = value.encode()
+        except UnicodeEncodeError as error:
+            raise DataMisfit(f"{value!r} has no UTF-8 form: {error.reason}") from None
+        LONG.encode(len(text), out)
+        out += text
+
+    def of_json(self, value: Any) -> str:
+        """Return the text."""
+        if not isinstance(value, str):
+            raise self.misfit(value)
+        return value
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return the place after the text."""
+        size, at = LONG.read(raw, at)
+        return skipped(raw, at, size)
+
+
+class Fixed(Scalar):
+    """So many bytes as the schema says; in JSON as bytes are."""
+
+    kind = "bytes"
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self._size = size
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append the bytes."""
+        if not isinstance(value, bytes) or len(value) != self._size:
+            raise DataMisfit(f"{value!r} is not {self._size} bytes")
+        out += value
+
+    def of_json(self, value: Any) -> bytes:
+        """Return the bytes of a text."""
+        found = bytes_of_text(value, self.name)
+        if len(found) != self._size:
+            raise DataMisfit(f"{value!r} is not {self._size} bytes")
+        return found
+
+    def to_json(self, value: Any) -> str:
+        """Return the text of the bytes."""
+        return str(value, "latin-1")
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return the place after the bytes."""
+        return skipped(raw, at, self._size)
+
+
+class EnumType(Scalar):
+    """One of some symbols, written as its place among them."""
+
+    kind = "text"
+
+    def __init__(self, name: str, symbols: list[str]) -> None:
+        self.name = name
+        self._index = {symbol: i for i, symbol in enumerate(symbols)}
+
+    def encode(self, value: Any, out: bytearray) -> None:
+        """Append the place of the symbol."""
+        LONG.encode(self._index[self.of_json(value)], out)
+
+    def of_json(self, value: Any) -> str:
+        """Return the symbol."""
+        if not isinstance(value, str) or value not in self._index:
+            raise DataMisfit(f"{value!r} is no symbol of {self.name}")
+        return value
+
+    def skip(self, raw: bytes, at: int) -> int:
+        """Return the place after the index."""
+        index, at = LONG.read(raw, at)
+        if not 0 <= index < len(self._index):
+            raise DataMisfit(f"{self.name} has no symbol {index}")
+        return at
+
+
+INT: Final = Integer("int", 32)
+LONG: Final = Integer("long", 64)
+PRIMITIVES: Final[dict[str, AvroType]] = {
+    "null": Null(),
+    "boolean": Boolean(),
+    "int": INT,
+    "long": LONG,
+    "float": Floating("float", "<f"),
+    "double": Floating("double", "<d"),
+    "bytes": Bytes(),
+    "string": String(),
+}
+"""By name; they have no state and are shared."""
+
+
+def bytes_of_text(value: Any, name: str) -> bytes:
+    """Return the bytes that the characters of a text stand for.
+
+    Raises:
+        DataMisfit: No text, or a character past U+00FF.
+    """
+    if not isinstance(value, str):
+        raise DataMisfit(f"{value!r} is no {name}")
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError:
+        raise DataMisfit(f"{value!r} holds characters that stand for no byte") from None
+
+
+def skipped(raw: bytes, at: int, size: int) -> int:
+    """Return the place ``size`` bytes further.
+
+    Raises:
+        DataMisfit: ``size`` is negative.
+        IndexError: There are not so many bytes.
+    """
+    if size < 0:
+        raise DataMisfit(f"length {size} at byte {at} is negative")
+    if at + size > len(raw):
+        raise IndexError(f"{size} bytes at byte {at}")
+    return at + size

@@ -1,0 +1,249 @@
+"""The documented schema of a CDCv2 stream: two branches, of which only the record type ``data`` is free.
+
+::
+
+    [ array of record com.materialize.cdc.update   { data: any record, time: long, diff: long },
+      record com.materialize.cdc.progress          { lower: array of long, upper: array of long,
+                                                     counts: array of record { time, count: long } } ]
+
+What does not change the bytes may differ: doc, aliases, defaults, order, logical types, ``{"type":
+"long"}`` for ``"long"``, and whether a name is written in full. Anything else is refused by its place.
+
+Source: Materialize documentation, "Materialize CDC", example schema.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import fastavro
+
+from tailrace_server.cdcv2.composites import Array, Map, Record, Union
+from tailrace_server.cdcv2.errors import SchemaDiffers
+from tailrace_server.cdcv2.scalars import PRIMITIVES, AvroType, EnumType, Fixed
+
+NAMESPACE: Final = "com.materialize.cdc"
+PROGRESS: Final = f"{NAMESPACE}.progress"
+DATA_PLACE: Final = "[0].items.fields[0].type"
+"""Where the record type stands that a stream may choose."""
+
+BRANCH: Final = "tailrace-branch"
+"""A logical type of our own, put on numbers of unions that hold both sizes: the decoder then says which."""
+
+_ANY_RECORD: Final = "any record"
+_LONGS: Final = {"type": "array", "items": "long"}
+_DOCUMENTED: Final = [
+    {
+        "type": "array",
+        "items": {
+            "type": "record",
+            "name": f"{NAMESPACE}.update",
+            "fields": [
+                {"name": "data", "type": _ANY_RECORD},
+                {"name": "time", "type": "long"},
+                {"name": "diff", "type": "long"},
+            ],
+        },
+    },
+    {
+        "type": "record",
+        "name": PROGRESS,
+        "fields": [
+            {"name": "lower", "type": _LONGS},
+            {"name": "upper", "type": _LONGS},
+            {
+                "name": "counts",
+                "type": {
+                    "type": "array",
+                    "items": {
+                        "type": "record",
+                        "name": f"{NAMESPACE}.counts",
+                        "fields": [
+                            {"name": "time", "type": "long"},
+                            {"name": "count", "type": "long"},
+                        ],
+                    },
+                },
+            },
+        ],
+    },
+]
+"""In the parsing canonical form, as far as it is given."""
+
+_UNPARSED: Final = (
+    fastavro.schema.SchemaParseException,
+    fastavro.schema.UnknownType,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
+"""What the Avro library raises over what is no schema."""
+
+_NUMBERS: Final = ({"int", "long"}, {"float", "double"})
+
+
+def documented_schema(data: dict[str, Any]) -> list[Any]:
+    """Return the documented schema around a record type, as it would be written in JSON."""
+    schema: list[Any] = json.loads(json.dumps(_DOCUMENTED))
+    schema[0]["items"]["fields"][0]["type"] = data
+    return schema
+
+
+def parse(schema: str | list[Any] | dict[str, Any]) -> list[Any]:
+    """Return the canonical form of a schema, once it is known to be the documented one.
+
+    Args:
+        schema: JSON text, or what it holds.
+
+    Raises:
+        SchemaDiffers: It is not, or ``data`` is no valid record schema.
+    """
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError as error:
+            raise SchemaDiffers("", "JSON", f"text that is none: {error}") from error
+    canonical = _canonical(schema)
+    _compare(_DOCUMENTED, canonical, "")
+    assert isinstance(canonical, list)
+    return canonical
+
+
+def same(expected: list[Any], found: list[Any]) -> None:
+    """Compare two canonical forms.
+
+    Raises:
+        SchemaDiffers: They are not equal; says where first.
+    """
+    _compare(expected, found, "")
+
+
+def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroType:
+    """Return the compiled type of a schema in canonical form.
+
+    Args:
+        schema: The schema.
+        named: The named types so far, by full name; extended.
+    """
+    named = {} if named is None else named
+    if isinstance(schema, str):
+        return PRIMITIVES.get(schema) or named[schema]
+    if isinstance(schema, list):
+        return Union([compile_type(branch, named) for branch in schema])
+    match schema["type"]:
+        case "record" | "error":
+            record = named[schema["name"]] = Record(schema["name"])
+            record.complete(
+                [(field["name"], compile_type(field["type"], named)) for field in schema["fields"]]
+            )
+            return record
+        case "enum":
+            named[schema["name"]] = EnumType(schema["name"], schema["symbols"])
+            return named[schema["name"]]
+        case "fixed":
+            named[schema["name"]] = Fixed(schema["name"], schema["size"])
+            return named[schema["name"]]
+        case "array":
+            return Array(compile_type(schema["items"], named))
+        case "map":
+            return Map(compile_type(schema["values"], named))
+        case other:
+            return compile_type(other, named)
+
+
+def decoder_schema(schema: Any) -> Any:
+    """Return a canonical schema with the numbers marked that a union holds in both sizes."""
+    if isinstance(schema, list):
+        names = {branch for branch in schema if isinstance(branch, str)}
+        both = set().union(*(pair for pair in _NUMBERS if pair <= names))
+        return [
+            {"type": branch, "logicalType": BRANCH}
+            if isinstance(branch, str) and branch in both
+            else decoder_schema(branch)
+            for branch in schema
+        ]
+    if isinstance(schema, dict):
+        marked = {
+            name: decoder_schema(schema[name]) for name in ("items", "values") if name in schema
+        }
+        if "fields" in schema:
+            marked["fields"] = [
+                {**field, "type": decoder_schema(field["type"])} for field in schema["fields"]
+            ]
+        return {**schema, **marked}
+    return schema
+
+
+def _canonical(schema: Any) -> Any:
+    try:
+        return json.loads(fastavro.schema.to_parsing_canonical_form(schema))
+    except _UNPARSED as e:
+        raise SchemaDiffers(
+            _fault(schema), "a valid Avro schema", f"{type(e).__name__}: {e}"
+        ) from e
+
+
+def _fault(schema: Any) -> str:
+    """Return the place of ``data`` if a schema that does not parse does so without it; else the top."""
+    try:
+        whole = json.loads(json.dumps(schema))
+        whole[0]["items"]["fields"][0]["type"] = "long"
+        fastavro.schema.to_parsing_canonical_form(whole)
+    except _UNPARSED:
+        return ""
+    return DATA_PLACE
+
+
+def _compare(expected: Any, found: Any, place: str) -> None:
+    if expected == _ANY_RECORD:
+        if not isinstance(found, dict) or found.get("type") != "record":
+            raise SchemaDiffers(place, "a record", _shown(found))
+        return
+    if isinstance(expected, list):
+        if not isinstance(found, list):
+            raise SchemaDiffers(place, f"{len(expected)} branches", _shown(found))
+        for i, part in enumerate(expected):
+            at = f"{place}[{i}]"
+            if i == len(found):
+                raise SchemaDiffers(at, _shown(part), "nothing")
+            _compare(part, found[i], at)
+        if len(found) > len(expected):
+            raise SchemaDiffers(
+                f"{place}[{len(expected)}]", "nothing", _shown(found[len(expected)])
+            )
+        return
+    if isinstance(expected, dict) and isinstance(found, dict):
+        if expected.keys() & _PARTS and expected.get("type") != found.get("type"):
+            raise SchemaDiffers(place, _shown(expected), _shown(found))
+        # What a thing is called comes first, since a wrong name explains more than a wrong part.
+        for name in sorted(expected.keys() | found.keys(), key=lambda name: (name in _PARTS, name)):
+            at = f"{place}.{name}" if place else name
+            if name not in found or name not in expected:
+                raise SchemaDiffers(at, _shown(expected.get(name)), _shown(found.get(name)))
+            _compare(expected[name], found[name], at)
+        return
+    if expected != found:
+        raise SchemaDiffers(place, _shown(expected), _shown(found))
+
+
+_PARTS: Final = frozenset({"fields", "items", "values", "symbols"})
+
+
+def _shown(schema: Any) -> str:
+    """Return a schema in a few words."""
+    match schema:
+        case None:
+            return "nothing"
+        case {"type": "array", "items": items}:
+            return f"an array of {_shown(items)}"
+        case {"type": str(kind), "name": name}:
+            return f"{kind} {name}"
+        case {"name": name, "type": kind}:
+            return f"field {name} of {_shown(kind)}"
+        case list():
+            return f"a union of {len(schema)}"
+        case _:
+            text = schema if isinstance(schema, str) else json.dumps(schema)
+            return text if len(text) <= 60 else text[:60] + "…"
