@@ -4,36 +4,35 @@ A message is ``long branch`` and then an array of ``(data, long time, long diff)
 To find where the data of an update ends, its schema is made a *program* that a loop runs over the bytes::
 
     LONG | INT | BYTES | TEXT | BOOLEAN          one value
-    SKIP n                                       n bytes: float, double, fixed
+    FLOAT | DOUBLE                               a number that is not minus zero nor NaN
+    SKIP n                                       n bytes
     ENUM n                                       a number below n
     UNION n, at 1, …, at n                       goes on where the branch begins
     JUMP at                                      goes on elsewhere
     END
 
-Only schemas in which equal rows have equal bytes have a program: no arrays, maps or recursion, which Avro
-lets a writer lay out as it likes. The others, and bytes that a program does not accept, go through
-`cdcv2_values`, a message at a time, which makes their form canonical or says what is wrong.
+The data of an update in its *canonical* bytes is what `AvroForm` would write: shortest numbers, one zero
+and one NaN. Rows are equal if and only if those are. Only schemas have a program of which every encoding
+that it accepts is canonical: no arrays, maps or recursion, which Avro lets a writer lay out as it likes. The
+others, and bytes that a program does not accept, go through `AvroForm`, a message at a time, which makes
+their form canonical or says what is wrong.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from tailrace.cdcv2 import Progress as Statement
+from tailrace_server.cdcv2 import AvroForm, DataMisfit, MessageUnreadable, Tagged
 from tailrace_server.pipeline.cdcv2.updates import updates_table
-from tailrace_server.pipeline.sources.cdcv2_values import (
-    BadDatum,
-    Form,
-    form_of,
-    full_name,
-    varint,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -42,14 +41,14 @@ if TYPE_CHECKING:
 TIME_MAX: Final = 2**63 - 1
 """The largest time; as an upper bound, what lies above all."""
 
-_END, _LONG, _INT, _SKIP, _BYTES, _TEXT, _BOOLEAN, _ENUM, _UNION, _JUMP = range(10)
+_END, _LONG, _INT, _SKIP, _BYTES, _TEXT, _BOOLEAN, _ENUM, _UNION, _JUMP, _FLOAT, _DOUBLE = range(12)
 _SIMPLE: Final = {
     "null": (),
     "boolean": (_BOOLEAN,),
     "int": (_INT,),
     "long": (_LONG,),
-    "float": (_SKIP, 4),
-    "double": (_SKIP, 8),
+    "float": (_FLOAT,),
+    "double": (_DOUBLE,),
     "bytes": (_BYTES,),
     "string": (_TEXT,),
 }
@@ -94,11 +93,11 @@ class Messages:
 class RowCutter:
     """Cuts messages of one schema; made once, used by one task after the other."""
 
-    def __init__(self, data_schema: Any) -> None:
-        """Take the schema of ``data``, as parsed JSON."""
-        self.form: Form = form_of(data_schema)
+    def __init__(self, form: AvroForm) -> None:
+        """Take the schema."""
+        self._form = form
         ops: list[int] = []
-        programmed = _assemble(data_schema, "", {}, ops)
+        programmed = _assemble(form.schema[0]["items"]["fields"][0]["type"], {}, ops)
         self._program = np.array([*ops, _END], np.int64) if programmed else None
 
     def cut(self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages) -> None:
@@ -172,99 +171,77 @@ class RowCutter:
         places: Sequence[int] | int,
         out: Messages,
     ) -> None:
-        rows = _Rows()
+        stream = BytesIO(data)
+        stream.seek(at)
+        rows = Rows(self._form)
         for number in range(done, messages):
             place = places if isinstance(places, int) else places[number]
+            begin = stream.tell()
             out.messages += 1
-            begin, mark = at, len(rows.times)
             try:
-                at, told = self._message(data, at, place, rows)
-                if told is not None:
-                    problem = invalid(told)
-                    if problem is not None:
-                        out.refused.append(Refused(place, problem, data[begin:at]))
-                    else:
-                        out.progress.append(_without_zeros(told))
-                elif (bad := rows.invalid_since(mark)) is not None:
-                    rows.cut(mark)
-                    out.refused.append(Refused(place, bad, data[begin:at]))
-            except BadDatum as error:
-                rows.cut(mark)
-                left = messages - number
-                more = "" if left == 1 else f"; the {left - 1} behind it in this block are lost too"
-                out.refused.append(Refused(place, f"{error}{more}", data[begin:]))
+                statement = self._form.read(stream)
+                self._form.check_numbers(data[begin : stream.tell()], 1)
+            except MessageUnreadable as error:
+                left = messages - number - 1
+                more = f"; the {left} behind it in this block are lost too" if left else ""
+                out.refused.append(Refused(place, f"{error.reason}{more}", data[begin:]))
                 break
-        if rows.times:
-            out.updates.append(rows.table())
-
-    def _message(
-        self, data: bytes, at: int, place: int, rows: _Rows
-    ) -> tuple[int, Progress | None]:
-        branch, at = varint(data, at)
-        if branch == 0:
-            return self._updates(data, at, place, rows), None
-        if branch != 1:
-            raise BadDatum(f"branch {branch} of a message, which has two")
-        parts: list[list[int]] = []
-        for width in (1, 1, 2):
-            numbers: list[int] = []
-            at = _numbers(data, at, width, numbers)
-            parts.append(numbers)
-        lower, upper, counts = parts
-        pairs = tuple(zip(counts[::2], counts[1::2], strict=True))
-        return at, Progress(*bounds_of(lower, upper), pairs, place)
-
-    def _updates(self, data: bytes, at: int, place: int, rows: _Rows) -> int:
-        while True:
-            items, at = _block(data, at)
-            if not items:
-                return at
-            for _ in range(items):
-                row = bytearray()
-                at = self.form.copy(data, at, row)
-                time, at = varint(data, at)
-                diff, at = varint(data, at)
-                rows.add(bytes(row), time, diff, place)
+            problem = take(statement, place, rows, out)
+            if problem is not None:
+                out.refused.append(Refused(place, problem, data[begin : stream.tell()]))
+        rows.finish(out)
 
 
-class _Rows:
-    """Updates on their way into a table."""
+class Rows:
+    """Updates on their way into a table, one by one."""
 
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self.times: list[int] = []
-        self.diffs: list[int] = []
-        self.places: list[int] = []
+    def __init__(self, form: AvroForm) -> None:
+        """Begin with none."""
+        self._form = form
+        self._data: list[bytes] = []
+        self._times: list[int] = []
+        self._diffs: list[int] = []
+        self._places: list[int] = []
 
-    def add(self, data: bytes, time: int, diff: int, place: int) -> None:
-        self.data.append(data)
-        self.times.append(time)
-        self.diffs.append(diff)
-        self.places.append(place)
-
-    def cut(self, mark: int) -> None:
-        for column in (self.data, self.times, self.diffs, self.places):
-            del column[mark:]
-
-    def invalid_since(self, mark: int) -> str | None:
-        for time, diff in zip(self.times[mark:], self.diffs[mark:], strict=True):
-            if time < 0:
+    def add(self, updates: Iterable[tuple[Any, int, int]], place: int) -> str | None:
+        """Add the updates of a message, or return why none of them can be."""
+        added = []
+        for row, time, diff in updates:
+            if not 0 <= time <= TIME_MAX:
                 return f"time {time} is below zero"
             if diff == 0:
                 return f"time {time}: a diff of zero is not a change; leave it out"
+            data = bytearray()
+            try:
+                self._form.data.encode(_one_zero(row), data)
+            except DataMisfit as error:
+                return str(error)
+            added.append((bytes(data), time, diff, place))
+        for column, values in zip(
+            (self._data, self._times, self._diffs, self._places),
+            zip(*added, strict=True),
+            strict=False,
+        ):
+            column.extend(values)  # type: ignore[attr-defined]
         return None
 
-    def table(self) -> pa.RecordBatch:
-        numbers = (np.array(each, np.int64) for each in (self.times, self.diffs, self.places))
-        return updates_table(pa.array(self.data, pa.large_binary()), *numbers)
+    def finish(self, out: Messages) -> None:
+        """Give what was added, as a table."""
+        if self._times:
+            numbers = (np.array(n, np.int64) for n in (self._times, self._diffs, self._places))
+            out.updates.append(updates_table(pa.array(self._data, pa.large_binary()), *numbers))
 
 
-def rows_table(rows: Sequence[tuple[bytes, int, int, int]]) -> pa.RecordBatch:
-    """Return (data, time, diff, place) as a table of `updates.UPDATES`."""
-    made = _Rows()
-    for row in rows:
-        made.add(*row)
-    return made.table()
+def take(statement: Any, place: int, rows: Rows, out: Messages) -> str | None:
+    """Take one message, or return why it cannot be used."""
+    if not isinstance(statement, Statement):
+        return rows.add(statement, place)
+    bounds = bounds_of(statement.lower, statement.upper)
+    progress = Progress(*bounds, tuple(statement.counts), place)
+    problem = invalid(progress)
+    if problem is None:
+        out.progress.append(_without_zeros(progress))
+    return problem
 
 
 def invalid(progress: Progress) -> str | None:
@@ -292,6 +269,7 @@ def _without_zeros(progress: Progress) -> Progress:
 
 
 def bounds_of(lower: Sequence[int], upper: Sequence[int]) -> tuple[int, int | None]:
+    """Return the bounds of an interval from its antichains."""
     if not lower:
         # No time is at or after an element of nothing: an interval without any.
         return TIME_MAX, (min(upper) if upper else None)
@@ -314,68 +292,46 @@ def _progress_in(told: list[int], places: Sequence[int] | int) -> Iterator[Progr
         yield Progress(*bounds_of(lower, upper), pairs, place)
 
 
-def _numbers(data: bytes, at: int, width: int, out: list[int]) -> int:
-    while True:
-        items, at = _block(data, at)
-        if not items:
-            return at
-        for _ in range(items * width):
-            value, at = varint(data, at)
-            out.append(value)
+def _one_zero(value: Any) -> Any:
+    """Return a row in which zero has no sign: 0.0 and -0.0 are equal, and equal rows have equal bytes."""
+    if type(value) is float:
+        return value + 0.0
+    if isinstance(value, Tagged):
+        return Tagged(value.branch, _one_zero(value.value))
+    return tuple(map(_one_zero, value)) if isinstance(value, tuple) else value
 
 
-def _block(data: bytes, at: int) -> tuple[int, int]:
-    items, at = varint(data, at)
-    if items < 0:
-        items = -items
-        _, at = varint(data, at)
-    return items, at
-
-
-def _assemble(
-    schema: Any, namespace: str, named: dict[str, tuple[int, ...] | None], ops: list[int]
-) -> bool:
-    """Append the program of a schema; return whether it has one."""
-    if isinstance(schema, dict) and isinstance(schema["type"], dict | list):
-        schema = schema["type"]
+def _assemble(schema: Any, named: dict[str, tuple[int, ...]], ops: list[int]) -> bool:
+    """Append the program of a canonical schema; return whether it has one."""
     if isinstance(schema, list):
-        return _assemble_union(schema, namespace, named, ops)
+        return _assemble_union(schema, named, ops)
     kind = schema if isinstance(schema, str) else schema["type"]
-    if kind in _SIMPLE:
-        ops.extend(_SIMPLE[kind])
+    if kind in _SIMPLE or kind in named:
+        ops.extend(_SIMPLE[kind] if kind in _SIMPLE else named[kind])
         return True
-    if isinstance(schema, str):
-        known = named.get(full_name(schema, namespace))
-        if known is None:
+    match kind:
+        case "record":
+            # A record that is named again, or within itself, has no program.
+            return all(_assemble(each["type"], named, ops) for each in schema["fields"])
+        case "enum":
+            named[schema["name"]] = (_ENUM, len(schema["symbols"]))
+        case "fixed":
+            named[schema["name"]] = (_SKIP, schema["size"])
+        case _:
             return False
-        ops.extend(known)
-        return True
-    if kind in ("array", "map"):
-        return False
-    name = full_name(schema["name"], schema.get("namespace", namespace))
-    if kind == "record":
-        # Named types are put in where they are used; a record with a union in it is placed once only.
-        inner = name.rpartition(".")[0]
-        return all(_assemble(each["type"], inner, named, ops) for each in schema["fields"])
-    if kind not in ("enum", "fixed"):
-        return False
-    named[name] = (_ENUM, len(schema["symbols"])) if kind == "enum" else (_SKIP, schema["size"])
-    ops.extend(named[name] or ())
+    ops.extend(named[schema["name"]])
     return True
 
 
 def _assemble_union(
-    branches: Sequence[Any],
-    namespace: str,
-    named: dict[str, tuple[int, ...] | None],
-    ops: list[int],
+    branches: Sequence[Any], named: dict[str, tuple[int, ...]], ops: list[int]
 ) -> bool:
     at = len(ops)
     ops.extend((_UNION, len(branches), *([0] * len(branches))))
     jumps = []
     for number, branch in enumerate(branches):
         ops[at + 2 + number] = len(ops)
-        if not _assemble(branch, namespace, named, ops):
+        if not _assemble(branch, named, ops):
             return False
         jumps.append(len(ops) + 1)
         ops.extend((_JUMP, 0))

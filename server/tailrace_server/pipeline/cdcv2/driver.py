@@ -18,22 +18,20 @@ shares of the updates, of the times and of the keys; both leave the same state a
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
-import pyarrow as pa
 
 from tailrace.cdcv2 import CountExceeded, CountsDisagree, DiffsDisagree
 from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.cdcv2 import AvroForm
 from tailrace_server.failpoints import reach
-from tailrace_server.pipeline.cdcv2.cutting import Messages, Refused
 from tailrace_server.pipeline.cdcv2.folding import (
     EFFECTS,
     INDEX,
     Folded,
     fold,
     leaving,
-    records,
 )
 from tailrace_server.pipeline.cdcv2.state import (
     CONTROL_NAME,
@@ -43,7 +41,7 @@ from tailrace_server.pipeline.cdcv2.state import (
     Control,
     Index,
     StateFile,
-    Statistics,
+    count_messages,
     merged,
     read_control,
     read_rows,
@@ -70,22 +68,24 @@ from tailrace_server.pipeline.cdcv2.updates import (
     place,
     since,
 )
+from tailrace_server.pipeline.cdcv2.writing import write_segment
 from tailrace_server.pipeline.changes import QUARANTINED, Change
 from tailrace_server.pipeline.columns import Sighting, evolve
-from tailrace_server.pipeline.driver import ROWS_PER_WRITE, LineRefused
+from tailrace_server.pipeline.driver import LineRefused
 from tailrace_server.pipeline.pending import write_pending
 from tailrace_server.pipeline.progress import Counters
 from tailrace_server.pipeline.quarantine import write_quarantine
 from tailrace_server.pipeline.sources.cdcv2 import Split, read_split
 from tailrace_server.wal.schema_records import insert_schema_records
-from tailrace_server.wal.segment import SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
+
+    import pyarrow as pa
 
     from tailrace.cdcv2 import Waiting
     from tailrace.schema import Schema
+    from tailrace_server.pipeline.cdcv2.cutting import Messages, Refused
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
     from tailrace_server.wal.documents import PendingSegment
@@ -228,7 +228,8 @@ class Cdcv2Driver:
         known = distinct(joined([old, news]) if old.num_rows else news)
         if known.conflict is not None:
             both = joined([old, news])
-            self.note_conflicts(control, known.conflicts, both, known.conflict)
+            pair = (both.slice(row, 1).to_pylist()[0] for row in known.conflict)
+            self.note_conflicts(control, known.conflicts, *pair)
         fresh = known.updates.slice(old.num_rows)
         progress = [each for some in read for each in some.progress]
         refused = [each for some in read for each in some.refused]
@@ -277,27 +278,19 @@ class Cdcv2Driver:
         return range(control.next_ordinal - len(files), control.next_ordinal)
 
     def note_conflicts(
-        self, control: Control, conflicts: int, rows: pa.RecordBatch, pair: tuple[int, int]
+        self,
+        control: Control,
+        conflicts: int,
+        first: Mapping[str, Any],
+        second: Mapping[str, Any],
     ) -> None:
-        """Count updates that contradict each other, or raise the first of it."""
+        """Count updates that contradict each other, or raise the first two, given as rows of `UPDATES`."""
         if self.settings.first_stands:
             control.statistics.conflicts += conflicts
             return
-        first, second = (rows.slice(row, 1).to_pylist()[0] for row in pair)
-        raise self.diffs_disagree(control, first, second)
-
-    def diffs_disagree(
-        self, control: Control, first: Mapping[str, object], second: Mapping[str, object]
-    ) -> DiffsDisagree:
-        """Return the error of two updates, given as rows of `UPDATES`, that contradict each other."""
-        data = first["data"]
-        assert isinstance(data, bytes)
-        image = self.folding.schema.image(data)[0].decode()
-        sides = [
-            (int(str(row["diff"])), self._origin(control, int(str(row["message"]))))
-            for row in (first, second)
-        ]
-        return DiffsDisagree(image, first["time"], *sides)
+        image = self.folding.schema.image(first["data"])[0].decode()
+        sides = ((row["diff"], self._origin(control, row["message"])) for row in (first, second))
+        raise DiffsDisagree(image, first["time"], *sides)
 
     def error_of(self, control: Control, found: Contradiction) -> TailraceError:
         """Return the error of counts that contradict each other or what has come."""
@@ -489,36 +482,8 @@ class Cdcv2Driver:
                 raise InvalidRequest(
                     f"{what} {given or 'none'}: catalog {catalog} was begun with {was or 'none'}"
                 )
-        folding.schema.check_same(found.schema.encode(), f"catalog {catalog}")
+        folding.schema.check_same(AvroForm.of(found.schema), f"catalog {catalog}")
         return found
-
-
-def write_segment(
-    path: Path, effects: pa.RecordBatch | pa.Table, entity_type: str
-) -> tuple[list[SegmentReceipt], int]:
-    """Write effects of whole times as a segment; return it, and how many versions it has."""
-    versions = 0
-    with SegmentWriter(path) as segment:
-        for table, versions in records(effects, entity_type, ROWS_PER_WRITE):
-            segment.write(table)
-        return [segment.close()], versions
-
-
-def count_messages(
-    statistics: Statistics,
-    *,
-    messages: int,
-    updates: int,
-    duplicates: int,
-    dropped: int,
-    refused: int,
-) -> None:
-    """Add what a batch brought."""
-    statistics.messages += messages
-    statistics.updates += updates
-    statistics.duplicates += duplicates
-    statistics.dropped_finished += dropped
-    statistics.refused += refused
 
 
 def _copied(control: Control) -> Control:
@@ -526,4 +491,4 @@ def _copied(control: Control) -> Control:
     return copy
 
 
-__all__ = ["Cdcv2Driver", "LargeStage", "SourceFile", "Stage", "write_segment"]
+__all__ = ["Cdcv2Driver", "LargeStage", "SourceFile", "Stage"]

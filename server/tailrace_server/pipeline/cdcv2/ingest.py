@@ -153,7 +153,7 @@ def _start_spark(
 
 
 def _give_spark(driver: Cdcv2Driver, spark: SparkSession) -> None:
-    from tailrace_server.pipeline.cdcv2.stage import spark_stage
+    from tailrace_server.pipeline.cdcv2.large import spark_stage
 
     driver.large = spark_stage(spark)
 

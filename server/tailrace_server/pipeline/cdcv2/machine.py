@@ -16,7 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 
-END, LONG, INT, SKIP, BYTES, TEXT, BOOLEAN, ENUM, UNION, JUMP = range(10)
+END, LONG, INT, SKIP, BYTES, TEXT, BOOLEAN, ENUM, UNION, JUMP, FLOAT, DOUBLE = range(12)
 """Operations of a program."""
 
 _WORD = np.uint64(0x9E3779B97F4A7C15)
@@ -78,6 +78,22 @@ def _is_utf8(data, at, end):  # type: ignore[no-untyped-def]
 
 
 @_compiled
+def _is_one_of_its_kind(data, at, size):  # type: ignore[no-untyped-def]
+    """Whether a float has no other encoding that is equal: it is neither minus zero nor NaN."""
+    top = data[at + size - 1] & 0x7F
+    next_ = data[at + size - 2]
+    rest = np.uint8(0)
+    for place in range(at, at + size - 2):
+        rest |= data[place]
+    if top == 0 and next_ == 0 and rest == 0:
+        return data[at + size - 1] == 0
+    exponent = np.uint8(0x80 if size == 4 else 0xF0)
+    if top == 0x7F and next_ & exponent == exponent:
+        return next_ == exponent and rest == 0
+    return True
+
+
+@_compiled
 def _skip(data, at, end, program):  # type: ignore[no-untyped-def]
     """Return where a datum ends, or -1 where it is none of the program's schema."""
     pc = 0
@@ -85,7 +101,7 @@ def _skip(data, at, end, program):  # type: ignore[no-untyped-def]
         op = program[pc]
         if op == END:
             return at
-        if op == LONG or op == INT:
+        if op in (LONG, INT):
             value, at = _varint(data, at, end)
             if at < 0 or (op == INT and not -(2**31) <= value < 2**31):
                 return np.int64(-1)
@@ -95,7 +111,7 @@ def _skip(data, at, end, program):  # type: ignore[no-untyped-def]
             if at > end:
                 return np.int64(-1)
             pc += 2
-        elif op == BYTES or op == TEXT:
+        elif op in (BYTES, TEXT):
             value, at = _varint(data, at, end)
             if at < 0 or value < 0 or value > end - at:
                 return np.int64(-1)
@@ -118,8 +134,14 @@ def _skip(data, at, end, program):  # type: ignore[no-untyped-def]
             if at < 0 or not 0 <= value < program[pc + 1]:
                 return np.int64(-1)
             pc = program[pc + 2 + value]
-        else:
+        elif op == JUMP:
             pc = program[pc + 1]
+        else:
+            size = 4 if op == FLOAT else 8
+            if at + size > end or not _is_one_of_its_kind(data, at, size):
+                return np.int64(-1)
+            at += size
+            pc += 1
 
 
 @_compiled

@@ -245,3 +245,20 @@ def tiers_to_merge(found: Sequence[Tier], rows: int, rows_max: int) -> int:
         total += tier.rows
         count += 1
     return count
+
+
+def count_messages(
+    statistics: Statistics,
+    *,
+    messages: int,
+    updates: int,
+    duplicates: int,
+    dropped: int,
+    refused: int,
+) -> None:
+    """Add what a batch brought."""
+    statistics.messages += messages
+    statistics.updates += updates
+    statistics.duplicates += duplicates
+    statistics.dropped_finished += dropped
+    statistics.refused += refused
