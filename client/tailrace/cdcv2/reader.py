@@ -11,7 +11,7 @@ errors rather than stalls; duplicates inside one message are told; intervals nee
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, overload
 
 from tailrace.cdcv2.check import checked_counts, checked_diff, checked_interval, checked_time
 from tailrace.cdcv2.errors import CdcError, CountExceeded, CountsDisagree, DiffsDisagree
@@ -59,12 +59,22 @@ class Reader(Generic[T]):
     that it finishes; partially ordered times also cost the number of times held.
     """
 
+    @overload
+    def __init__(
+        self: Reader[int], *, on_conflict: OnConflict = ..., start: Iterable[int] | None = ...
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, lattice: Lattice[T], *, on_conflict: OnConflict = ..., start: Iterable[T] | None = ...
+    ) -> None: ...
+
     def __init__(
         self,
-        lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
+        lattice: Any = INTEGERS,
         *,
         on_conflict: OnConflict = "error",
-        start: Iterable[T] | None = None,
+        start: Iterable[Any] | None = None,
     ) -> None:
         """Begin with nothing heard.
 

@@ -132,8 +132,13 @@ class LatticeTimeline(Generic[T]):
         self._move_announced()
 
     def advance(self, is_complete: Callable[[T], bool]) -> list[T]:
-        """Move ``finished``; every known time is looked at."""
+        """Move ``finished``; every known time is looked at, unless what held it up still does."""
         lattice, announced = self._lattice, self.announced
+        if all(
+            time in announced or (time in self._known and not is_complete(time))
+            for time in self.finished
+        ):
+            return []
         missing = [
             time
             for time in self._known

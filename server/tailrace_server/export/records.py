@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import orjson
+import pyarrow as pa
 
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, LogCorrupted, PositionCompacted
@@ -156,23 +157,21 @@ class EntityRecords:
         if not len(rows):
             return
         body = self._reader.body(ref, ("change", "before", "after"))
+        taken = pa.array(rows)
+        fields = (
+            head.operations[rows].tolist(),
+            head.key_hashes[rows].tolist(),
+            head.primary_keys.take(taken).to_pylist(),
+            head.changed.is_valid().take(taken).to_pylist(),
+            *(body[name].take(taken).to_pylist() for name in ("change", "before", "after")),
+        )
+        records = list(map(Record, *fields))
         numbers = versions[rows]
         borders = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rows)]
         for start, end in pairwise(borders):
             number = int(numbers[start])
-            records = [
-                Record(
-                    int(head.operations[row]),
-                    int(head.key_hashes[row]),
-                    head.primary_keys[row].as_py(),
-                    head.changed[row].is_valid,
-                    body["change"][row].as_py(),
-                    body["before"][row].as_py(),
-                    body["after"][row].as_py(),
-                )
-                for row in rows[start:end].tolist()
-            ]
-            yield Version(number, self.columns_in(view.schema_of(number)), records)
+            columns = self.columns_in(view.schema_of(number))
+            yield Version(number, columns, records[start:end])
 
     def _is_ours(
         self,

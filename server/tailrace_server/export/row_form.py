@@ -106,7 +106,9 @@ class RowForm:
         else:
             self._members = _values
         self._places = {column.id: place for place, column in enumerate(columns)}
-        self._readers: dict[tuple[Column, ...], dict[str, int]] = {}
+        self._read_columns: tuple[Column, ...] | None = None
+        self._read_places: dict[str, int] = {}
+        """By name, of the columns that the last image was read with."""
 
     def avro_record(self) -> dict[str, Any]:
         """Return the Avro schema of ``data``."""
@@ -126,9 +128,9 @@ class RowForm:
         Raises:
             Unfit: It has a column that the form lacks, or a value that its column cannot hold.
         """
-        places = self._readers.get(columns)
-        if places is None:
-            places = self._readers[columns] = self._places_of(columns)
+        if columns is not self._read_columns:
+            self._read_columns, self._read_places = columns, self._places_of(columns)
+        places = self._read_places
         values: list[Any] = [None] * len(self.columns)
         for name, value in self._members(image).items():
             place = places.get(name)
