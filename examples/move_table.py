@@ -1,13 +1,13 @@
-"""Move a live table from one log to another, without a stop.
+r"""Move a live table from one log to another, without a stop.
 
-    python examples/move_table.py --from old/log --to new/log --catalog shop --entity-type product --key id \\
-        --folder /var/tmp/move
+    python examples/move_table.py --from old/log --to new/log --catalog shop \
+        --entity-type product --key id --folder /var/tmp/move
 
-An exporter follows the old log and writes the table's history as a change stream; an ingest follows the stream and
-writes it to the new log. Meanwhile the old log is written to and read as ever. Once the new one is level, readers
-can change over whenever they like: a version of the new log names in its lead, as ``time``, the version of the old
-one that it came from. Either process may be killed: it goes on where its output ends, and what it repeats is
-dropped. Ctrl-C ends both, and the same command goes on.
+An exporter follows the old log and writes the table's history as a change stream; an ingest follows the stream
+and writes it to the new log. Meanwhile the old log is written to and read as ever. Once the new one is level,
+readers can change over whenever they like: a version of the new log names in its lead, as ``time``, the version
+of the old one that it came from. Either process may be killed: it goes on where its output ends, and what it
+repeats is dropped. Ctrl-C ends both, and the same command goes on.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Move:
         if not self.target.is_dir() or self.catalog not in list_catalogs(self.target):
             return 0
         frontier = open_catalog(self.target, self.catalog).state.source_positions.get(FRONTIER)
-        return 0 if frontier is None else int(json.loads(frontier)[0]) - 1
+        return 0 if frontier is None else int(json.loads(str(frontier))[0]) - 1
 
 
 async def move(what: Move, *, until: int | None = None) -> None:
@@ -81,7 +81,7 @@ async def move(what: Move, *, until: int | None = None) -> None:
     """
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(keep_running(what.export()))]
-        while not (what.stream / "_schema.avsc").exists():
+        while not (what.stream / "_schema.avsc").exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(PAUSE_S)
         running.append(tasks.create_task(keep_running(what.ingest())))
         told = -1

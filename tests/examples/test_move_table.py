@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 async def test_a_live_table_moves_without_a_stop(log_root: Path, tmp_path: Path) -> None:
     shop = Shop(log_root)
-    shop.write(40)
+    shop.write(20)
     what = Move(
         source=log_root,
         target=tmp_path / "new",
@@ -31,19 +31,19 @@ async def test_a_live_table_moves_without_a_stop(log_root: Path, tmp_path: Path)
         folder=tmp_path / "move",
     )
     what.target.mkdir()
-    moving = asyncio.ensure_future(move(what, until=100))
+    moving = asyncio.ensure_future(move(what, until=40))
     try:
-        await until(lambda: what.arrived() >= 40)
-        shop.write(30)
+        await until(lambda: what.arrived() >= 20)
+        shop.write(10)
         exporter = next(
             child for child in psutil.Process().children() if "export" in child.cmdline()
         )
         exporter.kill()
-        shop.write(30)
+        shop.write(10)
         async with asyncio.timeout(60):
             await moving
     finally:
         moving.cancel()
         await asyncio.wait([moving])
-    assert what.arrived() == what.published() == 100
+    assert what.arrived() == what.published() == 40
     assert moved_history(what.target) == history(log_root)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tailrace_server.export.errors import FolderTaken
+from tailrace_server.failpoints import reach
 from tailrace_server.wal.documents import ColumnDocument
 from tailrace_server.wal.objects import NewFile, os_errors, read_bytes
 
@@ -163,10 +164,12 @@ class StreamFolder:
                 with os.fdopen(os.dup(new.descriptor), "wb") as file:
                     write(file)
                 os.fsync(new.descriptor)
+                reach("export.before_link")
                 try:
                     new.link()
                 except FileExistsError:
                     return False
             finally:
                 new.close()
+        reach("export.after_link")
         return True

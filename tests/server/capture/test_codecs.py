@@ -258,7 +258,9 @@ def test_updates_of_rows_without_keys_say_how_many() -> None:
         capture(change=b'{"diff":1,"x":2}', after=b"{}"),
     ]
     frames = CDCV2.encode(columns(rows, by_column=False, wanted=set(BODIES))).to_pylist()
-    found = [[each.diff for each in SubscribeResponse.FromString(frame).updates] for frame in frames]
+    found = [
+        [each.diff for each in SubscribeResponse.FromString(frame).updates] for frame in frames
+    ]
     assert found == [[3], [-70_000], [-2], [], [1]]
 
 

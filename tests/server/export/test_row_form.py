@@ -32,7 +32,13 @@ FITTING: list[tuple[str | None, str, Any, str, Any]] = [
     ("DECIMAL(6,2)", "json", DECIMAL, "0.500", b"\x32"),
     ("DECIMAL(6,2)", "decimal.bytes(2)", DECIMAL, '"BOI="', b"\x04\xe2"),
     ("DECIMAL", "json", "string", "1.10", "1.10"),
-    ("DECIMAL", "json", "string", "123456789012345678901234567890", "123456789012345678901234567890"),
+    (
+        "DECIMAL",
+        "json",
+        "string",
+        "123456789012345678901234567890",
+        "123456789012345678901234567890",
+    ),
     ("JSON", "json", "string", '{"a": [1, 2.50]}', '{"a": [1, 2.50]}'),
     (None, "json", "string", "7", "7"),
     ("VARCHAR(9)", "json", "string", '"größe"', "größe"),
@@ -119,7 +125,11 @@ def test_a_name_that_avro_does_not_allow_is_refused() -> None:
         RowForm([Column("unit price", id=1)])
 
 
-@given(st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**9), max_value=10**9))
+@given(
+    st.decimals(
+        allow_nan=False, allow_infinity=False, places=3, min_value=-(10**9), max_value=10**9
+    )
+)
 def test_decimals_are_their_unscaled_number(number: Any) -> None:
     form = form_of("DECIMAL(20,3)")
     [[value]] = [form.row(b'{"x":%s}' % str(number).encode(), form.columns)]

@@ -249,7 +249,9 @@ class Frames:
     def seeded(self, frame: DataFrame) -> DataFrame:
         """Add a piece for each share, so that a share that gets nothing runs all the same."""
         seeds = [(share, steps.SEED, b"") for share in range(self.shares)]
-        return frame.unionByName(self._spark.createDataFrame(pa.Table.from_batches([steps.frame(seeds)])))
+        return frame.unionByName(
+            self._spark.createDataFrame(pa.Table.from_batches([steps.frame(seeds)]))
+        )
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         kept = frame.persist()
