@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -105,18 +106,18 @@ async def _export(settings: ExportSettings, *, follow: bool, every_s: float) -> 
     from tailrace_server.export.cdcv2 import Cdcv2Export
     from tailrace_server.wal.tailer import Tailer
 
-    exporting = await asyncio.to_thread(Cdcv2Export.begin, settings)
+    stopping = Event()
     try:
-        written = await asyncio.to_thread(exporting.advance)
-        _tell(written)
-        if not follow:
-            return 0
-        note(f"following {settings.catalog} into {settings.output}; Ctrl-C ends")
-        async with Tailer(exporting.log) as views:
-            await _follow(exporting, views, written, every_s)
+        exporting = await asyncio.to_thread(Cdcv2Export.begin, settings, stopping)
+        with exporting:
+            written = await asyncio.to_thread(exporting.advance)
+            _tell(written)
+            if follow:
+                note(f"following {settings.catalog} into {settings.output}; Ctrl-C ends")
+                async with Tailer(exporting.log) as views:
+                    await _follow(exporting, views, written, every_s)
     finally:
-        exporting.stop()  # its thread ends behind the file that it writes
-        exporting.close()
+        stopping.set()  # the thread of a cancelled step ends behind the file that it writes
     return 0
 
 

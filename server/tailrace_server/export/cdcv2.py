@@ -15,6 +15,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from msgspec import structs
@@ -69,7 +70,7 @@ class Written:
 
 
 class Cdcv2Export:
-    """One export, a context manager. Make it with ``begin``; blocks; one thread at a time but for ``stop``."""
+    """One export, a context manager. Make it with ``begin``; blocks; one thread at a time."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Cdcv2Export:
         identity: StreamIdentity,
         check: ImageCheck,
         checked: int,
+        stopping: Event,
     ) -> None:
         """Use ``begin``."""
         self.log = log
@@ -90,14 +92,19 @@ class Cdcv2Export:
         self._differences = Differences(records, form)
         self._check = check
         self._checked = checked
-        self._stopping = False
+        self._stopping = stopping
         self._open = ExitStack()
 
     @classmethod
-    def begin(cls, settings: ExportSettings) -> Cdcv2Export:
+    def begin(cls, settings: ExportSettings, stopping: Event | None = None) -> Cdcv2Export:
         """Open log and folder, and check all that is published now, before anything is written.
 
+        Args:
+            settings: What to export.
+            stopping: Set by any thread, it ends this call, and ``advance`` behind the file that it writes.
+
         Raises:
+            InterruptedError: ``stopping`` was set.
             InvalidRequest: No such entity type, or ``since`` is no published version.
             FolderTaken: The folder holds something else.
             ImagesMissing: A record does not say what went.
@@ -118,7 +125,10 @@ class Cdcv2Export:
             published = log.view.published
             known = records.columns_in(log.view.schema_of(published))
             check, seen = ImageCheck(records), {known}
+            stopping = stopping or Event()
             for version in records.versions(log.view.oldest.version, published + 1):
+                if stopping.is_set():
+                    raise InterruptedError("stopped before the first message")
                 check.see(version)
                 seen.add(version.columns)
             columns: Sequence[Column] = _columns_of(known, seen)
@@ -129,7 +139,7 @@ class Cdcv2Export:
             schema = AvroForm.of_data(RowForm(columns).avro_record()).text.encode() + b"\n"
             documents = [ColumnDocument.of(column) for column in columns]
             identity = folder.begin(structs.replace(wanted, columns=documents), schema)
-            export = cls(log, records, folder, identity, check, published)
+            export = cls(log, records, folder, identity, check, published, stopping)
             export._open = stack.pop_all()
             return export
 
@@ -142,10 +152,6 @@ class Cdcv2Export:
     def close(self) -> None:
         """Close the log's files."""
         self._open.close()
-
-    def stop(self) -> None:
-        """Have ``advance`` return as soon as it can; any thread."""
-        self._stopping = True
 
     def advance(self, tell: Callable[[Written], None] = lambda written: None) -> Written:
         """Write what is published and not in the folder yet.
@@ -166,7 +172,7 @@ class Cdcv2Export:
             created = self._folder.publish(lower, upper, partial(self._write, interval))
             written = Written(upper, written.updates + interval.updates, written.files + created)
             tell(written)
-            if self._stopping:
+            if self._stopping.is_set():
                 return written
         if failure is not None:
             raise failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,9 +117,12 @@ def test_stopping_ends_behind_a_file(
     shop = Shop(log_root)
     shop.write(20)
     monkeypatch.setattr(cdcv2, "UPDATES_MAX", 1)
-    with Cdcv2Export.begin(settings(log_root, tmp_path / "out")) as exporting:
-        exporting.stop()
+    stopping = Event()
+    with Cdcv2Export.begin(settings(log_root, tmp_path / "out"), stopping) as exporting:
+        stopping.set()
         assert exporting.advance().files == 1
+    with pytest.raises(InterruptedError):
+        Cdcv2Export.begin(settings(log_root, tmp_path / "out"), stopping)
     told: list[Written] = []
     with Cdcv2Export.begin(settings(log_root, tmp_path / "out")) as exporting:
         exporting.advance(told.append)

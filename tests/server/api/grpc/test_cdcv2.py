@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 import tailrace
-from tailrace import Criteria, ImagesMissing, InvalidRequest, Operation, Row
+from tailrace import Criteria, ImagesMissing, InvalidRequest, Operation, Row, Unsupported
 from tailrace.v1.capture_pb2 import Body
 from tailrace.v1.change_capture_pb2 import (
     ENCODING_CDCV2,
@@ -19,6 +19,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeRequest,
     SubscribeResponse,
 )
+from tailrace_server.api.json_requests import ELSEWHERE, from_json
 from tests.support.inprocess import PATIENCE_S
 from tests.support.mangling_proxy import ManglingProxy
 from tests.support.model import ModelMutation
@@ -283,3 +284,8 @@ async def test_no_server_is_a_timeout_of_the_connection() -> None:
         with pytest.raises(tailrace.TransportError):
             async with client.subscribe_cdcv2("shop"):
                 pass
+
+
+def test_the_json_faces_know_no_encoding() -> None:
+    with pytest.raises(Unsupported, match="encoding"):
+        from_json(SubscribeRequest, {"encoding": "CDCV2"}, without=ELSEWHERE)
