@@ -60,6 +60,9 @@ class Timeline(Protocol[T]):
     def known_in(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Iterable[T]:
         """Return the known times in an interval; `add` may not be called while they are read."""
 
+    def holder(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Callable[[T], bool]:
+        """Return the question whether a time lies in an interval."""
+
     def covering(self, time: T) -> Interval[T] | None:
         """Return an interval that holds a time not yet finished."""
 
@@ -114,6 +117,10 @@ class LatticeTimeline(Generic[T]):
     def known_in(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> list[T]:
         """Return the known times in an interval, those first heard of first."""
         return [time for time in self._known if self._holds(lower, upper, time)]
+
+    def holder(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Callable[[T], bool]:
+        """Return the question whether a time lies in an interval."""
+        return lambda time: self._holds(lower, upper, time)
 
     def covering(self, time: T) -> Interval[T] | None:
         """Return an interval that holds a time not yet finished."""

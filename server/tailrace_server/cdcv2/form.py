@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +32,16 @@ UPDATES: Final = 0x00
 PROGRESS: Final = 0x02
 """The index of a branch, as one Avro byte."""
 
-DAMAGED: Final = (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError, MemoryError)
+DAMAGED: Final = (
+    EOFError,
+    LookupError,
+    MemoryError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 """What the Avro library raises over bytes that the schema gives no meaning."""
 
 _HIGH: Final = bytes(byte >> 7 for byte in range(256))
@@ -73,6 +83,10 @@ class AvroForm:
         marked = schemas.decoder_schema(canonical)
         self._updates_schema = fastavro.parse_schema(marked[0])
         self._progress_schema = fastavro.parse_schema(marked[1])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle as the schema's text, which is compiled again."""
+        return AvroForm.of, (self.text,)
 
     @classmethod
     def of(cls, schema: str | bytes | list[Any] | dict[str, Any]) -> AvroForm:

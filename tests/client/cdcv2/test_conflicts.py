@@ -107,7 +107,9 @@ def test_what_completes_beside_a_conflict_is_not_forgotten() -> None:
     with pytest.raises(DiffsDisagree):
         reader.receive(message)
     reader.resume("first")
-    assert reader.receive([])[0].updates == message[:2]
+    restored = Reader.restore(reader.save())
+    for each in (reader, restored):
+        assert each.receive([])[0].updates == message[:2]
 
 
 def test_updates_past_a_count_are_taken_away_before_another_error_is_raised() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 from io import BytesIO
 from typing import Any, cast
 
@@ -171,6 +172,12 @@ def test_a_record_with_nan_equals_its_duplicate() -> None:
     reader.receive(form.decode(raw))
     reader.receive(form.decode(raw))
     assert reader.statistics().held_updates == 1
+
+
+def test_a_form_goes_to_another_process() -> None:
+    again = pickle.loads(pickle.dumps(WIDE))
+    assert again.schema == WIDE.schema
+    assert again.decode(WIDE.encode([Update(LEAF, 3, 1)])) == [Update(LEAF, 3, 1)]
 
 
 def test_rows_and_records() -> None:
