@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from tailrace_server.pipeline.cdcv2 import stage as steps
 from tailrace_server.pipeline.cdcv2.driver import Stage
@@ -23,6 +25,7 @@ from tailrace_server.pipeline.cdcv2.state import (
 )
 from tailrace_server.pipeline.cdcv2.times import coverage_after, frontier_after
 from tailrace_server.pipeline.sources.cdcv2 import splits
+from tailrace_server.pipeline.stream import SparkFailed, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, LargeStage, SourceFile
     from tailrace_server.pipeline.sources.cdcv2 import Split, StreamSchema
 
-_SPLIT_BYTES: Final = 16 << 20
+SPLIT_BYTES: Final = 16 << 20
 _ROWS_PER_RANGE: Final = 20_000
 _MERGED_ROWS_MAX: Final = 1 << 62
 SHARES_MAX: Final = 256
@@ -63,8 +66,11 @@ def spark_stage(spark: SparkSession) -> LargeStage:
         settings = driver.settings
         cores = spark.sparkContext.defaultParallelism
         frames = Frames(spark, min(settings.partitions or 2 * cores, SHARES_MAX))
-        with frames:
-            return _run(frames, driver, batch_id, files, control, cores)
+        try:
+            with frames:
+                return _run(frames, driver, batch_id, files, control, cores)
+        except (PySparkException, Py4JError) as error:
+            raise SparkFailed(reason_of(error)) from error
 
     return run
 
@@ -83,7 +89,7 @@ def _run(
         [
             split
             for ordinal, file in zip(ordinals, files, strict=True)
-            for split in splits(file.path, ordinal, file.bytes, _SPLIT_BYTES)
+            for split in splits(file.path, ordinal, file.bytes, SPLIT_BYTES)
         ],
         4 * cores,
     )
@@ -161,7 +167,8 @@ def _note(control: Control, reading: Reading) -> None:
         control.statistics,
         messages=sum(each.messages for each in reading.read),
         updates=sum(each.updates for each in reading.read),
-        duplicates=sum(each.duplicates for each in (*reading.read, *reading.repeated)),
+        duplicates=sum(each.duplicates for each in reading.read)
+        + sum(each.duplicates for each in reading.repeated),
         dropped=sum(each.dropped for each in reading.read),
         refused=len(reading.refused),
     )
@@ -249,7 +256,9 @@ class Frames:
     def seeded(self, frame: DataFrame) -> DataFrame:
         """Add a piece for each share, so that a share that gets nothing runs all the same."""
         seeds = [(share, steps.SEED, b"") for share in range(self.shares)]
-        return frame.unionByName(self._spark.createDataFrame(pa.Table.from_batches([steps.frame(seeds)])))
+        return frame.unionByName(
+            self._spark.createDataFrame(pa.Table.from_batches([steps.frame(seeds)]))
+        )
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         kept = frame.persist()

@@ -241,7 +241,7 @@ def why_waiting(
         if at is not None and low > at:
             reasons.append(Waiting(at, None, 0, (low,)))
         at = high
-    known = times.select(["time", "announced", "received"]).to_pydict()
+    known = times.select(["time", "announced", "received"]).sort_by("time").to_pydict()
     for time, announced, received in zip(*known.values(), strict=True):
         if len(reasons) >= limit:
             break
@@ -266,9 +266,9 @@ class _Cover:
         below = np.searchsorted(self._lowers, asked, "right")
         return below - np.searchsorted(self._uppers, asked, "right")
 
-    def place_of(self, time: int, others: set[int]) -> int:
+    def place_of(self, time: int, others: set[int], *, new: bool = False) -> int:
         """Return the message of a statement that covers a time and is none of some; -1 for an old one."""
-        for low, high in self._old:
+        for low, high in () if new else self._old:
             if low <= time and (high is None or time < high):
                 return -1
         for row in self._intervals.to_pylist():
@@ -296,7 +296,7 @@ def _listed(
     if not len(times):
         return times, count, place
     order = np.lexsort((place, ~is_old, times))
-    times, count, place = times[order], count[order], place[order]
+    times, count, place, is_old = times[order], count[order], place[order], is_old[order]
     starts = np.flatnonzero(np.concatenate([[True], times[1:] != times[:-1]]))
     low, high = np.minimum.reduceat(count, starts), np.maximum.reduceat(count, starts)
     listing = np.diff(np.append(starts, len(times)))
@@ -314,7 +314,7 @@ def _listed(
         start = int(starts[group])
         time = int(times[start])
         others = set(place[start : start + int(listing[group])].tolist())
-        silent = (0, cover.place_of(time, others))
+        silent = (0, cover.place_of(time, others, new=bool(is_old[start])))
         one = (int(count[start]), int(place[start]))
         pair = (silent, one) if silent[1] < one[1] else (one, silent)
         found.append(Contradiction(time, *pair))
