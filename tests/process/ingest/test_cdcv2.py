@@ -199,7 +199,7 @@ def test_contract_34_an_ingest_of_a_change_stream_survives_kills_at_any_moment(
     for _ in range(2):
         kill_at(small, rng.randint(1, 4))
     large = Command(
-        *(tmp_path, log_root, "--batch-bytes", "8KiB", "--small-batch-rows", "0"),
+        *(tmp_path, log_root, "--batch-bytes", "24KiB", "--small-batch-rows", "0"),
         *("--master", "local[2]"),
     )
     kill_at(large, rng.randint(1, 3))

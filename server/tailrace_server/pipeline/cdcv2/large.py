@@ -18,7 +18,6 @@ from tailrace_server.pipeline.cdcv2.state import (
     TIMES_KIND,
     UPDATES_KIND,
     Control,
-    StateFile,
     count_messages,
     tiers,
     tiers_to_merge,
@@ -135,9 +134,11 @@ def _run(
     results = collected(frames.exchange(effects, len(fold.ranges) + 1, write))
     raise_first(results)
     written = sorted(results.get(steps.WRITTEN, []), key=lambda each: each.task)
-    state: list[StateFile] = results.get(steps.FILE, [])
+    state: list[steps.StateOfShare] = results.get(steps.FILE, [])
+    wanted = {ordinal for each in state for ordinal in each.ordinals}
+    control.names = {n: name for n, name in control.names.items() if n in wanted}
     control.files = [
-        *sorted(state, key=lambda each: each.file.path),
+        *sorted((each.state for each in state), key=lambda each: each.file.path),
         *(each for each in index if each not in merge),
     ]
     versions = sum(each.versions for each in written)

@@ -140,7 +140,7 @@ def settle(
     """
     cover = _Cover([*coverage], intervals, frontier)
     contradictions: list[Contradiction] = []
-    listed, count, place = _listed(old, counts, cover, contradictions)
+    listed, count, place = _listed(old, counts, cover, contradictions, first=first)
     news = _since(received, frontier)
     olds = _since(old, frontier)
     times, inverse = np.unique(
@@ -279,9 +279,14 @@ class _Cover:
 
 
 def _listed(
-    old: pa.RecordBatch, counts: pa.RecordBatch, cover: _Cover, found: list[Contradiction]
+    old: pa.RecordBatch,
+    counts: pa.RecordBatch,
+    cover: _Cover,
+    found: list[Contradiction],
+    *,
+    first: bool,
 ) -> tuple[Longs, Longs, Longs]:
-    """Return times with counts above zero, the counts, and the places of those heard first."""
+    """Return times that are listed, the counts heard first, and their places."""
     olds = {name: old.column(name).to_numpy() for name in ("time", "announced", "announced_at")}
     told = olds["announced"] > 0
     news = {name: counts.column(name).to_numpy() for name in COUNTS.names}
@@ -310,14 +315,18 @@ def _listed(
                 (int(count[other]), int(place[other])),
             )
         )
-    for group in np.flatnonzero(cover.depth(times[starts]) > listing)[:1].tolist():
+    silent_groups = np.flatnonzero(cover.depth(times[starts]) > listing)
+    for group in silent_groups[: None if first else 1].tolist():
         start = int(starts[group])
         time = int(times[start])
         others = set(place[start : start + int(listing[group])].tolist())
         silent = (0, cover.place_of(time, others, new=bool(is_old[start])))
         one = (int(count[start]), int(place[start]))
-        pair = (silent, one) if silent[1] < one[1] else (one, silent)
-        found.append(Contradiction(time, *pair))
+        if silent[1] < one[1]:
+            found.append(Contradiction(time, silent, one))
+            count[start] = 0
+        else:
+            found.append(Contradiction(time, one, silent))
     return times[starts], count[starts], place[starts]
 
 
