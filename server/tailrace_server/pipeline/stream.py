@@ -143,7 +143,7 @@ class Ingest:
             failure = self._failure
             if isinstance(failure, TailraceError):
                 raise failure from None
-            raise SparkFailed(_reason(failure or error)) from error
+            raise SparkFailed(reason_of(failure or error)) from error
         with self._driver.lock:
             if not self._settings.follow and not stopping.is_set():
                 self._driver.flush(ended=True)
@@ -211,7 +211,7 @@ class Ingest:
         return min(max(due - time.monotonic(), 0.005), _WAIT_MAX_S)
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the line of a Spark error that says what went wrong, not where."""
     java = getattr(error, "java_exception", None)
     try:

@@ -112,19 +112,21 @@ def put(path: Path, data: bytes) -> None:
     aside.rename(path)
 
 
-def write_files(folder: Path, messages: Sequence[Statement[int]], files: int) -> None:
+def write_files(
+    folder: Path, messages: Sequence[Statement[int]], files: int, prefix: str = ""
+) -> None:
     """Write messages as files of both kinds."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         some = messages[number::files]
         if number % 3 == 2:
             put(
-                folder / f"{number:04}.json",
+                folder / f"{prefix}{number:04}.json",
                 b"".join(write_line(SCHEMA.form, message) for message in some),
             )
         else:
             put(
-                folder / f"{number:04}.avro",
+                folder / f"{prefix}{number:04}.avro",
                 to_container(some, codec=("null", "deflate")[number % 2]),
             )
 

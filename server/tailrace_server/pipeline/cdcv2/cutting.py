@@ -52,7 +52,7 @@ _SIMPLE: Final = {
     "bytes": (_BYTES,),
     "string": (_TEXT,),
 }
-_COMPILED_BYTES: Final = 1 << 20
+COMPILED_BYTES: Final = 1 << 16
 """From so many bytes on the compiled loop is worth loading."""
 _UPDATE_BYTES_MIN: Final = 2
 
@@ -110,7 +110,7 @@ class RowCutter:
             out: Gets what is found.
         """
         at = done = 0
-        if self._program is not None and len(data) >= _COMPILED_BYTES // 16:
+        if self._program is not None and len(data) >= COMPILED_BYTES:
             done, at = self._cut_compiled(data, messages, places, out)
         self._cut_plain(data, at, done, messages, places, out)
 

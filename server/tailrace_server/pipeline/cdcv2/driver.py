@@ -43,6 +43,7 @@ from tailrace_server.pipeline.cdcv2.state import (
     StateFile,
     count_messages,
     merged,
+    ordinals_in,
     read_control,
     read_rows,
     tiers,
@@ -363,17 +364,8 @@ class Cdcv2Driver:
 
     def _forget_names(self, control: Control, kept: pa.RecordBatch, times: pa.RecordBatch) -> None:
         """Keep the names of those files only that the state points to."""
-        places = {
-            place(number).ordinal
-            for rows, name in (
-                (kept, "message"),
-                (times, "announced_at"),
-                (times, "received_at"),
-            )
-            for number in rows.column(name).unique().to_pylist()
-            if number >= 0
-        }
-        control.names = {n: name for n, name in control.names.items() if n in places}
+        wanted = ordinals_in(kept) | ordinals_in(times)
+        control.names = {n: name for n, name in control.names.items() if n in wanted}
 
     def _origin(self, control: Control, message: int) -> str | None:
         if message < 0:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace.cdcv2 import Waiting
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
     from tailrace_server.pipeline.progress import Counters, Reporter
-    from tailrace_server.pipeline.stream import Stopping
+    from tailrace_server.pipeline.stops import Stopping
 
 WRITER: Final = "cdcv2"
 """The writer's name in the log. What was consumed stands in the log itself, so that no checkpoint of ours can

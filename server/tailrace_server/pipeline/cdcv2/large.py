@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from tailrace_server.pipeline.cdcv2 import stage as steps
 from tailrace_server.pipeline.cdcv2.driver import Stage
@@ -16,13 +18,13 @@ from tailrace_server.pipeline.cdcv2.state import (
     TIMES_KIND,
     UPDATES_KIND,
     Control,
-    StateFile,
     count_messages,
     tiers,
     tiers_to_merge,
 )
 from tailrace_server.pipeline.cdcv2.times import coverage_after, frontier_after
 from tailrace_server.pipeline.sources.cdcv2 import splits
+from tailrace_server.pipeline.stream import SparkFailed, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, LargeStage, SourceFile
     from tailrace_server.pipeline.sources.cdcv2 import Split, StreamSchema
 
-_SPLIT_BYTES: Final = 16 << 20
+SPLIT_BYTES: Final = 16 << 20
 _ROWS_PER_RANGE: Final = 20_000
 _MERGED_ROWS_MAX: Final = 1 << 62
 SHARES_MAX: Final = 256
@@ -63,8 +65,11 @@ def spark_stage(spark: SparkSession) -> LargeStage:
         settings = driver.settings
         cores = spark.sparkContext.defaultParallelism
         frames = Frames(spark, min(settings.partitions or 2 * cores, SHARES_MAX))
-        with frames:
-            return _run(frames, driver, batch_id, files, control, cores)
+        try:
+            with frames:
+                return _run(frames, driver, batch_id, files, control, cores)
+        except (PySparkException, Py4JError) as error:
+            raise SparkFailed(reason_of(error)) from error
 
     return run
 
@@ -83,7 +88,7 @@ def _run(
         [
             split
             for ordinal, file in zip(ordinals, files, strict=True)
-            for split in splits(file.path, ordinal, file.bytes, _SPLIT_BYTES)
+            for split in splits(file.path, ordinal, file.bytes, SPLIT_BYTES)
         ],
         4 * cores,
     )
@@ -129,9 +134,11 @@ def _run(
     results = collected(frames.exchange(effects, len(fold.ranges) + 1, write))
     raise_first(results)
     written = sorted(results.get(steps.WRITTEN, []), key=lambda each: each.task)
-    state: list[StateFile] = results.get(steps.FILE, [])
+    state: list[steps.StateOfShare] = results.get(steps.FILE, [])
+    wanted = {ordinal for each in state for ordinal in each.ordinals}
+    control.names = {n: name for n, name in control.names.items() if n in wanted}
     control.files = [
-        *sorted(state, key=lambda each: each.file.path),
+        *sorted((each.state for each in state), key=lambda each: each.file.path),
         *(each for each in index if each not in merge),
     ]
     versions = sum(each.versions for each in written)
@@ -161,7 +168,8 @@ def _note(control: Control, reading: Reading) -> None:
         control.statistics,
         messages=sum(each.messages for each in reading.read),
         updates=sum(each.updates for each in reading.read),
-        duplicates=sum(each.duplicates for each in (*reading.read, *reading.repeated)),
+        duplicates=sum(each.duplicates for each in reading.read)
+        + sum(each.duplicates for each in reading.repeated),
         dropped=sum(each.dropped for each in reading.read),
         refused=len(reading.refused),
     )

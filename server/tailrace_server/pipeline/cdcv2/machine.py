@@ -242,7 +242,8 @@ def hashes(data, offsets, times, out):  # type: ignore[no-untyped-def]
             value ^= value >> _HALF
             at += 8
         value = (value ^ length) * _LENGTH
-        out[row] = value ^ (value >> _HALF)
+        value ^= value >> _HALF
+        out[row] = value if value else np.uint64(1)
 
 
 @_compiled

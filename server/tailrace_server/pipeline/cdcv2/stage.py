@@ -47,6 +47,7 @@ from tailrace_server.pipeline.cdcv2.state import (
     Index,
     StateFile,
     merged,
+    ordinals_in,
     read_rows,
     share_of,
 )
@@ -113,7 +114,7 @@ FRAME: Final = pa.schema(
 ) = range(15)
 """SEED makes a task run that gets nothing else. Tables: NEWS and KEPT of `UPDATES`, TOLD and RECEIVED of
 `COUNTS`, COVER of `INTERVALS`, KNOWN of `TIMES`, LEFT of `LEAVING`, DONE of `EFFECTS`. Pickled: READ of
-`Read`, DISTINCT of `Repeated`, SETTLED of `SettledShare`, FILE of `StateFile`, WRITTEN of `Written`,
+`Read`, DISTINCT of `Repeated`, SETTLED of `SettledShare`, FILE of `StateOfShare`, WRITTEN of `Written`,
 PROBLEM of an error."""
 
 _PIECE_ROWS: Final = 32_768
@@ -153,6 +154,14 @@ class SettledShare(NamedTuple):
     """All that is covered now; from the first share only, since all find the same."""
     sample: list[tuple[int, int]]
     """Times, rising, each with the updates of the share from the one before it on."""
+
+
+class StateOfShare(NamedTuple):
+    """A state file that a task wrote."""
+
+    state: StateFile
+    ordinals: set[int]
+    """Of the files that its rows point to."""
 
 
 class Written(NamedTuple):
@@ -345,7 +354,7 @@ class Part(Step):
                     state = StateFile(kind, file, 0, share, self.shares)
                 else:
                     state = StateFile(kind, file)
-                yield 0, FILE, pickle.dumps(state)
+                yield 0, FILE, pickle.dumps(StateOfShare(state, ordinals_in(rows)))
 
 
 @dataclass(frozen=True)
@@ -379,7 +388,8 @@ class Fold(Step):
         index = merged([*tables, folded.index], oldest=len(self.merge) == len(self.files))
         if index.num_rows:
             file = write_pending(_of_task(self.path, f"index-{share}"), index)
-            yield 0, FILE, pickle.dumps(StateFile(INDEX_KIND, file, self.tier, share, self.shares))
+            state = StateFile(INDEX_KIND, file, self.tier, share, self.shares)
+            yield 0, FILE, pickle.dumps(StateOfShare(state, set()))
         times = folded.effects.column("time").to_numpy()
         ranges = np.searchsorted(np.array(self.ranges, np.int64), times, "right")
         for task in np.unique(ranges).tolist():

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest, LogCorrupted
 from tailrace_server.pipeline.cdcv2.folding import INDEX
-from tailrace_server.pipeline.cdcv2.updates import SLOTS, joined, slots
+from tailrace_server.pipeline.cdcv2.updates import SLOTS, joined, place, slots
 from tailrace_server.pipeline.pending import read_pending
 from tailrace_server.wal.documents import PendingSegment
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 CONTROL_NAME: Final = "cdcv2-control"
 UPDATES_KIND, TIMES_KIND, INDEX_KIND = "updates", "times", "index"
+_PLACES: Final = ("message", "announced_at", "received_at")
 _CONTROL: Final = pa.schema([pa.field("control", pa.binary(), nullable=False)])
 
 
@@ -126,6 +127,13 @@ def read_control(catalog: Path, pending: Sequence[PendingSegment]) -> Control | 
     if control.format > FORMAT:
         raise InvalidRequest(f"the state of {catalog.name} is of a later release")
     return control
+
+
+def ordinals_in(rows: pa.RecordBatch) -> set[int]:
+    """Return the ordinals of the files that rows of updates or times point to."""
+    names = [name for name in _PLACES if name in rows.schema.names]
+    numbers = np.concatenate([rows.column(name).to_numpy() for name in names])
+    return {place(number).ordinal for number in np.unique(numbers).tolist() if number >= 0}
 
 
 def read_rows(catalog: Path, files: Iterable[StateFile], schema: pa.Schema) -> pa.RecordBatch:

@@ -140,7 +140,7 @@ def settle(
     """
     cover = _Cover([*coverage], intervals, frontier)
     contradictions: list[Contradiction] = []
-    listed, count, place = _listed(old, counts, cover, contradictions)
+    listed, count, place = _listed(old, counts, cover, contradictions, first=first)
     news = _since(received, frontier)
     olds = _since(old, frontier)
     times, inverse = np.unique(
@@ -241,7 +241,7 @@ def why_waiting(
         if at is not None and low > at:
             reasons.append(Waiting(at, None, 0, (low,)))
         at = high
-    known = times.select(["time", "announced", "received"]).to_pydict()
+    known = times.select(["time", "announced", "received"]).sort_by("time").to_pydict()
     for time, announced, received in zip(*known.values(), strict=True):
         if len(reasons) >= limit:
             break
@@ -266,9 +266,9 @@ class _Cover:
         below = np.searchsorted(self._lowers, asked, "right")
         return below - np.searchsorted(self._uppers, asked, "right")
 
-    def place_of(self, time: int, others: set[int]) -> int:
+    def place_of(self, time: int, others: set[int], *, new: bool = False) -> int:
         """Return the message of a statement that covers a time and is none of some; -1 for an old one."""
-        for low, high in self._old:
+        for low, high in () if new else self._old:
             if low <= time and (high is None or time < high):
                 return -1
         for row in self._intervals.to_pylist():
@@ -279,9 +279,14 @@ class _Cover:
 
 
 def _listed(
-    old: pa.RecordBatch, counts: pa.RecordBatch, cover: _Cover, found: list[Contradiction]
+    old: pa.RecordBatch,
+    counts: pa.RecordBatch,
+    cover: _Cover,
+    found: list[Contradiction],
+    *,
+    first: bool,
 ) -> tuple[Longs, Longs, Longs]:
-    """Return times with counts above zero, the counts, and the places of those heard first."""
+    """Return times that are listed, the counts heard first, and their places."""
     olds = {name: old.column(name).to_numpy() for name in ("time", "announced", "announced_at")}
     told = olds["announced"] > 0
     news = {name: counts.column(name).to_numpy() for name in COUNTS.names}
@@ -296,7 +301,7 @@ def _listed(
     if not len(times):
         return times, count, place
     order = np.lexsort((place, ~is_old, times))
-    times, count, place = times[order], count[order], place[order]
+    times, count, place, is_old = times[order], count[order], place[order], is_old[order]
     starts = np.flatnonzero(np.concatenate([[True], times[1:] != times[:-1]]))
     low, high = np.minimum.reduceat(count, starts), np.maximum.reduceat(count, starts)
     listing = np.diff(np.append(starts, len(times)))
@@ -310,14 +315,18 @@ def _listed(
                 (int(count[other]), int(place[other])),
             )
         )
-    for group in np.flatnonzero(cover.depth(times[starts]) > listing)[:1].tolist():
+    silent_groups = np.flatnonzero(cover.depth(times[starts]) > listing)
+    for group in silent_groups[: None if first else 1].tolist():
         start = int(starts[group])
         time = int(times[start])
         others = set(place[start : start + int(listing[group])].tolist())
-        silent = (0, cover.place_of(time, others))
+        silent = (0, cover.place_of(time, others, new=bool(is_old[start])))
         one = (int(count[start]), int(place[start]))
-        pair = (silent, one) if silent[1] < one[1] else (one, silent)
-        found.append(Contradiction(time, *pair))
+        if silent[1] < one[1]:
+            found.append(Contradiction(time, silent, one))
+            count[start] = 0
+        else:
+            found.append(Contradiction(time, one, silent))
     return times[starts], count[starts], place[starts]
 
 

@@ -11,6 +11,7 @@ so state that was written by some number of tasks can be read by any other.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 SLOTS: Final = 256
 COMPILED_ROWS: Final = 20_000
 """From so many rows on the compiled loops are worth loading."""
+_FEW_ROWS: Final = 64
+"""Up to so many they are not worth calling."""
+_MACHINE: Final = "tailrace_server.pipeline.cdcv2.machine"
 
 UPDATES: Final = pa.schema(
     [
@@ -74,7 +78,7 @@ def updates_table(data: pa.Array, times: Longs, diffs: Longs, messages: Longs) -
 
 def hashes(data: pa.Array, times: Longs) -> npt.NDArray[np.uint64]:
     """Return the hash of each (data, time)."""
-    if len(data) >= COMPILED_ROWS:
+    if len(data) >= COMPILED_ROWS or (len(data) > _FEW_ROWS and _MACHINE in sys.modules):
         from tailrace_server.pipeline.cdcv2 import machine
 
         values, offsets = _bytes_of(data)

@@ -174,7 +174,7 @@ def _read_container(split: Split, schema: StreamSchema) -> Iterator[Messages]:
         while at < min(split.stop, split.whole):
             place = place_of(split.ordinal, at)
             try:
-                count, data, stop = _block_at(file, at, sync)
+                count, data, stop = _block_at(file, at, sync, split.whole)
                 data = unpack(codec, data)
             except (DataMisfit, IndexError, ValueError) as error:
                 out.refused.append(Refused(place, f"a damaged block: {error}", b""))
@@ -202,7 +202,8 @@ def _header(file: BinaryIO, schema: StreamSchema, path: str) -> tuple[str, bytes
     return reader.codec, file.read(_SYNC), first
 
 
-def _block_at(file: BinaryIO, at: int, sync: bytes) -> tuple[int, bytes, int]:
+def _block_at(file: BinaryIO, at: int, sync: bytes, whole: int) -> tuple[int, bytes, int]:
+    """Return the number of messages of a block, its bytes, and where the next one begins."""
     file.seek(at)
     head = file.read(20)
     count, used = LONG.read(head, 0)
@@ -210,7 +211,7 @@ def _block_at(file: BinaryIO, at: int, sync: bytes) -> tuple[int, bytes, int]:
     if count < 0 or size < 0:
         raise ValueError(f"{count} messages in {size} bytes")
     file.seek(at + used)
-    data = file.read(size)
+    data = file.read(min(size, whole))
     if len(data) < size:
         raise ValueError(f"it has {size} bytes, and the file ends after {len(data)} of them")
     if file.read(_SYNC) != sync:
@@ -218,7 +219,7 @@ def _block_at(file: BinaryIO, at: int, sync: bytes) -> tuple[int, bytes, int]:
     return count, data, at + used + size + _SYNC
 
 
-def _next_block(file: Any, at: int, sync: bytes) -> int:
+def _next_block(file: BinaryIO, at: int, sync: bytes) -> int:
     """Return where the first block begins whose sync marker before it ends behind ``at``."""
     at = max(0, at - _SYNC)
     file.seek(at)
@@ -227,11 +228,12 @@ def _next_block(file: Any, at: int, sync: bytes) -> int:
         data = file.read(_SEEK_BYTES)
         if not data:
             return at + len(kept) + _SYNC  # beyond the end
-        found = (kept + data).find(sync)
+        data = kept + data
+        found = data.find(sync)
         if found >= 0:
             return at + found + _SYNC
-        at += len(kept) + len(data) - (_SYNC - 1)
-        kept = (kept + data)[-(_SYNC - 1) :]
+        kept = data[-(_SYNC - 1) :]
+        at += len(data) - len(kept)
 
 
 # Avro JSON.
