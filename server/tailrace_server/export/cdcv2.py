@@ -24,7 +24,7 @@ from tailrace.cdcv2 import Progress, Update, Writer
 from tailrace.errors import ImagesMissing, InvalidRequest
 from tailrace_server.cdcv2 import AvroForm, write_container
 from tailrace_server.export.diffs import Differences, ImageCheck
-from tailrace_server.export.errors import ImageUnfit
+from tailrace_server.export.errors import FolderTaken, ImageUnfit
 from tailrace_server.export.folder import StreamFolder, StreamIdentity
 from tailrace_server.export.records import EntityRecords
 from tailrace_server.export.row_form import RowForm
@@ -132,10 +132,13 @@ class Cdcv2Export:
                 check.see(version)
                 seen.add(version.columns)
             columns: Sequence[Column] = _columns_of(known, seen)
-            if settings.like is not None:
-                columns = _like(settings.like, wanted)
-            elif found is not None:
+            if found is not None:
                 columns = found.stream_columns()
+            if settings.like is not None:
+                like = _like(settings.like, wanted)
+                if found is not None and like != columns:
+                    raise FolderTaken(folder.path, f"has other columns than {settings.like}")
+                columns = like
             schema = AvroForm.of_data(RowForm(columns).avro_record()).text.encode() + b"\n"
             documents = [ColumnDocument.of(column) for column in columns]
             identity = folder.begin(structs.replace(wanted, columns=documents), schema)

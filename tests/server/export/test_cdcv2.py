@@ -333,6 +333,9 @@ def test_an_export_can_take_the_columns_of_another(log_root: Path, tmp_path: Pat
         export(log_root, tmp_path / "second", like=tmp_path / "first")
     assert schema(tmp_path / "first") == schema(tmp_path / "second")
     assert collections(statements(tmp_path / "first", tmp_path / "second"))[1] == 2
+    export(log_root, tmp_path / "grown")
+    with pytest.raises(FolderTaken, match="has other columns than"):
+        export(log_root, tmp_path / "grown", like=tmp_path / "first")
     for like, text in ((tmp_path / "none", "no export"), (tmp_path / "first", "beginning, and")):
         with pytest.raises(InvalidRequest, match=text):
             export(log_root, tmp_path / "third", like=like, since=2)
