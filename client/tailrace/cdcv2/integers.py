@@ -66,6 +66,10 @@ class IntegerTimeline:
         known = self._known
         return known[bisect_left(known, _bound(lower)) : bisect_left(known, _bound(upper))]
 
+    def holder(self, lower: tuple[int, ...], upper: tuple[int, ...]) -> Callable[[int], bool]:
+        """Return the question whether a time lies in an interval."""
+        return range(_bound(lower), _bound(upper)).__contains__
+
     def covering(self, time: int) -> Interval[int] | None:
         """Return the interval that holds a time not yet finished."""
         i = bisect_right(self._lowers, time) - 1

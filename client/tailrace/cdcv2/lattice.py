@@ -87,7 +87,9 @@ class Integers:
 
     def check(self, time: object) -> int:
         """Return a time that is an integer in range."""
-        return _coordinate(time)
+        if type(time) is int and 0 <= time <= TIME_MAX:
+            return time
+        raise _no_coordinate(time)
 
     def to_json(self, time: int) -> JsonValue:
         """Return the number."""
@@ -95,7 +97,7 @@ class Integers:
 
     def from_json(self, value: JsonValue) -> int:
         """Return the number, checked."""
-        return _coordinate(value)
+        return self.check(value)
 
 
 class Product:
@@ -132,7 +134,8 @@ class Product:
         if not isinstance(time, tuple) or len(time) != self.arity:
             raise InvalidStatement(f"time {time!r} is not a tuple of {self.arity} integers")
         for coordinate in time:
-            _coordinate(coordinate)
+            if type(coordinate) is not int or not 0 <= coordinate <= TIME_MAX:
+                raise _no_coordinate(coordinate)
         return time
 
     def to_json(self, time: tuple[int, ...]) -> JsonValue:
@@ -155,10 +158,13 @@ def product(arity: int) -> Product:
 
 def antichain(lattice: Lattice[T], times: Iterable[T]) -> tuple[T, ...]:
     """Return the earliest of some times: those that no other is before, each once, in linear order."""
+    ordered = sorted(times, key=lattice.order)
+    if len(ordered) < 2:
+        return tuple(ordered)
     least: list[T] = []
     less_equal = lattice.less_equal
     # What is before another sorts before it, so a time need be compared with those kept so far only.
-    for time in sorted(times, key=lattice.order):
+    for time in ordered:
         if not any(less_equal(kept, time) for kept in least):
             least.append(time)
     return tuple(least)
@@ -166,12 +172,14 @@ def antichain(lattice: Lattice[T], times: Iterable[T]) -> tuple[T, ...]:
 
 def reaches(lattice: Lattice[T], bound: tuple[T, ...], time: T) -> bool:
     """Whether ``time`` is at or after some element of ``bound``."""
-    return any(lattice.less_equal(element, time) for element in bound)
+    less_equal = lattice.less_equal
+    for element in bound:  # noqa: SIM110 - a third of the time of `any`, and this is asked most
+        if less_equal(element, time):
+            return True
+    return False
 
 
-def _coordinate(value: object) -> int:
+def _no_coordinate(value: object) -> InvalidStatement:
     if type(value) is not int:
-        raise InvalidStatement(f"time {value!r} is not an integer")
-    if not 0 <= value <= TIME_MAX:
-        raise InvalidStatement(f"time {value} is outside 0 to {TIME_MAX}")
-    return value
+        return InvalidStatement(f"time {value!r} is not an integer")
+    return InvalidStatement(f"time {value} is outside 0 to {TIME_MAX}")

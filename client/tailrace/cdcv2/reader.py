@@ -11,12 +11,17 @@ errors rather than stalls; duplicates inside one message are told; intervals nee
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
 
-from tailrace.cdcv2.check import checked_counts, checked_diff, checked_interval, checked_time
-from tailrace.cdcv2.errors import CdcError, CountExceeded, CountsDisagree, DiffsDisagree
-from tailrace.cdcv2.integers import IntegerTimeline
-from tailrace.cdcv2.lattice import INTEGERS, Integers, antichain
+from tailrace.cdcv2.check import checked_counts, checked_diff, checked_interval
+from tailrace.cdcv2.errors import (
+    CdcError,
+    CountExceeded,
+    CountsDisagree,
+    DiffsDisagree,
+    InvalidStatement,
+)
+from tailrace.cdcv2.lattice import INTEGERS, antichain
 from tailrace.cdcv2.state import (
     ReaderState,
     data_of_text,
@@ -25,15 +30,14 @@ from tailrace.cdcv2.state import (
     encode_state,
 )
 from tailrace.cdcv2.statements import Finished, Progress, ReaderStatistics, Update, Waiting
-from tailrace.cdcv2.timeline import LatticeTimeline
+from tailrace.cdcv2.timelines import timeline_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
 
     from tailrace.cdcv2.errors import Conflict, Origin, Side
     from tailrace.cdcv2.lattice import Lattice
     from tailrace.cdcv2.statements import Statement
-    from tailrace.cdcv2.timeline import Timeline
 
 T = TypeVar("T")
 
@@ -59,12 +63,22 @@ class Reader(Generic[T]):
     that it finishes; partially ordered times also cost the number of times held.
     """
 
+    @overload
+    def __init__(
+        self: Reader[int], *, on_conflict: OnConflict = ..., start: Iterable[int] | None = ...
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, lattice: Lattice[T], *, on_conflict: OnConflict = ..., start: Iterable[T] | None = ...
+    ) -> None: ...
+
     def __init__(
         self,
-        lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
+        lattice: Any = INTEGERS,
         *,
         on_conflict: OnConflict = "error",
-        start: Iterable[T] | None = None,
+        start: Iterable[Any] | None = None,
     ) -> None:
         """Begin with nothing heard.
 
@@ -125,7 +139,7 @@ class Reader(Generic[T]):
         those before the fault are kept, of a progress statement nothing; receiving it again is safe.
         """
         if self._stopped is not None:
-            raise self._stopped
+            raise self._stopped.with_traceback(None)  # else it would grow with every call
         self._messages += 1
         origin = self._messages if name is None else name
         try:
@@ -133,6 +147,9 @@ class Reader(Generic[T]):
                 self._take_progress(message, origin)
             else:
                 self._take_updates(message, origin)
+        except InvalidStatement as error:
+            self._stopped = InvalidStatement(error.reason, origin)
+            raise self._stopped from None
         except CdcError as error:
             self._stopped = error
             raise
@@ -192,7 +209,7 @@ class Reader(Generic[T]):
             CdcError: The reader is stopped; what it was saved as before is the state to go back to.
         """
         if self._stopped is not None:
-            raise self._stopped
+            raise self._stopped.with_traceback(None)  # else it would grow with every call
         state = ReaderState(
             on_conflict=self.on_conflict,
             finished=self._timeline.finished,
@@ -203,14 +220,24 @@ class Reader(Generic[T]):
         )
         return encode_state(state, self.lattice, encode)
 
+    @overload
+    @classmethod
+    def restore(cls, saved: bytes, *, decode: Callable[[str], Hashable] = ...) -> Reader[int]: ...
+
+    @overload
+    @classmethod
+    def restore(
+        cls, saved: bytes, lattice: Lattice[T], *, decode: Callable[[str], Hashable] = ...
+    ) -> Reader[T]: ...
+
     @classmethod
     def restore(
         cls,
         saved: bytes,
-        lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
+        lattice: Any = INTEGERS,
         *,
         decode: Callable[[str], Hashable] = data_of_text,
-    ) -> Reader[T]:
+    ) -> Reader[Any]:
         """Return a reader that goes on where one was saved, under the same policy for conflicts.
 
         Args:
@@ -223,12 +250,14 @@ class Reader(Generic[T]):
         """
         state = decode_state(saved, lattice, decode)
         on_conflict: OnConflict = "first" if state.on_conflict == "first" else "error"
-        reader = cls(lattice, on_conflict=on_conflict, start=state.finished)
+        reader: Reader[Any] = cls(lattice, on_conflict=on_conflict, start=state.finished)
         for lower, upper, message in state.intervals:
             reader._timeline.cover(lower, upper, message)
         for time in state.held:
             reader._timeline.add(time)
         reader._held, reader._counts = state.held, state.counts
+        # A time that was completed by a message refused in its middle is still to leave.
+        reader._moved = True
         for name, value in state.figures.items():
             if name in _FIGURES:
                 setattr(reader, f"_{name}", value)
@@ -252,7 +281,7 @@ class Reader(Generic[T]):
         for data, time, diff in message:
             at = held.get(time)
             if at is None:
-                at = self._open(time, origin)
+                at = self._open(time)
                 if at is None:
                     dropped += 1
                     continue
@@ -260,7 +289,7 @@ class Reader(Generic[T]):
             if known is None:
                 side = sides.get(diff)
                 if side is None:
-                    side = sides[diff] = (checked_diff(diff, data, time, origin), origin)
+                    side = sides[diff] = (checked_diff(diff, data, time), origin)
                 at[data] = side
                 touched.add(time)
                 new += 1
@@ -270,9 +299,9 @@ class Reader(Generic[T]):
         self._dropped_updates += dropped
         self._new += new
 
-    def _open(self, time: T, origin: Origin) -> dict[Hashable, Side] | None:
+    def _open(self, time: T) -> dict[Hashable, Side] | None:
         """Return a place for the updates of a time not heard of before; None if it is finished."""
-        checked_time(self.lattice, time, origin)
+        self.lattice.check(time)
         timeline = self._timeline
         if timeline.is_finished(time):
             return None
@@ -302,14 +331,12 @@ class Reader(Generic[T]):
 
     def _take_progress(self, progress: Progress[T], origin: Origin) -> None:
         """Compare with all that is known of the interval's times, then take the counts that are new."""
-        lower, upper = checked_interval(self.lattice, progress, origin)
+        lower, upper = checked_interval(self.lattice, progress)
         timeline, held = self._timeline, self._held
         if timeline.is_past(lower, upper):
             self._dropped_progress += 1
             return
-        listed = checked_counts(
-            self.lattice, progress.counts, lower, upper, timeline.is_finished, origin
-        )
+        listed = checked_counts(self.lattice, progress, timeline.holder(lower, upper))
         taken: dict[T, Side] = {}
         for time in timeline.known_in(lower, upper):
             now = self._compare(time, (listed.pop(time, 0), origin))
@@ -317,6 +344,8 @@ class Reader(Generic[T]):
                 taken[time] = now
         fresh: dict[T, Side] = {}
         for time, count in listed.items():
+            if timeline.is_finished(time):
+                continue
             interval = timeline.covering(time)
             if interval is None:
                 fresh[time] = (count, origin)
@@ -369,44 +398,3 @@ class Reader(Generic[T]):
             updates += [Update(data, time, diff) for data, (diff, _) in at.items()]
         self._finished_updates += len(updates)
         return [Finished(updates, frontier)]
-
-
-def read(
-    messages: Iterable[Statement[T]],
-    lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
-    *,
-    on_conflict: OnConflict = "error",
-    start: Iterable[T] | None = None,
-    reader: Reader[T] | None = None,
-) -> Iterator[Finished[T]]:
-    """Yield what becomes final while messages are pulled, until the stream or the messages end.
-
-    Nothing more is pulled once the stream is closed. If the messages end before, so does this; give a
-    reader and ask it for `Reader.closed` and `Reader.why_waiting` to tell the two apart.
-
-    Args:
-        messages: The messages, in any order.
-        lattice: The kind of time.
-        on_conflict: As of `Reader`.
-        start: As of `Reader`.
-        reader: Goes on with this one instead of a new one; then the other arguments have no meaning.
-
-    Raises:
-        CdcError: As `Reader.receive`.
-    """
-    if reader is None:
-        reader = Reader(lattice, on_conflict=on_conflict, start=start)
-    source = iter(messages)
-    while not reader.closed:
-        message = next(source, None)
-        if message is None:
-            return
-        yield from reader.receive(message)
-
-
-def timeline_of(lattice: Lattice[T], start: tuple[T, ...]) -> Timeline[T]:
-    """Return the timeline for a kind of time, with nothing known."""
-    kind: object = lattice
-    if isinstance(kind, Integers):
-        return cast("Timeline[T]", IntegerTimeline(cast("tuple[int, ...]", start)))
-    return LatticeTimeline(lattice, start)

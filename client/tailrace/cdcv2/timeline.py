@@ -60,6 +60,9 @@ class Timeline(Protocol[T]):
     def known_in(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Iterable[T]:
         """Return the known times in an interval; `add` may not be called while they are read."""
 
+    def holder(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Callable[[T], bool]:
+        """Return the question whether a time lies in an interval."""
+
     def covering(self, time: T) -> Interval[T] | None:
         """Return an interval that holds a time not yet finished."""
 
@@ -115,6 +118,10 @@ class LatticeTimeline(Generic[T]):
         """Return the known times in an interval, those first heard of first."""
         return [time for time in self._known if self._holds(lower, upper, time)]
 
+    def holder(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Callable[[T], bool]:
+        """Return the question whether a time lies in an interval."""
+        return lambda time: self._holds(lower, upper, time)
+
     def covering(self, time: T) -> Interval[T] | None:
         """Return an interval that holds a time not yet finished."""
         for interval in self._intervals:
@@ -132,8 +139,13 @@ class LatticeTimeline(Generic[T]):
         self._move_announced()
 
     def advance(self, is_complete: Callable[[T], bool]) -> list[T]:
-        """Move ``finished``; every known time is looked at."""
+        """Move ``finished``; every known time is looked at, unless what held it up still does."""
         lattice, announced = self._lattice, self.announced
+        if all(
+            time in announced or (time in self._known and not is_complete(time))
+            for time in self.finished
+        ):
+            return []
         missing = [
             time
             for time in self._known

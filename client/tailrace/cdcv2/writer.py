@@ -13,7 +13,7 @@ like; their messages agree.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from tailrace.cdcv2.check import LONG_LIMIT
 from tailrace.cdcv2.errors import InvalidWrite
@@ -39,12 +39,22 @@ class Writer(Generic[T]):
     the history from there again: statements it repeats are duplicates to a reader.
     """
 
+    @overload
+    def __init__(
+        self: Writer[int], *, batch_size: int = ..., start: Iterable[int] | None = ...
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self, lattice: Lattice[T], *, batch_size: int = ..., start: Iterable[T] | None = ...
+    ) -> None: ...
+
     def __init__(
         self,
-        lattice: Lattice[T] = cast("Lattice[Any]", INTEGERS),  # noqa: B008 - a constant
+        lattice: Any = INTEGERS,
         *,
         batch_size: int = BATCH_SIZE,
-        start: Iterable[T] | None = None,
+        start: Iterable[Any] | None = None,
     ) -> None:
         """Begin with nothing written.
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,9 +34,10 @@ PROGRESS: Final = 0x02
 DAMAGED: Final = (EOFError, IndexError, KeyError, OverflowError, TypeError, ValueError, MemoryError)
 """What the Avro library raises over bytes that the schema gives no meaning."""
 
-_OVERLONG: Final = re.compile(rb"[\x80-\xff]{9}[\x02-\xff]")
-"""What each number beyond 64 bits contains, which the Avro library would cut off without a word. Text
-and floats may contain it too, so a message with it is read once more, slowly."""
+_HIGH: Final = bytes(byte >> 7 for byte in range(256))
+_OVERLONG: Final = b"\x01" * 9
+"""Nine bytes in a row that say "there is more", as in each number beyond 64 bits, which the Avro library
+would cut off without a word. Other values may contain them too: then the bytes are read again, slowly."""
 
 _FRAME: Final = 5
 
@@ -73,6 +73,10 @@ class AvroForm:
         marked = schemas.decoder_schema(canonical)
         self._updates_schema = fastavro.parse_schema(marked[0])
         self._progress_schema = fastavro.parse_schema(marked[1])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle as the schema's text, which is compiled again."""
+        return AvroForm.of, (self.text,)
 
     @classmethod
     def of(cls, schema: str | bytes | list[Any] | dict[str, Any]) -> AvroForm:
@@ -252,7 +256,7 @@ class AvroForm:
         Raises:
             MessageUnreadable: One is there, or an index that names nothing.
         """
-        if _OVERLONG.search(raw) is None:
+        if _OVERLONG not in raw.translate(_HIGH):
             return
         at = 0
         try:
@@ -265,15 +269,14 @@ class AvroForm:
         decoded: Any = fastavro.schemaless_reader(
             stream, self._updates_schema, None, return_named_type=True
         )
-        make = tuple.__new__
+        make = Update._make
         if self.data.flat:
             # What most streams have: each record's values as they are.
             return [
-                make(Update, (tuple(each["data"].values()), each["time"], each["diff"]))
-                for each in decoded
+                make((tuple(each["data"].values()), each["time"], each["diff"])) for each in decoded
             ]
         row = self.data.row
-        return [make(Update, (row(each["data"]), each["time"], each["diff"])) for each in decoded]
+        return [make((row(each["data"]), each["time"], each["diff"])) for each in decoded]
 
     def _read_progress(self, stream: BytesIO) -> Progress[int]:
         decoded: Any = fastavro.schemaless_reader(stream, self._progress_schema, None)

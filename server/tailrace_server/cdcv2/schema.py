@@ -15,13 +15,16 @@ Source: Materialize documentation, "Materialize CDC", example schema.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
 
 from tailrace_server.cdcv2.composites import Array, Map, Record, Union
 from tailrace_server.cdcv2.errors import SchemaDiffers
 from tailrace_server.cdcv2.scalars import PRIMITIVES, AvroType, EnumType, Fixed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAMESPACE: Final = "com.materialize.cdc"
 PROGRESS: Final = f"{NAMESPACE}.progress"
@@ -107,6 +110,7 @@ def parse(schema: str | list[Any] | dict[str, Any]) -> list[Any]:
             raise SchemaDiffers("", "JSON", f"text that is none: {error}") from error
     canonical = _canonical(schema)
     _compare(_DOCUMENTED, canonical, "")
+    _check_rules(canonical)
     assert isinstance(canonical, list)
     return canonical
 
@@ -178,6 +182,7 @@ def decoder_schema(schema: Any) -> Any:
 
 def _canonical(schema: Any) -> Any:
     try:
+        fastavro.parse_schema(schema)  # the canonical form is made of anything
         return json.loads(fastavro.schema.to_parsing_canonical_form(schema))
     except _UNPARSED as e:
         raise SchemaDiffers(
@@ -185,12 +190,46 @@ def _canonical(schema: Any) -> Any:
         ) from e
 
 
+def _check_rules(canonical: Any) -> None:
+    """Refuse what the specification rules out and the Avro library lets pass."""
+    names: set[str] = set()
+    for part in _parts(canonical):
+        match part:
+            case list():
+                kinds = [each if isinstance(each, str) else each.get("name", each["type"])
+                         for each in part if not isinstance(each, list)]  # fmt: skip
+                if len(set(kinds)) < len(part):
+                    raise SchemaDiffers(
+                        DATA_PLACE, "unions of different branches", f"a union of {', '.join(kinds)}"
+                    )
+            case {"name": str(name)}:
+                if name in names:
+                    raise SchemaDiffers(
+                        DATA_PLACE, "names of its own", f"{name}, for another type too"
+                    )
+                names.add(name)
+
+
+def _parts(schema: Any) -> Iterator[Any]:
+    """Yield a schema and those within it, references and primitives left out."""
+    if isinstance(schema, list):
+        yield schema
+        for branch in schema:
+            yield from _parts(branch)
+    elif isinstance(schema, dict):
+        yield schema
+        for inner in (schema.get("items"), schema.get("values")):
+            yield from _parts(inner)
+        for field in schema.get("fields", ()):
+            yield from _parts(field["type"])
+
+
 def _fault(schema: Any) -> str:
     """Return the place of ``data`` if a schema that does not parse does so without it; else the top."""
     try:
         whole = json.loads(json.dumps(schema))
         whole[0]["items"]["fields"][0]["type"] = "long"
-        fastavro.schema.to_parsing_canonical_form(whole)
+        fastavro.parse_schema(whole)
     except _UNPARSED:
         return ""
     return DATA_PLACE
@@ -238,9 +277,9 @@ def _shown(schema: Any) -> str:
             return "nothing"
         case {"type": "array", "items": items}:
             return f"an array of {_shown(items)}"
-        case {"type": str(kind), "name": name}:
+        case {"type": "record" | "enum" | "fixed" as kind, "name": name}:
             return f"{kind} {name}"
-        case {"name": name, "type": kind}:
+        case {"type": kind, "name": name}:
             return f"field {name} of {_shown(kind)}"
         case list():
             return f"a union of {len(schema)}"
