@@ -33,6 +33,7 @@ from tailrace.errors import (
     ConnectTimeout,
     CursorInvalid,
     HeartbeatMissed,
+    ImagesMissing,
     InternalError,
     InvalidRequest,
     LogCorrupted,
@@ -57,6 +58,7 @@ from tailrace.reactive import Publisher, Subscriber
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Column, Origin, Schema
 from tailrace.subscription import Subscription, SubscriptionStatistics
+from tailrace.updates import Row, UpdateSubscription
 
 __all__ = [
     "END",
@@ -84,6 +86,7 @@ __all__ = [
     "History",
     "HistoryEnd",
     "HistoryHeader",
+    "ImagesMissing",
     "InternalError",
     "InvalidRequest",
     "Limits",
@@ -98,6 +101,7 @@ __all__ = [
     "Publisher",
     "Reconnected",
     "Retry",
+    "Row",
     "Schema",
     "ServerStopping",
     "Since",
@@ -114,6 +118,7 @@ __all__ = [
     "TransportError",
     "UnknownWriter",
     "Unsupported",
+    "UpdateSubscription",
     "WriterFenced",
     "connect",
 ]

@@ -28,6 +28,7 @@ from tailrace.reactive import Publisher, closed_with_client
 from tailrace.retry import Retry, Timeouts
 from tailrace.subscription import Subscription
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
+from tailrace.updates import UpdateSubscription
 from tailrace.v1.catalog_pb2 import (
     GetSchemaRequest,
     GetSchemaResponse,
@@ -35,6 +36,7 @@ from tailrace.v1.catalog_pb2 import (
     ListCatalogsResponse,
 )
 from tailrace.v1.change_capture_pb2 import (
+    ENCODING_CDCV2,
     ReadChangesRequest,
     SubscribeRequest,
     SubscribeSystemRequest,
@@ -196,6 +198,47 @@ class Client:
             demand=demand,
             checkpoint=checkpoint,
         )
+
+    def subscribe_cdcv2(
+        self,
+        catalog: str,
+        criteria: Wanted = (),
+        *,
+        since: int | None = None,
+        heartbeat_interval_s: float | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> UpdateSubscription:
+        """Return a subscription to finished versions of rows; it begins when its context is entered.
+
+        What carries it may repeat and reorder messages: each update comes once, in order of versions, when its
+        version is complete. It needs records with both images.
+
+        Args:
+            catalog: Its name.
+            criteria: By entity type and primary key only; none = all rows.
+            since: First version wanted, inclusive; the frontier of an earlier subscription goes on behind it.
+                0 = the oldest retained; None = the first that is published from now on.
+            heartbeat_interval_s: None = the server's setting. Versions that have nothing for the subscriber
+                are finished at this pace.
+            max_message_bytes: A row's images may not be larger together.
+
+        Raises:
+            InvalidRequest: Something that has no meaning; criteria are refused by the server.
+        """
+        with sendable("subscribe_cdcv2"):
+            request = SubscribeRequest(
+                catalog=catalog,
+                criteria=wire.criteria_messages(several(criteria)),
+                max_message_bytes=max_message_bytes,
+                heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
+                encoding=ENCODING_CDCV2,
+            )
+            wire.set_start(request, start_of(since, None, None))
+
+        def open_stream(data: bytes) -> Stream:
+            return self._require().read("Subscribe", data)
+
+        return UpdateSubscription(open_stream, request, retry=self._retry, timeouts=self._timeouts)
 
     def publisher(
         self,

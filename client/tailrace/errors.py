@@ -8,6 +8,7 @@
     │   ├── CatalogUnknown        no such catalog; carries the known ones
     │   └── Unsupported           a field or value that this server does not know or has not built
     ├── PositionCompacted         left the log; carries oldest and newest position
+    ├── ImagesMissing             a record lacks an image that its encoding needs; names version and key
     ├── CatalogReplaced           the cursor or subscription belongs to another log, or the catalog was dropped
     ├── SubscriptionClosed        you closed it
     ├── SubscriptionBroken        the other side or the network ended it      (retriable)
@@ -150,6 +151,27 @@ class PositionCompacted(TailraceError):
             "oldest": str(self.oldest),
             "newest": str(self.newest),
         }
+
+
+class ImagesMissing(TailraceError):
+    """CDCv2 says what went and came, and a record's images do not. The source's doing; no retry helps."""
+
+    code = "IMAGES_MISSING"
+
+    def __init__(self, version: int, key: str | None, image: str) -> None:
+        """Keep where the record stands and the image that it lacks."""
+        what = "removes all rows at once" if key is None else f"has no image {image!r}"
+        super().__init__(
+            f"version {version}: the record of key {key!r} {what}; CDCv2 needs the rows that went and "
+            "those that came (have the source send rows before and after, and begin anew behind this version)"
+        )
+        self.version = version
+        self.key = key
+        self.image = image
+
+    def figures(self) -> dict[str, str]:
+        """Return version, key (empty for a truncate) and image."""
+        return {"version": str(self.version), "key": self.key or "", "image": self.image}
 
 
 class CatalogReplaced(TailraceError):

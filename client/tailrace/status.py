@@ -36,6 +36,10 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
+def _text_or_none(text: str) -> str | None:
+    return text or None
+
+
 def _uuid_or_none(text: str) -> UUID | None:
     return UUID(text) if text else None
 
@@ -52,6 +56,11 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "wanted": ("wanted", position),
         "oldest": ("oldest", position),
         "newest": ("newest", position),
+    },
+    errors.ImagesMissing: {
+        "version": ("version", int),
+        "key": ("key", _text_or_none),
+        "image": ("image", str),
     },
     errors.CatalogReplaced: {
         "name": ("catalog", str),

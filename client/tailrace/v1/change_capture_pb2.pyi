@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Encoding:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Encoding.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ENCODING_UNSPECIFIED: _Encoding.ValueType  # 0
+    """In a request: captures."""
+    ENCODING_CAPTURES: _Encoding.ValueType  # 1
+    """`SubscribeResponse.captures`, in order."""
+    ENCODING_CDCV2: _Encoding.ValueType  # 2
+    """`SubscribeResponse.updates` and `progress`: Materialize CDC statements, which may be repeated, reordered and cut
+    anew on the way. gRPC only.
+    """
+
+class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
+    """What the changes of a subscription come as."""
+
+ENCODING_UNSPECIFIED: Encoding.ValueType  # 0
+"""In a request: captures."""
+ENCODING_CAPTURES: Encoding.ValueType  # 1
+"""`SubscribeResponse.captures`, in order."""
+ENCODING_CDCV2: Encoding.ValueType  # 2
+"""`SubscribeResponse.updates` and `progress`: Materialize CDC statements, which may be repeated, reordered and cut
+anew on the way. gRPC only.
+"""
+Global___Encoding: _TypeAlias = Encoding  # noqa: Y015
+
 class _OverrunPolicy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -58,6 +86,7 @@ class SubscribeRequest(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     since_version: _builtins.int
@@ -78,6 +107,10 @@ class SubscribeRequest(_message.Message):
     """
     heartbeat_interval_ms: _builtins.int
     """A heartbeat comes this often, whatever else does. Milliseconds, 10 to 3,600,000. Absent: the server's setting."""
+    encoding: Global___Encoding.ValueType
+    """What the changes come as. UNSPECIFIED: captures. CDCV2 takes criteria by entity type and primary key only, no
+    `body`, and a start at a whole version: no `since_index`, no `after`, no `from_time`.
+    """
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
         """Alternatives, OR. Empty: every record at entity level, transaction leads included."""
@@ -98,10 +131,11 @@ class SubscribeRequest(_message.Message):
         body: _abc.Iterable[_capture_pb2.Body.ValueType] | None = ...,
         max_message_bytes: _builtins.int | None = ...,
         heartbeat_interval_ms: _builtins.int | None = ...,
+        encoding: Global___Encoding.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "after", b"after", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -235,6 +269,8 @@ class SubscribeResponse(_message.Message):
     CAPTURES_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    UPDATES_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def captures(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Capture]:
         """In order. Empty in acknowledgements and heartbeats."""
@@ -247,20 +283,132 @@ class SubscribeResponse(_message.Message):
     def heartbeat(self) -> Global___Heartbeat:
         """When due."""
 
+    @_builtins.property
+    def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Update]:
+        """With CDCV2, in place of `captures`: statements that are true of the finished history, whatever their order."""
+
+    @_builtins.property
+    def progress(self) -> Global___Progress:
+        """With CDCV2: behind the updates that it closes, or with a heartbeat."""
+
     def __init__(
         self,
         *,
         captures: _abc.Iterable[_capture_pb2.Capture] | None = ...,
         acknowledgement: Global___Acknowledgement | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
+        updates: _abc.Iterable[Global___Update] | None = ...,
+        progress: Global___Progress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "heartbeat", b"heartbeat"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "heartbeat", b"heartbeat", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "captures", b"captures", "heartbeat", b"heartbeat"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgement", b"acknowledgement", "captures", b"captures", "heartbeat", b"heartbeat", "progress", b"progress", "updates", b"updates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubscribeResponse: _TypeAlias = SubscribeResponse  # noqa: Y015
+
+@_typing.final
+class Update(_message.Message):
+    """The change of one row at one time is exactly `diff`. There is one at most for each row and time. A row is told
+    apart by its entity type, its key and the bytes of its image together.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTITY_TYPE_FIELD_NUMBER: _builtins.int
+    PRIMARY_KEY_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    DIFF_FIELD_NUMBER: _builtins.int
+    entity_type: _builtins.str
+    primary_key: _builtins.str
+    """Canonical key text. Always present on what is sent."""
+    data: _builtins.bytes
+    """The row: a JSON object as UTF-8, the source's own text byte for byte."""
+    time: _builtins.int
+    """The version."""
+    diff: _builtins.int
+    """How often the row came, below 0 how often it went: 1 or -1 for rows that have a key of their own."""
+    def __init__(
+        self,
+        *,
+        entity_type: _builtins.str = ...,
+        primary_key: _builtins.str | None = ...,
+        data: _builtins.bytes = ...,
+        time: _builtins.int = ...,
+        diff: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_primary_key", b"_primary_key", "primary_key", b"primary_key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_primary_key", b"_primary_key", "data", b"data", "diff", b"diff", "entity_type", b"entity_type", "primary_key", b"primary_key", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__primary_key: _TypeAlias = _typing.Literal["primary_key"]  # noqa: Y015
+    _WhichOneofArgType__primary_key: _TypeAlias = _typing.Literal["_primary_key", b"_primary_key"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__primary_key) -> _WhichOneofReturnType__primary_key | None: ...
+
+Global___Update: _TypeAlias = Update  # noqa: Y015
+
+@_typing.final
+class Progress(_message.Message):
+    """How many updates there are at the times from `lower`, inclusive, to `upper`, exclusive. The intervals of a
+    subscription have no holes from the acknowledged start on; after a resume they may overlap earlier ones.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOWER_FIELD_NUMBER: _builtins.int
+    UPPER_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lower(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One time, as versions are totally ordered."""
+
+    @_builtins.property
+    def upper(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """One time; empty closes the stream, which a subscription never does."""
+
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedCompositeFieldContainer[Global___UpdateCount]:
+        """By time; times that are not listed have none."""
+
+    def __init__(
+        self,
+        *,
+        lower: _abc.Iterable[_builtins.int] | None = ...,
+        upper: _abc.Iterable[_builtins.int] | None = ...,
+        counts: _abc.Iterable[Global___UpdateCount] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "lower", b"lower", "upper", b"upper"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class UpdateCount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    time: _builtins.int
+    count: _builtins.int
+    """From 1."""
+    def __init__(
+        self,
+        *,
+        time: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateCount: _TypeAlias = UpdateCount  # noqa: Y015
 
 @_typing.final
 class Acknowledgement(_message.Message):

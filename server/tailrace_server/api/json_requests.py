@@ -34,6 +34,9 @@ _INTEGERS: Final = {
     FieldDescriptor.TYPE_UINT32: range(1 << 32),
     FieldDescriptor.TYPE_INT64: range(-(1 << 63), 1 << 63),
 }
+ELSEWHERE: Final = ("catalog", "encoding")
+"""Fields of a subscribe that no JSON face reads: the catalog stands in the path, and the encoding is JSON."""
+
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _SHOWN: Final = 60

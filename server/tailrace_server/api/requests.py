@@ -6,7 +6,7 @@ The messages of proto/tailrace/v1 are the one shape of a request. gRPC reads the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tailrace.criteria import (
@@ -23,6 +23,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Position, TimestampMicros
 from tailrace.v1 import capture_pb2
+from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2
 from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.settings import SubscriptionLimits
 
@@ -57,6 +58,8 @@ class Wish:
     start: Start | None
     content: Content
     limits: SubscriptionLimits
+    cdcv2: bool = False
+    """Whether the changes are to come as CDCv2 statements."""
 
 
 def subscribe(request: SubscribeRequest) -> tuple[str, Wish]:
@@ -71,6 +74,34 @@ def subscribe(request: SubscribeRequest) -> tuple[str, Wish]:
 
 def wish(request: SubscribeRequest) -> Wish:
     """Return what a subscribe asks for, whatever the catalog; raises as ``subscribe``."""
+    found = _captures_wish(request)
+    return _cdcv2(request, found) if request.encoding == ENCODING_CDCV2 else found
+
+
+def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
+    """Return the wish for CDCv2: rows of whole versions, with all that says what went and what came.
+
+    Raises:
+        InvalidRequest: Criteria that tear updates apart, a body, or a start inside a version.
+    """
+    alternatives = []
+    for place, one in enumerate(wish.criteria or (Criteria(),)):
+        if one != Criteria(area=one.area, entity_type=one.entity_type, primary_key=one.primary_key):
+            raise InvalidRequest(
+                f"criteria[{place}]: CDCV2 takes entity_type and primary_key only; with other "
+                "criteria what goes would not match what came"
+            )
+        if one.area not in (None, Area.DATA):
+            raise InvalidRequest(f"criteria[{place}].area: CDCV2 has rows only, area DATA")
+        alternatives.append(replace(one, area=Area.DATA))
+    if request.body:
+        raise InvalidRequest("body: CDCV2 has the rows themselves; leave it out")
+    if isinstance(wish.start, After | FromTime) or request.since_index:
+        raise InvalidRequest("CDCV2 starts at a whole version: since_version, without since_index")
+    return replace(wish, criteria=tuple(alternatives), content=Content.BODY, cdcv2=True)
+
+
+def _captures_wish(request: SubscribeRequest) -> Wish:
     return Wish(
         criteria=criteria(request.criteria),
         start=start(request),

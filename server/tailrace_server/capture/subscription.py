@@ -31,7 +31,7 @@ from tailrace.errors import (
     SubscriptionClosed,
     TailraceError,
 )
-from tailrace.position import Position
+from tailrace.position import END, Position
 from tailrace_server.capture.frames import Frames
 from tailrace_server.capture.intake import Intake, Outcome
 from tailrace_server.capture.statistics import SubscriptionStatistics
@@ -235,6 +235,18 @@ class Subscription:
     def resume_cursor(self) -> Cursor:
         """Return the cursor behind everything that was handed over, as far as is safe; also after the end."""
         return Cursor(self.acknowledgement.catalog_uuid, *self._safe_point()[1:])
+
+    @property
+    def codec(self) -> Codec:
+        """The wire form of its captures."""
+        return self._delivery.codec
+
+    def complete_below(self) -> int:
+        """Return the first version of which something that matches may still come."""
+        safe, view = self._safe_point(), self._observer.view
+        if safe.rows >= view.end_row and self._waits_for is None:
+            return view.published + 1
+        return safe.version + (safe.index == END)
 
     def statistics(self) -> SubscriptionStatistics:
         """Return the figures of this moment."""

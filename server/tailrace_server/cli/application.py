@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "demo": ("demo", "demo"),
     "ingest": ("ingest", "ingest_app"),
+    "export": ("export", "export_app"),
     "serve": ("serve", "serve_command"),
     "watch": ("watch", "watch"),
     "changes": ("changes", "changes"),

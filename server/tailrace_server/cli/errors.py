@@ -6,6 +6,7 @@ status  meaning
 0       done
 1       it failed while it worked: the log is damaged, the server refused or went away
 2       it could not begin: a wrong option or setting, a folder that is not a log, a port in use
+3       it did what could be done, and waits for input that is missing; it said for what
 70      our bug; ``TAILRACE_TRACEBACK=1`` shows where
 130     ended by Ctrl-C
 143     ended by SIGTERM
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 DONE: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2
+INCOMPLETE: Final = 3
 BUG: Final = 70
 INTERRUPTED: Final = 130
 TRACEBACK_VARIABLE: Final = "TAILRACE_TRACEBACK"

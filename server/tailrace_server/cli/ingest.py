@@ -1,4 +1,4 @@
-"""``tailrace ingest debezium``: turn Debezium's JSON into versions of a catalog."""
+"""``tailrace ingest``: turn Debezium's JSON, or messages of Materialize CDCv2, into versions of a catalog."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.cli.errors import INCOMPLETE, complain
 from tailrace_server.cli.options import LogRoot
 from tailrace_server.units import parse_bytes, parse_seconds
 
@@ -221,6 +222,153 @@ def debezium(
             f"{quarantine} holds them, each with its reason"
         )
     return 0 if outcome.signal is None else 128 + outcome.signal
+
+
+@ingest_app.command("cdcv2")
+def cdcv2(
+    input: Annotated[
+        Path,
+        typer.Option("--input", metavar="DIR", help="Folder of .avro and .json files of messages."),
+    ],
+    schema: Annotated[
+        Path, typer.Option("--schema", metavar="FILE", help="Avro schema of the messages.")
+    ],
+    entity_type: Annotated[
+        str, typer.Option("--entity-type", metavar="NAME", help="What its rows are in the catalog.")
+    ],
+    log: LogRoot,
+    catalog: Annotated[
+        str, typer.Option("--catalog", metavar="NAME", help="Catalog to write; made if absent.")
+    ],
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            metavar="COL",
+            help="Key column, again for more; without, the row is the key and is counted.",
+            rich_help_panel=_GROUPING,
+        ),
+    ] = None,
+    start_time: Annotated[
+        int | None,
+        typer.Option(
+            "--start-time",
+            metavar="T",
+            min=0,
+            help="First time wanted; what is below counts as finished.",
+            rich_help_panel=_GROUPING,
+        ),
+    ] = None,
+    on_conflict: Annotated[
+        str,
+        typer.Option(
+            "--on-conflict",
+            metavar="WHAT",
+            help="stop where messages contradict each other, or let the first stand.",
+            rich_help_panel=_GROUPING,
+        ),
+    ] = "stop",
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow/--once",
+            help="Go on with files as they appear, or take those that are new and end.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Stop at a message that cannot be used, instead of setting it aside.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = False,
+    small_batch_rows: Annotated[
+        int,
+        typer.Option(
+            "--small-batch-rows",
+            min=0,
+            help="Batches below this run in the driver, without Spark.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = 20_000,
+    batch_bytes: Annotated[
+        str,
+        typer.Option(
+            "--batch-bytes",
+            metavar="BYTES",
+            help="Input files of one batch, together.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = "256MiB",
+    master: Annotated[
+        str,
+        typer.Option("--master", metavar="URL", help="Spark master.", rich_help_panel=_RUNNING),
+    ] = "local[*]",
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Go on where another writer left off.",
+            rich_help_panel=_RUNNING,
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_RUNNING),
+    ] = False,
+) -> int:
+    """Turn messages of Materialize CDCv2 into versions of a catalog.
+
+    Messages may be repeated, in any order and cut anew. Each time that is
+    finished and not empty becomes one version. Run it again and it takes only
+    files that are new. If times miss updates at the end of the input, it says
+    which and ends with status 3.
+    """
+    from tailrace_server.pipeline.cdcv2.folding import Folding
+    from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
+    from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+    from tailrace_server.pipeline.progress import Reporter
+    from tailrace_server.pipeline.sources.cdcv2 import StreamSchema
+    from tailrace_server.pipeline.stops import stop_signals
+
+    if on_conflict not in ("stop", "first"):
+        raise InvalidRequest(f"--on-conflict {on_conflict!r}: choose stop or first")
+    stream = StreamSchema.load(schema)
+    columns = tuple(name.strip() for text in key or () for name in text.split(","))
+    for name in columns:
+        if name not in stream.columns:
+            known = ", ".join(stream.columns)
+            raise InvalidRequest(f"--key {name!r}: the schema's columns are {known}")
+    settings = Cdcv2Settings(
+        input=input.absolute(),
+        log=log.absolute(),
+        catalog=catalog,
+        folding=Folding(stream, entity_type, columns),
+        follow=follow,
+        start=start_time,
+        small_batch_rows=small_batch_rows,
+        batch_bytes=_bytes("--batch-bytes", batch_bytes),
+        first_stands=on_conflict == "first",
+        strict=strict,
+        take_over=take_over,
+        master=master,
+    )
+    reporter = Reporter(quiet=quiet)
+    try:
+        with stop_signals() as stopping:
+            outcome = ingest_cdcv2(settings, reporter, stopping=stopping)
+    finally:
+        reporter.finish()
+    reporter.messages(outcome.counters, str(settings.log / catalog / "quarantine"))
+    if outcome.signal is not None:
+        return 128 + outcome.signal
+    if follow or not outcome.waiting:
+        return 0
+    for reason in outcome.waiting:
+        complain(str(reason))
+    return INCOMPLETE
 
 
 def _key_columns(text: str) -> tuple[str, tuple[str, ...]]:

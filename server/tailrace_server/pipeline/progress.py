@@ -111,6 +111,17 @@ class Reporter:
         if counters.quarantined:
             self.note(f"{counters.quarantined:,} lines could not be used: {quarantine}")
 
+    def messages(self, counters: Counters, quarantine: str) -> None:
+        """Tell what was done with messages of CDCv2."""
+        self.finish()
+        elapsed = time.monotonic() - self._started
+        self.note(
+            f"{counters.versions:,} versions of {counters.rows:,} updates from {counters.lines:,} messages "
+            f"in {elapsed:.1f} s; committed {counters.committed}, published {counters.published}"
+        )
+        if counters.quarantined:
+            self.note(f"{counters.quarantined:,} messages could not be used: {quarantine}")
+
     def _line(self, counters: Counters, now: float) -> str:
         rate = counters.rows / max(now - self._started, 1e-3)
         lag = counters.lag_s(time.time_ns() // 1_000)

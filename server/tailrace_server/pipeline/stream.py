@@ -9,10 +9,8 @@ the checkpoint is lost the name is another one, and the log refuses it.
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -26,12 +24,11 @@ from tailrace_server.pipeline.frames import commit_frame, tick
 from tailrace_server.pipeline.java import ensure_java
 from tailrace_server.pipeline.launch import StartInterrupted
 from tailrace_server.pipeline.session import spark_session
+from tailrace_server.pipeline.stops import Stopping, stop_signals
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-    from types import FrameType
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -146,7 +143,7 @@ class Ingest:
             failure = self._failure
             if isinstance(failure, TailraceError):
                 raise failure from None
-            raise SparkFailed(_reason(failure or error)) from error
+            raise SparkFailed(reason_of(failure or error)) from error
         with self._driver.lock:
             if not self._settings.follow and not stopping.is_set():
                 self._driver.flush(ended=True)
@@ -214,7 +211,7 @@ class Ingest:
         return min(max(due - time.monotonic(), 0.005), _WAIT_MAX_S)
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the line of a Spark error that says what went wrong, not where."""
     java = getattr(error, "java_exception", None)
     try:
@@ -285,29 +282,3 @@ def _set_aside_stale(settings: IngestSettings, checkpoint: Checkpoint) -> None:
     known = CommitLog.open(settings.log / settings.catalog).state.writers.get(writer_id)
     if known is not None and checkpoint.last_batch() < known.batch_id:
         checkpoint.set_aside()
-
-
-class Stopping(threading.Event):
-    """Set when the ingest is to end; knows the signal that said so."""
-
-    signal: int | None = None
-
-
-@contextmanager
-def stop_signals() -> Iterator[Stopping]:
-    """Turn SIGINT and SIGTERM into an event; where signals are not ours, only the event is left."""
-    stopping = Stopping()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopping
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.signal = number
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -72,6 +72,18 @@ BATCH_BYTES_MAX: Final = 4 << 20
 """… or before the row that would take it past this many bytes; a larger row is a batch alone."""
 
 
+def multiplicity_of(change: bytes) -> int | None:
+    """Return the number in a ``change`` that reads ``{"diff": number}``; None for any other.
+
+    So the records of entity types without keys say how often a row came or went; they name no changed columns.
+    """
+    if not change.startswith(b'{"diff":'):
+        return None
+    members = orjson.loads(change)
+    diff = members["diff"]
+    return diff if len(members) == 1 and type(diff) is int else None
+
+
 def lead_text(
     *,
     transaction_id: str | None,

@@ -15,6 +15,7 @@ from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.progress import Reporter
 from tailrace_server.pipeline.session import spark_session
 from tailrace_server.pipeline.settings import IngestSettings
+from tailrace_server.pipeline.stops import Stopping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +63,7 @@ class Source:
         """Follow the folder until the block ends."""
         settings = replace(self.settings, follow=True, **changes)
         checkpoint = Checkpoint(self.catalog / stream.CHECKPOINT)
-        stopping = stream.Stopping()
+        stopping = Stopping()
         with stream.open_writer(settings, checkpoint) as writer:
             driver = Driver(writer, settings)
             ingest = stream.Ingest(self.spark, driver, checkpoint, settings, Reporter(quiet=True))

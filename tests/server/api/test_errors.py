@@ -27,6 +27,8 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.CatalogUnknown("ship", []),
     errors.Unsupported("criteria[0].where", "later"),
     errors.PositionCompacted(Position(3), Position(9, 2), Position(12, END)),
+    errors.ImagesMissing(7, "4711", "before"),
+    errors.ImagesMissing(8, None, "before"),
     errors.CatalogReplaced("shop", ONE, OTHER),
     errors.CatalogReplaced("shop", ONE, None),
     errors.SubscriptionClosed("closed"),

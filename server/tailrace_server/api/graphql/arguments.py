@@ -15,7 +15,7 @@ from strawberry.utils.str_converters import to_camel_case
 from tailrace.errors import InvalidRequest
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
-from tailrace_server.api.json_requests import from_json, in_json_names
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,7 +76,7 @@ def wish_of(arguments: Mapping[str, Any], scope: Scope, bodies: frozenset[str]) 
     asked.pop("signals", None)
     asked["criteria"] = scope.narrowed(asked.get("criteria"))
     asked["body"] = [name for name in _BODIES if name in bodies]
-    message = from_json(SubscribeRequest, asked, without=("catalog",))
+    message = from_json(SubscribeRequest, asked, without=ELSEWHERE)
     try:
         return requests.wish(message)
     except InvalidRequest as error:

@@ -31,7 +31,8 @@ from tailrace_server.api.errors import grpc_status
 from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, ReaderGone, SendDeadlineExceeded
-from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.api.grpc.updates import UpdateStream
+from tailrace_server.capture.codecs import CDCV2, PROTOBUF
 from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.subscription import Subscription
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -193,7 +195,7 @@ class ChangeCaptureService:
             wish.criteria,
             start=wish.start,
             content=wish.content,
-            codec=PROTOBUF,
+            codec=CDCV2 if wish.cdcv2 else PROTOBUF,
             demand=demand,
             limits=wish.limits,
         )
@@ -259,12 +261,11 @@ class ChangeCaptureService:
                         request_bytes=self._settings.request_bytes,
                     )
                 )
+                updates = UpdateStream(subscription) if subscription.codec is CDCV2 else None
                 while True:
                     message = await subscription.receive()
-                    if isinstance(message, Heartbeat):
-                        await sender.send(responses.heartbeat(message))
-                    else:
-                        await sender.send(message.data)
+                    data = _bytes_of(message)
+                    await sender.send(data + updates.behind(message) if updates else data)
         except SendDeadlineExceeded:
             if subscription.error is not None:
                 return subscription.error
@@ -347,6 +348,10 @@ def _on_end(sender: GuardedSender, error: TailraceError) -> None:
     """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
     if isinstance(error, SubscriberTooSlow):
         sender.interrupt()
+
+
+def _bytes_of(message: Frames | Heartbeat) -> bytes:
+    return responses.heartbeat(message) if isinstance(message, Heartbeat) else message.data
 
 
 async def _next_request(context: Context) -> bytes | None:

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
 from tailrace_server.api.errors import HTTP_STATUS
-from tailrace_server.api.json_requests import enum_names
+from tailrace_server.api.json_requests import ELSEWHERE, enum_names
 from tailrace_server.api.rest.forms import BODIES, FORMATS
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _request(descriptor: Descriptor, reference: Callable[[str], Schema]) -> Sche
     """Return the schema of a request: closed, numbers also as decimal text, the catalog in the path."""
     members = {}
     for field in descriptor.fields:
-        if field.name == "catalog":
+        if field.name in ELSEWHERE:
             continue
         one = _field(field, reference)
         if field.type == FieldDescriptor.TYPE_INT64:

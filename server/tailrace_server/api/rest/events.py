@@ -24,7 +24,7 @@ from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem
-from tailrace_server.api.json_requests import from_json, from_query, in_json_names
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.asking import EVENTS_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.forms import Form, form_of, form_of_query
@@ -87,10 +87,10 @@ async def _asked(request: Request, settings: HttpSettings) -> tuple[Form, Subscr
     """Return the form and the request; ``Last-Event-ID`` stands above any start that the URL or body names."""
     if request.method == "POST":
         form, value = form_of(await body(request, settings))
-        message = from_json(SubscribeRequest, value, without=("catalog",))
+        message = from_json(SubscribeRequest, value, without=ELSEWHERE)
     else:
         form, pairs = form_of_query(parameters(request))
-        message = from_query(SubscribeRequest, pairs, without=("catalog",))
+        message = from_query(SubscribeRequest, pairs, without=ELSEWHERE)
     last = request.headers.get("last-event-id")
     if last:
         for name in ("since_version", "since_index", "from_time"):

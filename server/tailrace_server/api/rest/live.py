@@ -26,7 +26,7 @@ from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import problem
-from tailrace_server.api.json_requests import from_json, in_json_names, integer
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_names, integer
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.forms import Form, form_of
 
@@ -155,7 +155,7 @@ def wish_of(payload: object) -> tuple[Wish, int | None, Form]:
         demand = integer(_INT64, payload.pop("request"), "request")
         if demand:
             requests.demand(demand)
-    message = from_json(SubscribeRequest, payload, without=("catalog",))
+    message = from_json(SubscribeRequest, payload, without=ELSEWHERE)
     try:
         return requests.wish(message), demand, form
     except InvalidRequest as error:

@@ -4,8 +4,9 @@ A frame is one capture, whole and absolute, with nothing of a subscription in it
 of a run's frames, joined, is valid for every subscriber that asked for the same content.
 """
 
+from tailrace_server.capture.codecs.cdcv2 import CDCV2
 from tailrace_server.capture.codecs.columns import CaptureColumns, Codec
 from tailrace_server.capture.codecs.json import JSON, JSON_TEXT
 from tailrace_server.capture.codecs.protobuf import PROTOBUF
 
-__all__ = ["JSON", "JSON_TEXT", "PROTOBUF", "CaptureColumns", "Codec"]
+__all__ = ["CDCV2", "JSON", "JSON_TEXT", "PROTOBUF", "CaptureColumns", "Codec"]

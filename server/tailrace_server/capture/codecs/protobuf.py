@@ -66,7 +66,7 @@ class ProtobufCodec(Codec):
         parts: list[pa.BinaryArray] = [self._numbers(columns), self._entity_type(columns)]
         total = np.full(len(columns), fields.NUMBERS.itemsize, np.int64)
         total += lengths(parts[1])
-        total += _append_text(parts, fields.PRIMARY_KEY, columns.primary_keys)
+        total += append_text(parts, fields.PRIMARY_KEY, columns.primary_keys)
         if columns.changed.null_count < len(columns):
             changed = spell(columns.changed, _changed)
             parts.append(changed)
@@ -78,13 +78,13 @@ class ProtobufCodec(Codec):
         for name, tag in fields.BODIES.items():
             body = columns.bodies.get(name)
             if body is not None and body.null_count < len(body):
-                total += _append_text(parts, tag, body)
-        prefix, _ = _prefixes(fields.CAPTURE, total)
+                total += append_text(parts, tag, body)
+        prefix, _ = prefixes(fields.CAPTURE, total)
         return pc.binary_join_element_wise(prefix, *parts, EMPTY)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return the frame with ``omitted_bytes`` set."""
-        capture = header_frame[_after_length(header_frame) :]
+        capture = header_frame[after_length(header_frame) :]
         capture += bytes([fields.OMITTED_BYTES]) + fields.varint(omitted_bytes)
         return bytes([fields.CAPTURE]) + fields.varint(len(capture)) + capture
 
@@ -134,19 +134,19 @@ def spelled(columns: CaptureColumns) -> pa.BinaryArray:
     return pa.array(frames, pa.binary())
 
 
-def _append_text(
+def append_text(
     parts: list[pa.BinaryArray], tag: int, values: pa.StringArray | pa.BinaryArray
 ) -> NDArray[np.int64]:
     """Append a length-delimited field, absent where the value is null, and return its sizes."""
     sizes = lengths(values)
-    prefix, prefix_sizes = _prefixes(tag, sizes, present(values) if values.null_count else None)
+    prefix, prefix_sizes = prefixes(tag, sizes, present(values) if values.null_count else None)
     if values.null_count:
         values = values.fill_null(b"" if pa.types.is_binary(values.type) else "")
     parts.extend((prefix, values.view(pa.binary()) if pa.types.is_string(values.type) else values))
     return sizes + prefix_sizes
 
 
-def _prefixes(
+def prefixes(
     tag: int, lengths: NDArray[np.integer], present: NDArray[np.bool_] | None = None
 ) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
     """Return tag and varint length of each element, empty where not present, and their sizes."""
@@ -210,7 +210,8 @@ def _container(kind: int, name: str) -> bytes:
     return bytes([fields.CONTAINER_TYPE, kind]) + fields.field(fields.CONTAINER_NAME, name.encode())
 
 
-def _after_length(frame: bytes) -> int:
+def after_length(frame: bytes) -> int:
+    """Return where the message of an element begins, behind tag and length."""
     place = 1
     while frame[place] & 0x80:
         place += 1

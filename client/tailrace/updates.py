@@ -1,0 +1,253 @@
+"""A subscription that survives what carries it: CDCv2 statements, repeated and reordered on the way or not.
+
+::
+
+    server ──▶ updates, progress ──▶ anything that repeats or reorders ──▶ Reader ──▶ finished versions
+                                                                              │
+              subscribe again from its frontier ◀── the stream broke ◀────────┘
+
+Nothing is kept for a resume but the reader: what it has not finished is sent again, and what it knows already
+is dropped there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from google.protobuf.message import DecodeError
+
+from tailrace import wire
+from tailrace.cdcv2 import Progress, Reader, Update
+from tailrace.clock import SystemClock
+from tailrace.criteria import Since
+from tailrace.errors import (
+    ConnectTimeout,
+    HeartbeatMissed,
+    SubscriptionBroken,
+    SubscriptionClosed,
+    TailraceError,
+    TransportError,
+)
+from tailrace.position import Position
+from tailrace.v1.change_capture_pb2 import SubscribeResponse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from tailrace.acknowledgement import Acknowledgement
+    from tailrace.cdcv2 import Finished, ReaderStatistics, Statement, Waiting
+    from tailrace.clock import Clock
+    from tailrace.retry import Retry, Timeouts
+    from tailrace.transport import Stream
+    from tailrace.v1.change_capture_pb2 import SubscribeRequest
+
+_PATIENCE: Final = 2.0
+"""A heartbeat is missed after this many times the announced interval …"""
+
+_PATIENCE_MIN_S: Final = 1.0
+"""… but not sooner than this."""
+
+_EARLY_MAX: Final = 10_000
+"""Statements held while the acknowledgement, which says where time begins, is still on its way."""
+
+
+class Row(NamedTuple):
+    """One row as an update names it: two are the same if all three are."""
+
+    entity_type: str
+    key: str
+    """Canonical key text."""
+    image: bytes
+    """The row as a JSON object, the source's own text byte for byte."""
+
+
+class UpdateSubscription:
+    """Finished versions of a catalog's rows; an async context manager, iterated by one task.
+
+    Each element is ``Finished``: updates whose data is a ``Row`` and whose time is the version, each once, and
+    the frontier below which nothing will come any more. Keep the frontier: it is the ``since`` to go on from.
+    A cancelled ``__anext__`` loses nothing. Whoever does not iterate reads nothing; the server waits for it.
+    """
+
+    def __init__(
+        self,
+        open_stream: Callable[[bytes], Stream],
+        request: SubscribeRequest,
+        *,
+        retry: Retry,
+        timeouts: Timeouts,
+        clock: Clock | None = None,
+    ) -> None:
+        """Keep what to subscribe to; nothing is sent before the context is entered."""
+        self._open_stream = open_stream
+        self._request = request
+        self._retry = retry
+        self._timeouts = timeouts
+        self._clock = clock or SystemClock()
+        self._stream: Stream | None = None
+        self._reader: Reader[int] | None = None
+        if request.since_version:
+            self._reader = Reader(start=(request.since_version,))
+        self._early: list[Statement[int]] = []
+        self._finished: deque[Finished[int]] = deque()
+        self._acknowledgement: Acknowledgement | None = None
+        self._attempt = 0
+        self._patience_s = timeouts.connect_s
+        self._deadline = 0.0
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        """Subscribe and wait for the acknowledgement.
+
+        Raises:
+            TailraceError: The server refused, or could not be reached in time.
+        """
+        self._deadline = self._clock.monotonic() + self._timeouts.connect_s
+        try:
+            while self._acknowledgement is None:
+                await self._advance()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    @property
+    def acknowledgement(self) -> Acknowledgement:
+        """What the server made of the latest subscribe."""
+        if self._acknowledgement is None:
+            raise SubscriptionClosed("the subscription has not been entered")
+        return self._acknowledgement
+
+    @property
+    def frontier(self) -> int:
+        """The first version of which something may still come: ``since`` for whoever goes on."""
+        assert self._reader is not None
+        (frontier,) = self._reader.frontier
+        return frontier
+
+    def why_waiting(self) -> list[Waiting[int]]:
+        """Say which versions miss how many updates."""
+        return [] if self._reader is None else self._reader.why_waiting()
+
+    def statistics(self) -> ReaderStatistics:
+        """Return the figures of this moment."""
+        assert self._reader is not None
+        return self._reader.statistics()
+
+    def close(self) -> None:
+        """End the stream. Idempotent."""
+        self._closed = True
+        self._leave()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Finished[int]:
+        """Return what has become final since.
+
+        Raises:
+            CdcError: What came contradicts itself.
+            TailraceError: The subscription has ended.
+        """
+        while not self._finished:
+            if self._closed:
+                raise SubscriptionClosed("the subscription was closed")
+            await self._advance()
+        return self._finished.popleft()
+
+    async def _advance(self) -> None:
+        """Take one message, or go on after a break."""
+        try:
+            message = await self._receive()
+        except TailraceError as error:
+            self._leave()
+            if self._closed or not error.retriable:
+                raise
+            self._attempt += 1
+            if self._acknowledgement is None and self._clock.monotonic() > self._deadline:
+                connect_s = self._timeouts.connect_s
+                raise ConnectTimeout(f"no subscription within {connect_s:g} s: {error}") from error
+            if not self._retry.allows(self._attempt):
+                if isinstance(error, SubscriptionBroken):
+                    raise
+                raise SubscriptionBroken(str(error)) from error
+            await self._clock.sleep(self._retry.wait_s(self._attempt))
+        else:
+            self._attempt = 0
+            self._take(message)
+
+    async def _receive(self) -> SubscribeResponse:
+        if self._stream is None:
+            if self._reader is not None:
+                wire.set_start(self._request, Since(Position(self.frontier)))
+            self._stream = self._open_stream(self._request.SerializeToString())
+            self._patience_s = self._timeouts.connect_s
+        try:
+            async with asyncio.timeout(self._patience_s):
+                data = await self._stream.receive()
+        except TimeoutError:
+            raise HeartbeatMissed(f"nothing came for {self._patience_s:g} s") from None
+        except asyncio.CancelledError:
+            self._leave()  # a cancelled receive closes the stream; the next one opens another
+            raise
+        if data is None:
+            raise TransportError("the server completed a subscription, which has no end")
+        try:
+            return SubscribeResponse.FromString(data)
+        except DecodeError as error:
+            raise TransportError(f"not a message of this protocol: {error}") from error
+
+    def _take(self, message: SubscribeResponse) -> None:
+        if message.HasField("acknowledgement"):
+            self._acknowledged(wire.acknowledgement(message.acknowledgement))
+        if message.HasField("heartbeat"):
+            self._expect_within(message.heartbeat.next_within_ms / 1000)
+        if message.updates:
+            self._say(
+                [
+                    Update(Row(each.entity_type, each.primary_key, each.data), each.time, each.diff)
+                    for each in message.updates
+                ]
+            )
+        if message.HasField("progress"):
+            said = message.progress
+            counts = tuple((each.time, each.count) for each in said.counts)
+            self._say(Progress(tuple(said.lower), tuple(said.upper), counts))
+
+    def _acknowledged(self, acknowledgement: Acknowledgement) -> None:
+        self._acknowledgement = acknowledgement
+        self._expect_within(acknowledgement.heartbeat_interval_s)
+        if self._reader is None:
+            start = acknowledgement.start
+            self._reader = Reader(start=(start.version + (start.index > 0),))
+        early, self._early = self._early, []
+        for statement in early:
+            self._say(statement)
+
+    def _say(self, statement: Statement[int]) -> None:
+        if self._reader is not None:
+            self._finished.extend(self._reader.receive(statement))
+            return
+        self._early.append(statement)
+        if len(self._early) > _EARLY_MAX:
+            raise TransportError(f"{_EARLY_MAX} statements came, and no acknowledgement")
+
+    def _expect_within(self, seconds: float) -> None:
+        self._patience_s = max(_PATIENCE_MIN_S, seconds * _PATIENCE)
+
+    def _leave(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()

@@ -1,0 +1,181 @@
+"""Captures as elements of ``tailrace.v1.SubscribeResponse.updates``: what a record took away and what it put.
+
+::
+
+    record                        elements
+    UPSERT with before and after  (before, -1) (after, +1)      none where both are equal
+    UPSERT without before         (after, +1)
+    REMOVE, EXPIRE                (before, -1)
+    change is {"diff": d}         (the row, d): rows without keys, see wal/record.py
+    lacks an image that it needs  (entity type, key, no data, diff 0): the transport ends there
+    leads, SCHEMA records         none
+
+A log's transactions hold one record for each key, so elements of one version differ, whichever of them a
+subscriber takes. Nothing here counts them: that depends on what is taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Area, Operation
+from tailrace_server.capture.codecs import fields
+from tailrace_server.capture.codecs.columns import EMPTY, binary, fixed, lengths, present
+from tailrace_server.capture.codecs.protobuf import after_length, append_text, prefixes
+from tailrace_server.wal.record import multiplicity_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tailrace_server.capture.codecs.columns import CaptureColumns
+
+_UPDATE: Final = 0x22
+_ENTITY_TYPE: Final = 0x0A
+_PRIMARY_KEY: Final = 0x12
+_DATA: Final = 0x1A
+_TIME: Final = 0x21
+_DIFF: Final = 0x28
+_FEW: Final = 16
+"""Up to this many captures are spelled out one by one, as in protobuf.py."""
+
+
+class Cdcv2Codec:
+    """The wire form of CDCv2 subscriptions; needs all bodies, entity level."""
+
+    name = "cdcv2"
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return the ``updates`` of each capture, end to end; empty where it has none."""
+        columns = columns.gathered()
+        if len(columns) <= _FEW or _multiples(columns).any():
+            return spelled(columns)
+        return self.join(columns)
+
+    def join(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return the same, column by column; one record a capture."""
+        before, after = (_image(columns, name) for name in ("before", "after"))
+        parts = _parts(columns, present(before), present(after))
+        same = pc.fill_null(pc.equal(before, after), False).to_numpy(zero_copy_only=False)
+        same &= parts.came
+        elements = [
+            _elements(columns, before, parts.went & ~same, -1),
+            _elements(columns, after, parts.came & ~same, 1),
+            _elements(columns, None, parts.lacks, 0),
+        ]
+        return pc.binary_join_element_wise(*elements, EMPTY)
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return the element of a record whose images are too large: it lacks them, and says their size."""
+        element = header_frame[after_length(header_frame) :]
+        return fields.field(_UPDATE, element + fields.field(_DATA, b"%d" % omitted_bytes))
+
+
+class _Parts(NamedTuple):
+    """Which records have which elements."""
+
+    went: NDArray[np.bool_]
+    came: NDArray[np.bool_]
+    lacks: NDArray[np.bool_]
+
+
+def _parts(
+    columns: CaptureColumns, has_before: NDArray[np.bool_], has_after: NDArray[np.bool_]
+) -> _Parts:
+    rows = columns.areas == Area.DATA
+    upserts = columns.operations == Operation.UPSERT
+    updates = upserts & present(columns.changed)
+    lacks = rows & ((upserts & ~has_after) | (updates & ~has_before) | (~upserts & ~has_before))
+    said = rows & ~lacks
+    return _Parts(said & has_before, said & upserts & has_after, lacks)
+
+
+def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
+    """Return which records may say how often a row came or went."""
+    rows: NDArray[np.bool_] = columns.areas == Area.DATA
+    return rows & present(_image(columns, "change")) & ~present(columns.changed)
+
+
+def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
+    """Return an image of each record; null where it was not asked for, as in a header."""
+    image = columns.bodies.get(name)
+    return pa.nulls(len(columns), pa.binary()) if image is None else image
+
+
+def _elements(
+    columns: CaptureColumns, images: pa.BinaryArray | None, wanted: NDArray[np.bool_], diff: int
+) -> pa.BinaryArray:
+    """Return one element for each record that is wanted, nothing for the others."""
+    places = np.flatnonzero(wanted)
+    if not len(places):
+        return pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(wanted), np.int32)))
+    taken = pa.array(places)
+    types = pa.array([_entity_type(name) for name in columns.entity_types], pa.binary())
+    parts = [types.take(pa.array(columns.type_codes[places]))]
+    total = lengths(parts[0]).astype(np.int64)
+    total += append_text(parts, _PRIMARY_KEY, columns.primary_keys.take(taken))
+    if images is not None:
+        total += append_text(parts, _DATA, images.take(taken))
+    numbers = _numbers(columns.versions[places], diff)
+    parts.append(fixed(numbers))
+    total += numbers.dtype.itemsize
+    prefix, _ = prefixes(_UPDATE, total)
+    elements = pc.binary_join_element_wise(prefix, *parts, EMPTY)
+    sizes = np.zeros(len(wanted), np.int64)
+    sizes[places] = lengths(elements)
+    return binary(np.frombuffer(elements.buffers()[2], np.uint8), sizes)
+
+
+def _numbers(versions: NDArray[np.int64], diff: int) -> NDArray[np.void]:
+    """Return time and diff of each element."""
+    zigzag = (diff << 1) ^ (diff >> 63)
+    tail = np.frombuffer(bytes([_DIFF]) + fields.varint(zigzag), np.uint8)
+    numbers = np.empty((len(versions), 9 + len(tail)), np.uint8)
+    numbers[:, 0] = _TIME
+    numbers[:, 1:9] = versions.astype("<i8").view(np.uint8).reshape(-1, 8)
+    numbers[:, 9:] = tail
+    return numbers.view(np.dtype((np.void, numbers.shape[1])))[:, 0]
+
+
+def _entity_type(name: str) -> bytes:
+    return fields.field(_ENTITY_TYPE, name.encode())
+
+
+def spelled(columns: CaptureColumns) -> pa.BinaryArray:
+    """Return the elements of each capture, one after the other: the plain meaning of the wire form."""
+    before, after = (_image(columns, name) for name in ("before", "after"))
+    parts = _parts(columns, present(before), present(after))
+    change, multiples = _image(columns, "change"), _multiples(columns)
+    frames = []
+    for row in range(len(columns)):
+        went, came = before[row].as_py(), after[row].as_py()
+        image = went if came is None else came
+        diff = multiplicity_of(change[row].as_py()) if multiples[row] else None
+        elements = b""
+        if diff is not None and image is not None:
+            elements = _element(columns, row, image, diff) if diff else b""
+        elif parts.lacks[row]:
+            elements = _element(columns, row, None, 0)
+        elif went != came or not parts.came[row]:
+            if parts.went[row]:
+                elements += _element(columns, row, went, -1)
+            if parts.came[row]:
+                elements += _element(columns, row, came, 1)
+        frames.append(elements)
+    return pa.array(frames, pa.binary())
+
+
+def _element(columns: CaptureColumns, row: int, image: bytes | None, diff: int) -> bytes:
+    update = _entity_type(columns.entity_types[columns.type_codes[row]])
+    if (key := columns.primary_keys[row].as_py()) is not None:
+        update += fields.field(_PRIMARY_KEY, key.encode())
+    if image is not None:
+        update += fields.field(_DATA, image)
+    update += _numbers(columns.versions[row : row + 1], diff).tobytes()
+    return fields.field(_UPDATE, update)
+
+
+CDCV2: Final = Cdcv2Codec()

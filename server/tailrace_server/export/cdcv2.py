@@ -1,0 +1,285 @@
+"""The exporter: published versions of one entity type as a Materialize CDC stream in a folder.
+
+::
+
+    begin     open log and folder ─▶ every record has its images? ─▶ columns ─▶ the folder is ours
+    advance   newest view ─▶ check what is new ─▶ files from the frontier to the published version
+
+Time is the version. The first interval begins at 0. A stream that begins with a snapshot at version V has all
+rows of V as updates at V, and nothing before. Nothing is kept between runs but the folder: it says how far it
+is.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from msgspec import structs
+
+from tailrace.cdcv2 import Progress, Update, Writer
+from tailrace.errors import ImagesMissing, InvalidRequest
+from tailrace_server.cdcv2 import AvroForm, write_container
+from tailrace_server.export.diffs import Differences, ImageCheck
+from tailrace_server.export.errors import FolderTaken, ImageUnfit
+from tailrace_server.export.folder import StreamFolder, StreamIdentity
+from tailrace_server.export.records import EntityRecords
+from tailrace_server.export.row_form import RowForm
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.documents import ColumnDocument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from tailrace.cdcv2 import Statement
+    from tailrace.schema import Column
+    from tailrace_server.export.diffs import Rows
+    from tailrace_server.wal.commit_log import CommitLog
+
+UPDATES_MAX: Final = 100_000
+"""A file is closed at the first version that takes it past this many updates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSettings:
+    """What to export, and to where."""
+
+    log: Path
+    catalog: str
+    entity_type: str
+    output: Path
+    since: int | None = None
+    """Version whose snapshot the stream begins with; None: with the log."""
+    like: Path | None = None
+    """Folder of another export whose columns this one is to have, so that their files can be merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an advance has written."""
+
+    frontier: int
+    """First version that is not in the folder."""
+    updates: int = 0
+    files: int = 0
+
+
+class Cdcv2Export:
+    """One export, a context manager. Make it with ``begin``; blocks; one thread at a time."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        records: EntityRecords,
+        folder: StreamFolder,
+        identity: StreamIdentity,
+        check: ImageCheck,
+        checked: int,
+        stopping: Event,
+    ) -> None:
+        """Use ``begin``."""
+        self.log = log
+        self._records = records
+        self._folder = folder
+        self._since = identity.since
+        form = RowForm(identity.stream_columns())
+        self._avro = AvroForm.of_data(form.avro_record())
+        self._differences = Differences(records, form)
+        self._check = check
+        self._checked = checked
+        self._stopping = stopping
+        self._open = ExitStack()
+
+    @classmethod
+    def begin(cls, settings: ExportSettings, stopping: Event | None = None) -> Cdcv2Export:
+        """Open log and folder, and check all that is published now, before anything is written.
+
+        Args:
+            settings: What to export.
+            stopping: Set by any thread, it ends this call, and ``advance`` behind the file that it writes.
+
+        Raises:
+            InterruptedError: ``stopping`` was set.
+            InvalidRequest: No such entity type, or ``since`` is no published version.
+            FolderTaken: The folder holds something else.
+            ImagesMissing: A record does not say what went.
+            PositionCompacted: The log no longer reaches back to what is to be written, or folded.
+            LogUnreadable, LogCorrupted: As ``CommitLog.open``.
+        """
+        with ExitStack() as stack:
+            log = open_catalog(settings.log, settings.catalog)
+            reader = stack.enter_context(BatchReader(log.path))
+            records = EntityRecords(log, reader, settings.entity_type)
+            folder = StreamFolder(settings.output)
+            wanted = _wanted(settings, log, records)
+            found = folder.identity()
+            if found is not None:
+                folder.refuse_other(found, wanted)
+            frontier = folder.frontier()
+            records.require(1 if frontier <= wanted.since else frontier)
+            published = log.view.published
+            known = records.columns_in(log.view.schema_of(published))
+            check, seen = ImageCheck(records), {known}
+            stopping = stopping or Event()
+            for version in records.versions(log.view.oldest.version, published + 1):
+                if stopping.is_set():
+                    raise InterruptedError("stopped before the first message")
+                check.see(version)
+                seen.add(version.columns)
+            columns: Sequence[Column] = _columns_of(known, seen)
+            if found is not None:
+                columns = found.stream_columns()
+            if settings.like is not None:
+                like = _like(settings.like, wanted)
+                if found is not None and like != columns:
+                    raise FolderTaken(folder.path, f"has other columns than {settings.like}")
+                columns = like
+            schema = AvroForm.of_data(RowForm(columns).avro_record()).text.encode() + b"\n"
+            documents = [ColumnDocument.of(column) for column in columns]
+            identity = folder.begin(structs.replace(wanted, columns=documents), schema)
+            export = cls(log, records, folder, identity, check, published, stopping)
+            export._open = stack.pop_all()
+            return export
+
+    def __enter__(self) -> Cdcv2Export:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the log's files."""
+        self._open.close()
+
+    def advance(self, tell: Callable[[Written], None] = lambda written: None) -> Written:
+        """Write what is published and not in the folder yet.
+
+        Args:
+            tell: Called after each file, with the sums so far.
+
+        Raises:
+            ImagesMissing, ImageUnfit: A version cannot be said; those before it are written.
+            FolderTaken, LogFull: The folder cannot be written.
+            CatalogReplaced, PositionCompacted, LogCorrupted: The log cannot be read.
+        """
+        self.log.refresh()
+        failure = self._check_new(self.log.view.published)
+        written = Written(self._folder.frontier())
+        for interval in self._intervals(written.frontier, self._checked + 1):
+            lower, upper = interval.lower, interval.upper
+            created = self._folder.publish(lower, upper, partial(self._write, interval))
+            written = Written(upper, written.updates + interval.updates, written.files + created)
+            tell(written)
+            if self._stopping.is_set():
+                return written
+        if failure is not None:
+            raise failure
+        return written
+
+    def _check_new(self, published: int) -> ImagesMissing | None:
+        """Check the versions that are new; return what is wrong with the first that cannot be written."""
+        for version in self._records.versions(self._checked + 1, published + 1):
+            try:
+                self._check.see(version)
+            except ImagesMissing as error:
+                return error
+            self._checked = version.number
+        self._checked = published
+        return None
+
+    def _intervals(self, lower: int, stop: int) -> Iterator[_Interval]:
+        """Yield what is to be written from a frontier on, up to ``stop``, exclusive, a file each.
+
+        Raises:
+            ImageUnfit: Behind the interval that ends with the last version that fits.
+        """
+        writer: Writer[int] = Writer(start=(lower,))
+        if lower <= self._since != 0:
+            _write_version(writer, self._since, self._differences.collection(self._since))
+            yield _closed(writer, self._since + 1)
+            lower = self._since + 1
+        failure, updates = None, 0
+        try:
+            for version, rows in self._differences.between(max(lower, 1), stop):
+                _write_version(writer, version, rows)
+                updates += len(rows)
+                if updates >= UPDATES_MAX:
+                    yield _closed(writer, version + 1)
+                    lower, updates = version + 1, 0
+        except ImageUnfit as error:
+            failure, stop = error, error.version
+        if lower < stop:
+            yield _closed(writer, stop)
+        if failure is not None:
+            raise failure
+
+    def _write(self, interval: _Interval, file: BinaryIO) -> None:
+        write_container(self._avro, file, interval.statements)
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """What one file says."""
+
+    lower: int
+    upper: int
+    statements: list[Statement[int]]
+    """Updates in order of their times, then the progress."""
+    updates: int
+
+
+def _write_version(writer: Writer[int], version: int, rows: Rows) -> None:
+    writer.write(Update(row, version, diff) for row, diff in rows.items())
+
+
+def _closed(writer: Writer[int], upper: int) -> _Interval:
+    (lower,) = writer.frontier
+    statements = writer.advance((upper,))
+    updates = sum(len(each) for each in statements if not isinstance(each, Progress))
+    return _Interval(lower, upper, statements, updates)
+
+
+def _wanted(settings: ExportSettings, log: CommitLog, records: EntityRecords) -> StreamIdentity:
+    """Return what is to be exported, its columns still open.
+
+    Raises:
+        InvalidRequest: ``since`` is no published version.
+    """
+    published = log.view.published
+    if settings.since is not None and not 1 <= settings.since <= published:
+        raise InvalidRequest(f"--since {settings.since}: published are versions 1 to {published}")
+    known = records.columns_in(log.view.schema_of(published))
+    return StreamIdentity(
+        catalog_uuid=str(log.uuid),
+        entity_type=settings.entity_type,
+        entity_id=known[0].id if known else 0,
+        since=settings.since or 0,
+        columns=[],
+    )
+
+
+def _columns_of(
+    known: tuple[Column, ...], seen: Iterable[tuple[Column, ...]]
+) -> tuple[Column, ...]:
+    """Return a stream's columns: those known now; not nullable only what never was, nor was ever absent."""
+    always = set.intersection(
+        *({column.id for column in each if not column.nullable} for each in seen)
+    )
+    return tuple(
+        replace(column, nullable=column.dropped or column.id not in always) for column in known
+    )
+
+
+def _like(folder: Path, wanted: StreamIdentity) -> Sequence[Column]:
+    """Return the columns of another export of the same."""
+    other = StreamFolder(folder).identity()
+    if other is None:
+        raise InvalidRequest(f"--like {folder}: there is no export")
+    if not other.same_start(wanted):
+        raise InvalidRequest(f"--like {folder} holds {other}, and this is {wanted}")
+    return other.stream_columns()

@@ -1,0 +1,50 @@
+"""Why an export does not begin, or ends.
+
+::
+
+    InvalidRequest
+    └── FolderTaken       the folder holds the output of another export
+    ImagesMissing         (tailrace.errors) a record lacks an image that says what went
+    ImageUnfit            an image does not fit the schema that the stream was begun with
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.errors import InvalidRequest, TailraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class FolderTaken(InvalidRequest):
+    """The folder holds something else; two streams in it would be read as one. A retry does not help."""
+
+    code = "FOLDER_TAKEN"
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(f"{folder} {reason}; choose another folder")
+        self.folder = str(folder)
+
+    def figures(self) -> dict[str, str]:
+        """Return the folder."""
+        return {"folder": self.folder}
+
+
+class ImageUnfit(TailraceError):
+    """A row cannot be said in the stream's schema; nothing of its version is written. A retry does not help."""
+
+    code = "IMAGE_UNFIT"
+
+    def __init__(self, version: int, key: str | None, reason: str) -> None:
+        super().__init__(
+            f"version {version}, key {key!r}: {reason}; go on in a new folder, with "
+            f"--since {version}, whose stream takes the schema as it is now"
+        )
+        self.version = version
+        self.key = key
+
+    def figures(self) -> dict[str, str]:
+        """Return version and key."""
+        return {"version": str(self.version), "key": str(self.key)}

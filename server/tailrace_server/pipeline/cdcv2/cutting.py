@@ -1,0 +1,340 @@
+"""Messages in Avro binary, cut apart without decoding their rows.
+
+A message is ``long branch`` and then an array of ``(data, long time, long diff)`` or a progress record.
+To find where the data of an update ends, its schema is made a *program* that a loop runs over the bytes::
+
+    LONG | INT | BYTES | TEXT | BOOLEAN          one value
+    FLOAT | DOUBLE                               a number that is not minus zero nor NaN
+    SKIP n                                       n bytes
+    ENUM n                                       a number below n
+    UNION n, at 1, …, at n                       goes on where the branch begins
+    JUMP at                                      goes on elsewhere
+    END
+
+The data of an update in its *canonical* bytes is what `AvroForm` would write: shortest numbers, one zero
+and one NaN. Rows are equal if and only if those are. Only schemas have a program of which every encoding
+that it accepts is canonical: no arrays, maps or recursion, which Avro lets a writer lay out as it likes. The
+others, and bytes that a program does not accept, go through `AvroForm`, a message at a time, which makes
+their form canonical or says what is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.cdcv2 import Progress as Statement
+from tailrace_server.cdcv2 import AvroForm, DataMisfit, MessageUnreadable, Tagged
+from tailrace_server.pipeline.cdcv2.updates import updates_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    Longs = npt.NDArray[np.int64]
+
+TIME_MAX: Final = 2**63 - 1
+"""The largest time; as an upper bound, what lies above all."""
+
+_END, _LONG, _INT, _SKIP, _BYTES, _TEXT, _BOOLEAN, _ENUM, _UNION, _JUMP, _FLOAT, _DOUBLE = range(12)
+_SIMPLE: Final = {
+    "null": (),
+    "boolean": (_BOOLEAN,),
+    "int": (_INT,),
+    "long": (_LONG,),
+    "float": (_FLOAT,),
+    "double": (_DOUBLE,),
+    "bytes": (_BYTES,),
+    "string": (_TEXT,),
+}
+COMPILED_BYTES: Final = 1 << 16
+"""From so many bytes on the compiled loop is worth loading."""
+_UPDATE_BYTES_MIN: Final = 2
+
+
+class Progress(NamedTuple):
+    """A progress statement; integers, so that both bounds are one number."""
+
+    lower: int
+    upper: int | None
+    """None is the end of time."""
+    counts: tuple[tuple[int, int], ...]
+    """(time, distinct updates), without those of zero."""
+    message: int
+    """Its place."""
+
+
+class Refused(NamedTuple):
+    """A message that cannot be used."""
+
+    message: int
+    """Its place."""
+    reason: str
+    raw: bytes
+
+
+@dataclass(slots=True)
+class Messages:
+    """What was read of some messages."""
+
+    updates: list[pa.RecordBatch] = field(default_factory=list)
+    """Of `updates.UPDATES`, in the order of reading."""
+    progress: list[Progress] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    messages: int = 0
+    """Read, refused ones included."""
+
+
+class RowCutter:
+    """Cuts messages of one schema; made once, used by one task after the other."""
+
+    def __init__(self, form: AvroForm) -> None:
+        """Take the schema."""
+        self._form = form
+        ops: list[int] = []
+        programmed = _assemble(form.schema[0]["items"]["fields"][0]["type"], {}, ops)
+        self._program = np.array([*ops, _END], np.int64) if programmed else None
+
+    def cut(self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages) -> None:
+        """Cut messages that stand one behind the other.
+
+        Args:
+            data: Their bytes.
+            messages: How many there are.
+            places: Of each of them, or one for all.
+            out: Gets what is found.
+        """
+        at = done = 0
+        if self._program is not None and len(data) >= COMPILED_BYTES:
+            done, at = self._cut_compiled(data, messages, places, out)
+        self._cut_plain(data, at, done, messages, places, out)
+
+    def _cut_compiled(
+        self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages
+    ) -> tuple[int, int]:
+        """Cut what the program accepts; return how many messages that is, and where it ends."""
+        from tailrace_server.pipeline.cdcv2 import machine
+
+        room = len(data) // _UPDATE_BYTES_MIN + 1
+        starts, lengths, times, diffs = (np.empty(room, np.int64) for _ in range(4))
+        which = np.empty(room, np.int64)
+        told = np.empty(len(data) + 4 * messages + 4, np.int64)
+        done = np.zeros(4, np.int64)
+        view = np.frombuffer(data, np.uint8)
+        machine.cut(
+            view, 0, messages, self._program, starts, lengths, times, diffs, which, told, done
+        )
+        updates, numbers, whole, at = done.tolist()
+        times, diffs, which = times[:updates], diffs[:updates], which[:updates]
+        if updates and (times.min() < 0 or not diffs.all()):
+            bad = int(which[np.flatnonzero((times < 0) | (diffs == 0))[0]])
+            # The plain way says what is wrong with it, and goes on behind it.
+            return self._cut_up_to(data, bad, places, out)
+        for each in _progress_in(told[:numbers].tolist(), places):
+            problem = invalid(each)
+            if problem is not None:
+                out.refused.append(Refused(each.message, problem, b""))
+            else:
+                out.progress.append(_without_zeros(each))
+        if updates:
+            values = np.empty(int(lengths[:updates].sum()), np.uint8)
+            offsets = np.empty(updates + 1, np.int64)
+            machine.gather(view, starts[:updates], lengths[:updates], values, offsets)
+            array = pa.Array.from_buffers(
+                pa.large_binary(), updates, [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+            )
+            of = (
+                np.full(updates, places, np.int64)
+                if isinstance(places, int)
+                else np.array(places, np.int64)[which]
+            )
+            out.updates.append(updates_table(array, times.copy(), diffs.copy(), of))
+        out.messages += whole
+        return whole, at
+
+    def _cut_up_to(
+        self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages
+    ) -> tuple[int, int]:
+        return self._cut_compiled(data, messages, places, out) if messages else (0, 0)
+
+    def _cut_plain(
+        self,
+        data: bytes,
+        at: int,
+        done: int,
+        messages: int,
+        places: Sequence[int] | int,
+        out: Messages,
+    ) -> None:
+        stream = BytesIO(data)
+        stream.seek(at)
+        rows = Rows(self._form)
+        for number in range(done, messages):
+            place = places if isinstance(places, int) else places[number]
+            begin = stream.tell()
+            out.messages += 1
+            try:
+                statement = self._form.read(stream)
+                self._form.check_numbers(data[begin : stream.tell()], 1)
+            except MessageUnreadable as error:
+                left = messages - number - 1
+                more = f"; the {left} behind it in this block are lost too" if left else ""
+                out.refused.append(Refused(place, f"{error.reason}{more}", data[begin:]))
+                break
+            problem = take(statement, place, rows, out)
+            if problem is not None:
+                out.refused.append(Refused(place, problem, data[begin : stream.tell()]))
+        rows.finish(out)
+
+
+class Rows:
+    """Updates on their way into a table, one by one."""
+
+    def __init__(self, form: AvroForm) -> None:
+        """Begin with none."""
+        self._form = form
+        self._data: list[bytes] = []
+        self._times: list[int] = []
+        self._diffs: list[int] = []
+        self._places: list[int] = []
+
+    def add(self, updates: Iterable[tuple[Any, int, int]], place: int) -> str | None:
+        """Add the updates of a message, or return why none of them can be."""
+        added = []
+        for row, time, diff in updates:
+            if not 0 <= time <= TIME_MAX:
+                return f"time {time} is below zero"
+            if diff == 0:
+                return f"time {time}: a diff of zero is not a change; leave it out"
+            data = bytearray()
+            try:
+                self._form.data.encode(_one_zero(row), data)
+            except DataMisfit as error:
+                return str(error)
+            added.append((bytes(data), time, diff, place))
+        for column, values in zip(
+            (self._data, self._times, self._diffs, self._places),
+            zip(*added, strict=True),
+            strict=False,
+        ):
+            column.extend(values)  # type: ignore[attr-defined]
+        return None
+
+    def finish(self, out: Messages) -> None:
+        """Give what was added, as a table."""
+        if self._times:
+            numbers = (np.array(n, np.int64) for n in (self._times, self._diffs, self._places))
+            out.updates.append(updates_table(pa.array(self._data, pa.large_binary()), *numbers))
+
+
+def take(statement: Any, place: int, rows: Rows, out: Messages) -> str | None:
+    """Take one message, or return why it cannot be used."""
+    if not isinstance(statement, Statement):
+        return rows.add(statement, place)
+    bounds = bounds_of(statement.lower, statement.upper)
+    progress = Progress(*bounds, tuple(statement.counts), place)
+    problem = invalid(progress)
+    if problem is None:
+        out.progress.append(_without_zeros(progress))
+    return problem
+
+
+def invalid(progress: Progress) -> str | None:
+    """Return what is wrong with a progress statement by itself; None where nothing is."""
+    lower, upper = progress.lower, progress.upper
+    if lower < 0:
+        return f"lower {lower} is below zero"
+    if upper is not None and upper < lower:
+        return f"upper {upper} is not at or after lower {lower}"
+    seen: dict[int, int] = {}
+    for time, count in progress.counts:
+        if time < lower or (upper is not None and time >= upper):
+            bound = "the end of time" if upper is None else upper
+            return f"count {count} of time {time} lies outside {lower} to {bound}"
+        if count < 0:
+            return f"count {count} of time {time} is below zero"
+        if seen.setdefault(time, count) != count:
+            return f"counts {seen[time]} and {count} of one time {time}"
+    return None
+
+
+def _without_zeros(progress: Progress) -> Progress:
+    counts = tuple({pair: None for pair in progress.counts if pair[1]})
+    return progress._replace(counts=counts)
+
+
+def bounds_of(lower: Sequence[int], upper: Sequence[int]) -> tuple[int, int | None]:
+    """Return the bounds of an interval from its antichains."""
+    if not lower:
+        # No time is at or after an element of nothing: an interval without any.
+        return TIME_MAX, (min(upper) if upper else None)
+    return min(lower), (min(upper) if upper else None)
+
+
+def _progress_in(told: list[int], places: Sequence[int] | int) -> Iterator[Progress]:
+    at = 0
+    while at < len(told):
+        message = told[at]
+        at += 1
+        parts = []
+        for width in (1, 1, 2):
+            size = told[at] * width
+            parts.append(told[at + 1 : at + 1 + size])
+            at += 1 + size
+        lower, upper, counts = parts
+        place = places if isinstance(places, int) else places[message]
+        pairs = tuple(zip(counts[::2], counts[1::2], strict=True))
+        yield Progress(*bounds_of(lower, upper), pairs, place)
+
+
+def _one_zero(value: Any) -> Any:
+    """Return a row in which zero has no sign: 0.0 and -0.0 are equal, and equal rows have equal bytes."""
+    if type(value) is float:
+        return value + 0.0
+    if isinstance(value, Tagged):
+        return Tagged(value.branch, _one_zero(value.value))
+    return tuple(map(_one_zero, value)) if isinstance(value, tuple) else value
+
+
+def _assemble(schema: Any, named: dict[str, tuple[int, ...]], ops: list[int]) -> bool:
+    """Append the program of a canonical schema; return whether it has one."""
+    if isinstance(schema, list):
+        return _assemble_union(schema, named, ops)
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if kind in _SIMPLE or kind in named:
+        ops.extend(_SIMPLE[kind] if kind in _SIMPLE else named[kind])
+        return True
+    match kind:
+        case "record":
+            # A record that is named again, or within itself, has no program.
+            return all(_assemble(each["type"], named, ops) for each in schema["fields"])
+        case "enum":
+            named[schema["name"]] = (_ENUM, len(schema["symbols"]))
+        case "fixed":
+            named[schema["name"]] = (_SKIP, schema["size"])
+        case _:
+            return False
+    ops.extend(named[schema["name"]])
+    return True
+
+
+def _assemble_union(
+    branches: Sequence[Any], named: dict[str, tuple[int, ...]], ops: list[int]
+) -> bool:
+    at = len(ops)
+    ops.extend((_UNION, len(branches), *([0] * len(branches))))
+    jumps = []
+    for number, branch in enumerate(branches):
+        ops[at + 2 + number] = len(ops)
+        if not _assemble(branch, named, ops):
+            return False
+        jumps.append(len(ops) + 1)
+        ops.extend((_JUMP, 0))
+    for place in jumps:
+        ops[place] = len(ops)
+    return True

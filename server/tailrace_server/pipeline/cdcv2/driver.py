@@ -1,0 +1,486 @@
+"""The driver's side of an ingest of CDCv2: batch after batch becomes a commit.
+
+::
+
+    files ─▶ messages ─┬─▶ updates ─▶ distinct ─┬─▶ still open ──────────────────────┐
+                       │        state ──▲       └─▶ finished ─▶ fold ─▶ segments ────┤
+                       ├─▶ progress ─▶ settle ─▶ frontier ─┘     index ──▲           ├─▶ entry ─▶ publication
+                       └─▶ refused ─▶ quarantine            files consumed, frontier ┘
+
+The log is the checkpoint: an entry carries the versions, the files that were consumed, the frontier and the
+names of all state files, so that a batch has happened or has not. A batch that is run again need not be
+the same batch.
+
+Small batches run here as a whole. Large ones run as a Spark job (`stage`) that uses the same functions on
+shares of the updates, of the times and of the keys; both leave the same state and the same log.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from tailrace.cdcv2 import CountExceeded, CountsDisagree, DiffsDisagree
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.cdcv2 import AvroForm
+from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.cdcv2.folding import (
+    EFFECTS,
+    INDEX,
+    Folded,
+    fold,
+    leaving,
+)
+from tailrace_server.pipeline.cdcv2.state import (
+    CONTROL_NAME,
+    INDEX_KIND,
+    TIMES_KIND,
+    UPDATES_KIND,
+    Control,
+    Index,
+    StateFile,
+    count_messages,
+    merged,
+    ordinals_in,
+    read_control,
+    read_rows,
+    tiers,
+    tiers_to_merge,
+)
+from tailrace_server.pipeline.cdcv2.times import (
+    TIMES,
+    Contradiction,
+    counts_table,
+    coverage_after,
+    frontier_after,
+    intervals_table,
+    joined_coverage,
+    received_table,
+    settle,
+    why_waiting,
+)
+from tailrace_server.pipeline.cdcv2.updates import (
+    UPDATES,
+    before,
+    distinct,
+    joined,
+    place,
+    since,
+)
+from tailrace_server.pipeline.cdcv2.writing import write_segment
+from tailrace_server.pipeline.changes import QUARANTINED, Change
+from tailrace_server.pipeline.columns import Sighting, evolve
+from tailrace_server.pipeline.driver import LineRefused
+from tailrace_server.pipeline.pending import write_pending
+from tailrace_server.pipeline.progress import Counters
+from tailrace_server.pipeline.quarantine import write_quarantine
+from tailrace_server.pipeline.sources.cdcv2 import Split, read_split
+from tailrace_server.wal.schema_records import insert_schema_records
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+    from tailrace.cdcv2 import Waiting
+    from tailrace.schema import Schema
+    from tailrace_server.pipeline.cdcv2.cutting import Messages, Refused
+    from tailrace_server.pipeline.cdcv2.folding import Folding
+    from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+    from tailrace_server.wal.documents import PendingSegment
+    from tailrace_server.wal.segment import SegmentReceipt
+    from tailrace_server.wal.writer import CatalogWriter
+
+FRONTIER: Final = "cdcv2:frontier"
+"""The source position that tells the finished frontier: an antichain in JSON."""
+
+_MERGED_ROWS_MAX: Final = 1_000_000
+"""Index rows that the driver merges by itself; larger tiers are merged in tasks."""
+_BYTES_PER_ROW: Final = 32
+"""What an update is taken to have, to tell small batches by their files' sizes."""
+
+
+class SourceFile(NamedTuple):
+    """A file of the input folder."""
+
+    name: str
+    """Its path below the folder."""
+    path: str
+    bytes: int
+    modified_ns: int
+
+
+class Stage(NamedTuple):
+    """What a batch comes to, before it is committed."""
+
+    control: Control
+    """With the files of the state behind it."""
+    segments: list[SegmentReceipt]
+    sightings: list[Sighting]
+    refused: list[Refused]
+    messages: Mapping[int, int]
+    """Ordinal of a file → messages in it."""
+    versions: int
+
+
+class LargeStage(Protocol):
+    """Runs a batch on Spark; see `stage`."""
+
+    def __call__(
+        self, driver: Cdcv2Driver, batch_id: int, files: Sequence[SourceFile], control: Control
+    ) -> Stage:
+        """Return what the batch comes to; ``control`` has the files' ordinals."""
+
+
+class Cdcv2Driver:
+    """Commits batches to one catalog."""
+
+    def __init__(self, writer: CatalogWriter, settings: Cdcv2Settings) -> None:
+        """Go on from what the log says.
+
+        Raises:
+            InvalidRequest: The catalog holds another stream, or this one with other columns or another
+                start.
+            LogCorrupted: The state is damaged.
+        """
+        self.writer = writer
+        self.settings = settings
+        self.counters = Counters()
+        self.large: LargeStage | None = None
+        """Runs what is too much for this process; None where there is no Spark yet."""
+        writer.log.refresh()
+        state = writer.state
+        self.schema: Schema = writer.log.view.schema_of(state.last_version)
+        self.control = self._adopt(read_control(writer.path, state.pending))
+        self._index = Index(writer.path)
+        self._note_versions()
+
+    @property
+    def folding(self) -> Folding:
+        """How rows become records."""
+        return self.settings.folding
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is complete."""
+        return self.control.frontier is None
+
+    @property
+    def last_batch(self) -> int:
+        """The last batch of this writer; -1 for none."""
+        return self.writer.state.writers[self.writer.writer].batch_id
+
+    def is_consumed(self, name: str) -> bool:
+        """Whether the log holds what a file says."""
+        return f"file:{name}" in self.writer.state.source_positions
+
+    def is_small(self, files: Sequence[SourceFile]) -> bool:
+        """Whether a batch, and the state that it meets, are for this process alone."""
+        rows = self.settings.small_batch_rows
+        size = sum(file.bytes for file in files)
+        return size <= rows * _BYTES_PER_ROW and self.control.rows(UPDATES_KIND) <= 10 * rows
+
+    def why_waiting(self, limit: int = 20) -> list[Waiting[int]]:
+        """Return what keeps the frontier where it is."""
+        control = self.control
+        times = read_rows(self.writer.path, control.of_kind(TIMES_KIND), TIMES)
+        return why_waiting(control.frontier, control.coverage, times, limit)
+
+    def batch(self, files: Sequence[SourceFile]) -> None:
+        """Take some files, and commit what they finish.
+
+        Raises:
+            CdcError: Messages contradict each other; nothing of the batch was kept.
+            KeyConflict: A time does to a key what no row can hold.
+            LineRefused: A message cannot be used, and the settings are strict.
+            SchemaDiffers: A file has another schema.
+            SchemaConflict: The catalog's columns cannot hold the stream's.
+            WriterFenced: Another writer holds the catalog.
+            LogFull: No room.
+        """
+        batch_id = self.last_batch + 1
+        control = _copied(self.control)
+        for file in files:
+            control.names[control.next_ordinal] = file.name
+            control.next_ordinal += 1
+        if self.large is None or self.is_small(files):
+            stage = self._stage(batch_id, files, control)
+        else:
+            stage = self.large(self, batch_id, files, control)
+        self._commit(batch_id, files, stage)
+
+    # The stage, in this process.
+
+    def _stage(self, batch_id: int, files: Sequence[SourceFile], control: Control) -> Stage:
+        ordinals = self.ordinals(files, control)
+        read: list[Messages] = []
+        messages: dict[int, int] = {}
+        for ordinal, file in zip(ordinals, files, strict=True):
+            split = Split(file.path, ordinal, 0, file.bytes, file.bytes)
+            found = list(read_split(split, self.folding.schema))
+            messages[ordinal] = sum(each.messages for each in found)
+            read.extend(found)
+        frontier = self.control.frontier
+        old = read_rows(self.writer.path, control.of_kind(UPDATES_KIND), UPDATES)
+        came = joined([batch for each in read for batch in each.updates])
+        news = since(came, frontier)
+        known = distinct(joined([old, news]) if old.num_rows else news)
+        if known.conflict is not None:
+            both = joined([old, news])
+            pair = (both.slice(row, 1).to_pylist()[0] for row in known.conflict)
+            self.note_conflicts(control, known.conflicts, *pair)
+        fresh = known.updates.slice(old.num_rows)
+        progress = [each for some in read for each in some.progress]
+        refused = [each for some in read for each in some.refused]
+        count_messages(
+            control.statistics,
+            messages=sum(messages.values()),
+            updates=came.num_rows,
+            duplicates=known.duplicates - known.conflicts,
+            dropped=came.num_rows - news.num_rows,
+            refused=len(refused),
+        )
+        effects, index = EFFECTS.empty_table(), INDEX.empty_table()
+        kept = known.updates
+        times = read_rows(self.writer.path, control.of_kind(TIMES_KIND), TIMES)
+        if frontier is not None:
+            intervals = intervals_table(progress)
+            settled = settle(
+                times,
+                control.coverage,
+                intervals,
+                counts_table(progress),
+                received_table(fresh),
+                frontier,
+                first=self.settings.first_stands,
+            )
+            if settled.contradiction is not None:
+                raise self.error_of(control, settled.contradiction)
+            coverage = joined_coverage(control.coverage, intervals, frontier)
+            control.frontier = frontier_after(frontier, coverage, [settled.lowest])
+            control.coverage = coverage_after(coverage, control.frontier)
+            finished = before(kept, control.frontier)
+            kept, times = since(kept, control.frontier), since(settled.times, control.frontier)
+            folded = self._fold(finished, control)
+            effects, index = folded.effects, folded.index
+            control.statistics.finished_updates += finished.num_rows
+        segments, versions = self._write_segment(batch_id, effects)
+        control.files = [
+            *self._state_files(batch_id, control, kept, times),
+            *self._index_files(batch_id, control, index),
+        ]
+        self._forget_names(control, kept, times)
+        return Stage(control, segments, self.sightings(versions), refused, messages, versions)
+
+    def ordinals(self, files: Sequence[SourceFile], control: Control) -> range:
+        """Return the ordinals that a batch's files were given."""
+        return range(control.next_ordinal - len(files), control.next_ordinal)
+
+    def note_conflicts(
+        self,
+        control: Control,
+        conflicts: int,
+        first: Mapping[str, Any],
+        second: Mapping[str, Any],
+    ) -> None:
+        """Count updates that contradict each other, or raise the first two, given as rows of `UPDATES`."""
+        if self.settings.first_stands:
+            control.statistics.conflicts += conflicts
+            return
+        image = self.folding.schema.image(first["data"])[0].decode()
+        sides = ((row["diff"], self._origin(control, row["message"])) for row in (first, second))
+        raise DiffsDisagree(image, first["time"], *sides)
+
+    def error_of(self, control: Control, found: Contradiction) -> TailraceError:
+        """Return the error of counts that contradict each other or what has come."""
+        first, second = (
+            (count, self._origin(control, message))
+            for count, message in (found.first, found.second)
+        )
+        if found.exceeded:
+            return CountExceeded(found.time, first, second, "the last of them")
+        return CountsDisagree(found.time, first, second)
+
+    def sightings(self, versions: int) -> list[Sighting]:
+        """Return what a commit of so many versions tells of the columns: the schema says it all at once."""
+        folding = self.folding
+        if not versions:
+            return []
+        listing = folding.schema.listing(folding.key)
+        return [Sighting(0, folding.entity_type, None, None, listing)]
+
+    def _fold(self, finished: pa.RecordBatch, control: Control) -> Folded:
+        rows = leaving(finished, self.folding)
+        lasts = self._index.lasts(
+            control.of_kind(INDEX_KIND),
+            rows.column("hash").to_numpy(),
+            rows.column("key").to_pylist(),
+        )
+        return fold(rows, lasts, keyed=bool(self.folding.key))
+
+    def _write_segment(
+        self, batch_id: int, effects: pa.RecordBatch
+    ) -> tuple[list[SegmentReceipt], int]:
+        if not effects.num_rows:
+            return [], 0
+        return write_segment(
+            self.writer.segment_path(batch_id, "cdcv2"), effects, self.folding.entity_type
+        )
+
+    def _state_files(
+        self, batch_id: int, control: Control, kept: pa.RecordBatch, times: pa.RecordBatch
+    ) -> list[StateFile]:
+        """Write updates and times; where nothing changed the files stay."""
+        return [
+            StateFile(kind, self.write_state(batch_id, kind, rows))
+            for kind, rows in ((UPDATES_KIND, kept), (TIMES_KIND, times))
+            if rows.num_rows
+        ]
+
+    def _index_files(
+        self, batch_id: int, control: Control, index: pa.RecordBatch
+    ) -> list[StateFile]:
+        """Write what the index gains, merged with tiers that are not much larger."""
+        files = control.of_kind(INDEX_KIND)
+        if not index.num_rows:
+            return files
+        found = tiers(files)
+        count = tiers_to_merge(found, index.num_rows, _MERGED_ROWS_MAX)
+        left, taken = found[: len(found) - count], found[len(found) - count :]
+        tables = [read_rows(self.writer.path, tier.files, INDEX) for tier in taken]
+        rows = merged([*tables, joined([index], INDEX)], oldest=not left)
+        kept = [each for tier in left for each in tier.files]
+        if rows.num_rows:
+            file = self.write_state(batch_id, INDEX_KIND, rows)
+            kept.append(StateFile(INDEX_KIND, file, tier=batch_id))
+        return kept
+
+    def write_state(self, batch_id: int, kind: str, rows: pa.RecordBatch) -> PendingSegment:
+        """Write a state file."""
+        path = self.writer.segment_path(batch_id, f"pending-cdcv2-{kind}")
+        return write_pending(path, rows)
+
+    def _forget_names(self, control: Control, kept: pa.RecordBatch, times: pa.RecordBatch) -> None:
+        """Keep the names of those files only that the state points to."""
+        wanted = ordinals_in(kept) | ordinals_in(times)
+        control.names = {n: name for n, name in control.names.items() if n in wanted}
+
+    def _origin(self, control: Control, message: int) -> str | None:
+        if message < 0:
+            return None
+        where = place(message)
+        return f"{control.names.get(where.ordinal, '?')} byte {where.offset}"
+
+    # The commit.
+
+    def _commit(self, batch_id: int, files: Sequence[SourceFile], stage: Stage) -> None:
+        control = stage.control
+        self._check_refused(stage.refused, control, files)
+        schemas = evolve(self.schema, stage.sightings)
+        if stage.refused:
+            self._quarantine(batch_id, control, stage.refused, files)
+        segments = insert_schema_records(self.writer.path, stage.segments, self.schema, schemas)
+        path = self.writer.segment_path(batch_id, f"pending-{CONTROL_NAME}")
+        written = write_pending(path, control.table())
+        ordinals = self.ordinals(files, control)
+        positions: dict[str, int | str] = {
+            f"file:{file.name}": stage.messages.get(ordinal, 0)
+            for ordinal, file in zip(ordinals, files, strict=True)
+        }
+        frontier = [] if control.frontier is None else [control.frontier]
+        positions[FRONTIER] = json.dumps(frontier)
+        reach("pipeline.before_commit")
+        self.writer.commit(
+            batch_id=batch_id,
+            segments=segments,
+            pending=[written, *(each.file for each in control.files)],
+            source_positions=positions,
+            schema_changes=schemas,
+        )
+        reach("pipeline.after_commit")
+        rows = control.statistics.finished_updates - self.control.statistics.finished_updates
+        self.control = control
+        self._index.keep(control.files)
+        if schemas:
+            self.schema = schemas[-1][1]
+        self._count(stage, segments, rows)
+        reach("pipeline.before_publish")
+        self.writer.publish()
+        self._note_versions()
+
+    def _check_refused(
+        self, refused: Sequence[Refused], control: Control, files: Sequence[SourceFile]
+    ) -> None:
+        if self.settings.strict and refused:
+            first = min(refused, key=lambda each: each.message)
+            where = place(first.message)
+            name = files[self.ordinals(files, control).index(where.ordinal)].name
+            raise LineRefused(name, where.offset, first.reason)
+
+    def _quarantine(
+        self,
+        batch_id: int,
+        control: Control,
+        refused: Sequence[Refused],
+        files: Sequence[SourceFile],
+    ) -> None:
+        names = dict(zip(self.ordinals(files, control), (file.name for file in files), strict=True))
+        lines = []
+        for each in refused:
+            where = place(each.message)
+            lines.append(
+                Change(
+                    QUARANTINED,
+                    each.message.to_bytes(8, "big"),
+                    reason=each.reason,
+                    raw=each.raw,
+                    file=names[where.ordinal],
+                    block=0,
+                    line=where.offset,
+                )
+            )
+        name = f"{self.writer.writer}-{batch_id:020}"
+        write_quarantine(self.writer.path / "quarantine", name, lines, {})
+
+    def _count(self, stage: Stage, segments: Sequence[SegmentReceipt], rows: int) -> None:
+        counters = self.counters
+        counters.lines += sum(stage.messages.values())
+        counters.rows += rows
+        counters.quarantined += len(stage.refused)
+        counters.versions += stage.versions
+        counters.records += sum(segment.rows for segment in segments)
+
+    def _note_versions(self) -> None:
+        self.counters.committed = self.writer.state.last_version
+        self.counters.published = self.writer.state.published
+
+    def _adopt(self, found: Control | None) -> Control:
+        """Check that the log's stream is the one that is asked for; begin one where there is none."""
+        folding, start = self.folding, self.settings.start
+        if found is None:
+            begin = start or 0
+            return Control(
+                folding.entity_type, list(folding.key), folding.schema.text, begin, begin
+            )
+        catalog = self.writer.path.name
+        for what, was, given in (
+            ("--entity-type", found.entity_type, folding.entity_type),
+            ("--key", ",".join(found.key), ",".join(folding.key)),
+            ("--start-time", found.start, found.start if start is None else start),
+        ):
+            if was != given:
+                raise InvalidRequest(
+                    f"{what} {given or 'none'}: catalog {catalog} was begun with {was or 'none'}"
+                )
+        folding.schema.check_same(AvroForm.of(found.schema), f"catalog {catalog}")
+        return found
+
+
+def _copied(control: Control) -> Control:
+    copy: Control = msgspec.json.decode(msgspec.json.encode(control), type=Control)
+    return copy
+
+
+__all__ = ["Cdcv2Driver", "LargeStage", "SourceFile", "Stage"]

@@ -1,0 +1,313 @@
+"""From finished updates to the records of versions: what a time did to each key.
+
+A finished time that has updates is a version. With key columns a key is touched once a time::
+
+    (old, -1) and (new, +1)    UPSERT, before = old      a lone +1    UPSERT, before = what was last said
+    a lone -1                  REMOVE                    anything else is a KeyConflict
+
+Without them the row itself is the key. ``change`` is ``{"diff": d}``; it is a REMOVE when the row's
+multiplicity comes to zero.
+
+What was last said of a key is kept in the *index* (`INDEX`), of which every commit adds what it changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import TailraceError
+from tailrace_server.pipeline.images import difference, members, projection
+from tailrace_server.pipeline.records import record_table
+from tailrace_server.wal.keyhash import key_hashes, type_seed
+from tailrace_server.wal.record import lead_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tailrace_server.pipeline.records import Row
+    from tailrace_server.pipeline.sources.cdcv2 import StreamSchema
+
+LEAVING: Final = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("time", pa.int64(), nullable=False),
+        pa.field("diff", pa.int64(), nullable=False),
+        pa.field("key", pa.large_string(), nullable=False),
+        pa.field("image", pa.large_binary(), nullable=False),
+    ]
+)
+"""Finished updates, their rows as JSON; ``hash`` is the key's, as in the log."""
+
+INDEX: Final = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("key", pa.large_string(), nullable=False),
+        pa.field("image", pa.large_binary()),
+        pa.field("count", pa.int64(), nullable=False),
+    ]
+)
+"""What was last said of keys: the row, or none; without key columns only how often the row is there."""
+
+EFFECTS: Final = pa.schema(
+    [
+        pa.field("time", pa.int64(), nullable=False),
+        pa.field("key", pa.large_string()),
+        pa.field("operation", pa.uint8(), nullable=False),
+        pa.field("changed", pa.list_(pa.string())),
+        pa.field("change", pa.large_binary()),
+        pa.field("before", pa.large_binary()),
+        pa.field("after", pa.large_binary()),
+    ]
+)
+"""Records of versions. A null key stands for no record: ``operation`` updates had no effect."""
+
+Last = tuple[bytes | None, int]
+"""Image and count of an index row."""
+
+
+class KeyConflict(TailraceError):
+    """A time does to one key what no row can hold. The source's doing, or the key is not one."""
+
+    code = "CDC_KEY_CONFLICT"
+
+    def __init__(self, time: int, key: str | None, reason: str) -> None:
+        """Keep the time, the key and what is wrong, with the values."""
+        super().__init__(f"time {time}, key {key}: {reason}")
+        self.time = time
+        self.key = key
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return time, key and reason."""
+        return {"time": str(self.time), "key": str(self.key), "reason": self.reason}
+
+
+class Folding(NamedTuple):
+    """How rows become records."""
+
+    schema: StreamSchema
+    entity_type: str
+    key: tuple[str, ...]
+    """Key columns; empty where the row is the key."""
+
+
+class Folded(NamedTuple):
+    """What a share of the keys came to."""
+
+    effects: pa.RecordBatch
+    """Of `EFFECTS`."""
+    index: pa.RecordBatch
+    """Of `INDEX`: what it says of the keys now."""
+
+
+def leaving(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:
+    """Return finished updates as `LEAVING`.
+
+    Raises:
+        KeyConflict: A key column of a row is null.
+    """
+    schema, key_columns = folding.schema, folding.key
+    keys: list[str] = []
+    images: list[bytes] = []
+    for row, data in enumerate(updates.column("data").to_pylist()):
+        image, values = schema.image(data)
+        key = schema.key(values, key_columns)
+        if key is None:
+            time = updates.column("time")[row].as_py()
+            columns = ", ".join(key_columns)
+            raise KeyConflict(time, None, f"a key column ({columns}) is null: {image.decode()}")
+        keys.append(key)
+        images.append(image)
+    seeds = np.full(len(keys), type_seed(folding.entity_type), np.uint64)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(key_hashes(seeds, pa.array(keys, pa.string()))),
+            updates.column("time"),
+            updates.column("diff"),
+            pa.array(keys, pa.large_string()),
+            pa.array(images, pa.large_binary()),
+        ],
+        schema=LEAVING,
+    )
+
+
+def fold(rows: pa.RecordBatch, lasts: Mapping[str, Last], *, keyed: bool) -> Folded:
+    """Return what finished updates of a share of the keys do, time by time.
+
+    Args:
+        rows: Of `LEAVING`, in any order; all of a key that finish in this commit.
+        lasts: What was last said of their keys.
+        keyed: Whether there are key columns.
+
+    Raises:
+        KeyConflict: See the head of the module.
+    """
+    order = np.argsort(rows.column("time").to_numpy(), kind="stable")
+    ordered = rows.take(pa.array(order))
+    columns = (
+        ordered.column(name).to_pylist() for name in ("key", "hash", "time", "diff", "image")
+    )
+    by_key: dict[str, list[tuple[int, int, bytes]]] = {}
+    hashes: dict[str, int] = {}
+    for key, hashed, time, diff, image in zip(*columns, strict=True):
+        held = by_key.get(key)
+        if held is None:
+            held = by_key[key] = []
+            hashes[key] = hashed
+        held.append((time, diff, image))
+    effects: list[tuple[Any, ...]] = []
+    index: list[tuple[Any, ...]] = []
+    for key, changes in by_key.items():
+        last = lasts.get(key, (None, 0))
+        after = (_rows if keyed else _multiples)(key, changes, last, effects)
+        if after != last:
+            index.append((hashes[key], key, *after))
+    return Folded(_batch(effects, EFFECTS), _batch(index, INDEX))
+
+
+def _rows(
+    key: str, changes: Sequence[tuple[int, int, bytes]], last: Last, effects: list[tuple[Any, ...]]
+) -> Last:
+    """Append what the times did to one row; return what is said of it last."""
+    image = last[0]
+    at = 0
+    while at < len(changes):
+        time = changes[at][0]
+        added: bytes | None = None
+        removed: bytes | None = None
+        start = at
+        while at < len(changes) and changes[at][0] == time:
+            _, diff, row = changes[at]
+            if diff == 1 and added is None:
+                added = row
+            elif diff == -1 and removed is None:
+                removed = row
+            else:
+                raise KeyConflict(time, key, _conflict(diff, added if diff > 0 else removed, row))
+            at += 1
+        before = removed if removed is not None else image
+        image = added
+        effect = _effect(time, key, before, added)
+        effects.append(effect if effect is not None else _nothing(time, at - start))
+        if effect is not None and at - start > 1:
+            effects.append(_nothing(time, at - start - 1))
+    return image, int(image is not None)
+
+
+def _conflict(diff: int, first: bytes | None, second: bytes) -> str:
+    if abs(diff) != 1:
+        return f"diff {diff} of {second.decode()}; of a row that has a key it is 1 or -1"
+    assert first is not None
+    return f"two rows with diff {diff}: {first.decode()} and {second.decode()}"
+
+
+def _effect(
+    time: int, key: str, before: bytes | None, after: bytes | None
+) -> tuple[Any, ...] | None:
+    if after is None:
+        return time, key, int(Operation.REMOVE), None, None, before, None
+    if before is None:
+        return time, key, int(Operation.UPSERT), None, None, None, after
+    if before == after:
+        return None
+    new = members(after)
+    changed = difference(members(before), new)
+    upsert = int(Operation.UPSERT)
+    return time, key, upsert, changed, projection(new, changed), before, after
+
+
+def _nothing(time: int, updates: int) -> tuple[Any, ...]:
+    return time, None, updates, None, None, None, None
+
+
+def _multiples(
+    key: str, changes: Sequence[tuple[int, int, bytes]], last: Last, effects: list[tuple[Any, ...]]
+) -> Last:
+    """Append what the times did to how often a row is there."""
+    count = last[1]
+    for time, diff, row in changes:
+        before = row if count > 0 else None
+        count += diff
+        change = orjson.dumps({"diff": diff})
+        there = count > 0
+        operation = int(Operation.UPSERT if there else Operation.REMOVE)
+        after = row if there else None
+        effects.append(
+            (time, key, operation, None, change, before or (None if there else row), after)
+        )
+    return None, count
+
+
+def records(
+    effects: pa.RecordBatch, entity_type: str, rows_per_table: int
+) -> Iterator[tuple[pa.Table, int]]:
+    """Yield tables of records, with how many versions there are up to their end.
+
+    Args:
+        effects: Of whole times, in any order.
+        entity_type: Of every row.
+        rows_per_table: A table closes at the first version behind so many records.
+    """
+    order = effects.sort_by([("time", "ascending"), ("key", "ascending")])
+    rows: list[Row] = []
+    held: list[tuple[Any, ...]] = []
+    version = 0
+    columns = (order.column(name).to_pylist() for name in EFFECTS.names)
+    for effect in zip(*columns, strict=True):
+        if held and held[0][0] != effect[0]:
+            rows.extend(_version(version, entity_type, held))
+            held.clear()
+            version += 1
+            if len(rows) >= rows_per_table:
+                yield record_table(rows), version
+                rows = []
+        held.append(effect)
+    if held:
+        rows.extend(_version(version, entity_type, held))
+        version += 1
+    if rows:
+        yield record_table(rows), version
+
+
+def _version(version: int, entity_type: str, effects: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
+    """Yield lead and records of one time."""
+    found = list(effects)
+    time = found[0][0]
+    told = [effect for effect in found if effect[1] is not None]
+    updates = len(told) + sum(effect[2] for effect in found if effect[1] is None)
+    lead = lead_text(
+        transaction_id=str(time),
+        counts=Counter({entity_type: len(told)}) if told else {},
+        source_count=updates,
+        source="cdcv2",
+        time=time,
+    )
+    area, transaction = int(Area.INFRASTRUCTURE), int(Operation.TRANSACTION)
+    yield version, 0, area, transaction, None, None, None, None, None, lead
+    for index, (_, key, operation, changed, change, before, after) in enumerate(told, 1):
+        yield (
+            version,
+            index,
+            int(Area.DATA),
+            operation,
+            entity_type,
+            key,
+            changed,
+            change,
+            before,
+            after,
+        )
+
+
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+        schema=schema,
+    )

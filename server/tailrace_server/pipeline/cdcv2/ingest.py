@@ -1,0 +1,169 @@
+"""`tailrace ingest cdcv2` from its start to its end: which files are next, and when to stop.
+
+Spark is started by the first batch that is large enough for it, so that a small input is done before a JVM
+would have begun.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.errors import InvalidRequest, UnknownWriter
+from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, SourceFile
+from tailrace_server.pipeline.sources.cdcv2 import AVRO, LINES
+from tailrace_server.wal.writer import CatalogWriter, LogWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tailrace.cdcv2 import Waiting
+    from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+    from tailrace_server.pipeline.progress import Counters, Reporter
+    from tailrace_server.pipeline.stops import Stopping
+
+WRITER: Final = "cdcv2"
+"""The writer's name in the log. What was consumed stands in the log itself, so that no checkpoint of ours can
+be lost, and the name needs to tell none."""
+
+_POLL_S: Final = 0.05
+
+
+class Outcome(NamedTuple):
+    """How an ingest ended."""
+
+    counters: Counters
+    waiting: list[Waiting[int]]
+    """What keeps the stream from being finished; at most twenty reasons."""
+    closed: bool
+    """Whether the stream is complete."""
+    signal: int | None
+    """The signal that ended it."""
+
+
+def ingest_cdcv2(
+    settings: Cdcv2Settings,
+    reporter: Reporter,
+    *,
+    stopping: Stopping,
+    spark: SparkSession | None = None,
+) -> Outcome:
+    """Run an ingest to its end: that of the input or of the stream, or with ``follow`` a signal.
+
+    Args:
+        settings: What to do.
+        reporter: Who is told of it.
+        stopping: Ends it when set.
+        spark: A session for large batches; None starts one when it is needed.
+
+    Raises:
+        InvalidRequest: The input is not a folder that can be read, or the catalog holds something else.
+        UnknownWriter: The catalog belongs to another writer.
+        CdcError: See `Cdcv2Driver.batch`, as for the others.
+    """
+    _check_input(settings.input)
+    with open_writer(settings) as writer, ExitStack() as resources:
+        driver = Cdcv2Driver(writer, settings)
+        if spark is not None:
+            _give_spark(driver, spark)
+        while not stopping.is_set() and not driver.closed:
+            files = new_files(settings.input, driver)
+            for batch in batches(files, settings.batch_bytes):
+                if driver.large is None and not driver.is_small(batch):
+                    _start_spark(driver, settings, reporter, resources, batch)
+                if stopping.is_set() or driver.closed:
+                    break
+                driver.batch(batch)
+                reporter.progress(driver.counters)
+            if not settings.follow:
+                break
+            if not files:
+                stopping.wait(_POLL_S)
+        return Outcome(driver.counters, driver.why_waiting(), driver.closed, stopping.signal)
+
+
+def open_writer(settings: Cdcv2Settings) -> CatalogWriter:
+    """Open the catalog, made if absent.
+
+    Raises:
+        UnknownWriter: It belongs to another writer, and there is no leave to take over.
+    """
+    LogWriter.create_catalog(settings.log, settings.catalog)
+    try:
+        return CatalogWriter.open(
+            settings.log, settings.catalog, writer=WRITER, take_over=settings.take_over
+        )
+    except UnknownWriter as error:
+        advice = "another source feeds this catalog; --take-over fences it, and goes on behind it"
+        raise UnknownWriter(error.writer, error.known, advice) from None
+
+
+def new_files(folder: Path, driver: Cdcv2Driver) -> list[SourceFile]:
+    """Return the files that the log knows nothing of, by their modification times."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        for name in names:
+            if name.startswith((".", "_")) or not name.endswith((AVRO, *LINES)):
+                continue
+            path = os.path.join(place, name)
+            relative = os.path.relpath(path, folder)
+            if driver.is_consumed(relative):
+                continue
+            with suppress(FileNotFoundError):
+                status = os.stat(path)
+                found.append(SourceFile(relative, path, status.st_size, status.st_mtime_ns))
+    return sorted(found, key=lambda file: (file.modified_ns, file.name))
+
+
+def batches(files: Sequence[SourceFile], batch_bytes: int) -> Iterator[list[SourceFile]]:
+    """Yield files in their order, so many together as fit; a larger one alone."""
+    batch: list[SourceFile] = []
+    size = 0
+    for file in files:
+        if batch and size + file.bytes > batch_bytes:
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.bytes
+    if batch:
+        yield batch
+
+
+def _start_spark(
+    driver: Cdcv2Driver,
+    settings: Cdcv2Settings,
+    reporter: Reporter,
+    resources: ExitStack,
+    batch: Sequence[SourceFile],
+) -> None:
+    from tailrace_server.pipeline.launch import StartInterrupted
+    from tailrace_server.pipeline.session import spark_session
+
+    reporter.wait("starting Spark …")
+    with suppress(StartInterrupted):
+        session = resources.enter_context(
+            spark_session(f"tailrace ingest {settings.catalog}", master=settings.master)
+        )
+        _give_spark(driver, session)
+
+
+def _give_spark(driver: Cdcv2Driver, spark: SparkSession) -> None:
+    from tailrace_server.pipeline.cdcv2.large import spark_stage
+
+    driver.large = spark_stage(spark)
+
+
+def _check_input(folder: Path) -> None:
+    try:
+        if folder.is_file():
+            raise InvalidRequest(f"--input {folder}: a file; name the folder that it is in")
+        if not folder.is_dir():
+            raise InvalidRequest(f"--input {folder}: there is no such folder")
+        next(iter(folder.iterdir()), None)
+    except OSError as error:
+        raise InvalidRequest(f"--input {folder}: {error.strerror}") from error

@@ -1,0 +1,272 @@
+"""What the stage keeps between batches: files that the newest commit entry names, as it names pending ones.
+
+=========  =================================================================================================
+control    one row of JSON (`Control`): frontier, coverage, and which files are which
+updates    `updates.UPDATES`: each update of an unfinished time once
+times      `times.TIMES`
+index      `folding.INDEX`: what was last said of keys. Files of later commits come before those of earlier
+           ones; those of one commit (a *tier*) hold different keys
+=========  =================================================================================================
+
+Since the entry that releases versions is the one that names the state behind them, a restart finds both or
+neither. Files are written anew rather than changed: updates and times by every commit that changes them,
+the index by tiers that are merged when a later one has grown to half of an earlier one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.errors import InvalidRequest, LogCorrupted
+from tailrace_server.pipeline.cdcv2.folding import INDEX
+from tailrace_server.pipeline.cdcv2.updates import SLOTS, joined, place, slots
+from tailrace_server.pipeline.pending import read_pending
+from tailrace_server.wal.documents import PendingSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from tailrace_server.pipeline.cdcv2.folding import Last
+
+FORMAT: Final = 1
+CONTROL_NAME: Final = "cdcv2-control"
+UPDATES_KIND, TIMES_KIND, INDEX_KIND = "updates", "times", "index"
+_PLACES: Final = ("message", "announced_at", "received_at")
+_CONTROL: Final = pa.schema([pa.field("control", pa.binary(), nullable=False)])
+
+
+class StateFile(msgspec.Struct, frozen=True):
+    """A file, as the control file knows it."""
+
+    kind: str
+    file: PendingSegment
+    tier: int = 0
+    """Of the index: the batch that wrote it."""
+    part: int = 0
+    parts: int = 1
+    """It holds keys of the slots that are ``part`` modulo ``parts``."""
+
+    def has_slots_of(self, part: int, parts: int) -> bool:
+        """Whether it may hold a slot of a share."""
+        return any(slot % self.parts == self.part and slot % parts == part for slot in range(SLOTS))
+
+
+class Statistics(msgspec.Struct):
+    """Counts since the stream began."""
+
+    messages: int = 0
+    updates: int = 0
+    """Received, repeated ones included."""
+    duplicates: int = 0
+    dropped_finished: int = 0
+    """Updates of times that were finished already; dropped unread."""
+    refused: int = 0
+    """Messages in quarantine."""
+    finished_updates: int = 0
+    conflicts: int = 0
+    """Contradictions that were passed over."""
+
+
+class Control(msgspec.Struct):
+    """What the stage knows without any update."""
+
+    entity_type: str
+    key: list[str]
+    schema: str
+    """Text of the Avro schema."""
+    start: int = 0
+    frontier: int | None = 0
+    """Times below it are finished; None: all of them, the stream is complete."""
+    coverage: list[tuple[int, int | None]] = []
+    """Intervals of progress statements from the frontier on."""
+    next_ordinal: int = 1
+    names: dict[int, str] = {}
+    """Ordinal → name of the files that state may point to."""
+    files: list[StateFile] = []
+    statistics: Statistics = msgspec.field(default_factory=Statistics)
+    format: int = FORMAT
+
+    def of_kind(self, kind: str) -> list[StateFile]:
+        """Return the files of a kind, oldest first."""
+        return [each for each in self.files if each.kind == kind]
+
+    def rows(self, kind: str) -> int:
+        """Return how many rows the files of a kind have."""
+        return sum(each.file.rows for each in self.of_kind(kind))
+
+    def table(self) -> pa.RecordBatch:
+        """Return the content of the control file."""
+        return pa.RecordBatch.from_pydict({"control": [msgspec.json.encode(self)]}, _CONTROL)
+
+
+def read_control(catalog: Path, pending: Sequence[PendingSegment]) -> Control | None:
+    """Return what the newest entry left; None where no stream of this kind has been here.
+
+    Raises:
+        InvalidRequest: What is pending is of another source, or of a later release.
+        LogCorrupted: The file is damaged.
+    """
+    found = [file for file in pending if CONTROL_NAME in file.path]
+    if not found:
+        if pending:
+            raise InvalidRequest(
+                f"catalog {catalog.name} has open transactions of another source; end that ingest first"
+            )
+        return None
+    text = read_pending(catalog, found[0]).column("control")[0].as_py()
+    try:
+        control: Control = msgspec.json.decode(text, type=Control)
+    except msgspec.DecodeError as error:
+        raise LogCorrupted(found[0].path, 0, f"state of cdcv2: {error}") from error
+    if control.format > FORMAT:
+        raise InvalidRequest(f"the state of {catalog.name} is of a later release")
+    return control
+
+
+def ordinals_in(rows: pa.RecordBatch) -> set[int]:
+    """Return the ordinals of the files that rows of updates or times point to."""
+    names = [name for name in _PLACES if name in rows.schema.names]
+    numbers = np.concatenate([rows.column(name).to_numpy() for name in names])
+    return {place(number).ordinal for number in np.unique(numbers).tolist() if number >= 0}
+
+
+def read_rows(catalog: Path, files: Iterable[StateFile], schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of some files, in the order of the files.
+
+    Raises:
+        LogCorrupted: One is missing or damaged.
+    """
+    batches: list[pa.RecordBatch] = []
+    for each in files:
+        batches.extend(read_pending(catalog, each.file).cast(schema).to_batches())
+    return joined(batches, schema)
+
+
+class Index:
+    """Looks keys up in the index, newest tier first. Holds what it has read: hashes and rows."""
+
+    def __init__(self, catalog: Path) -> None:
+        """Begin with nothing read."""
+        self._catalog = catalog
+        self._tables: dict[str, tuple[Any, pa.RecordBatch]] = {}
+
+    def lasts(
+        self,
+        files: Sequence[StateFile],
+        hashed: np.ndarray[Any, np.dtype[np.uint64]],
+        keys: Sequence[str],
+    ) -> dict[str, Last]:
+        """Return what was last said of some keys; those never heard of are not in it.
+
+        Args:
+            files: Of the index, oldest first.
+            hashed: Hash of each key.
+            keys: The keys; repeats do no harm.
+        """
+        found: dict[str, Last] = {}
+        wanted = set(keys)
+        asked = np.unique(hashed)
+        for each in reversed(files):
+            hashes, rows = self._table(each)
+            places = np.flatnonzero(np.isin(hashes, asked))
+            if not len(places):
+                continue
+            hits = rows.take(pa.array(places))
+            columns = (hits.column(name).to_pylist() for name in ("key", "image", "count"))
+            for key, image, count in zip(*columns, strict=True):
+                if key in wanted:
+                    found.setdefault(key, (image, count))
+        return found
+
+    def keep(self, files: Iterable[StateFile]) -> None:
+        """Forget the files that are not among some."""
+        paths = {each.file.path for each in files}
+        self._tables = {path: held for path, held in self._tables.items() if path in paths}
+
+    def _table(self, each: StateFile) -> tuple[Any, pa.RecordBatch]:
+        held = self._tables.get(each.file.path)
+        if held is None:
+            rows = read_rows(self._catalog, [each], INDEX)
+            held = self._tables[each.file.path] = (rows.column("hash").to_numpy(), rows)
+        return held
+
+
+def merged(tables: Sequence[pa.RecordBatch], *, oldest: bool) -> pa.RecordBatch:
+    """Return the last row of each key.
+
+    Args:
+        tables: Of `INDEX`, oldest first.
+        oldest: Whether nothing older exists, so that keys without a row need not be remembered.
+    """
+    rows = joined([table for table in tables if table.num_rows] or [tables[0]], INDEX)
+    if rows.num_rows == 0:
+        return rows
+    keys = rows.column("key")
+    numbered = pa.table({"key": keys, "row": pa.array(np.arange(len(keys)))})
+    last = numbered.group_by("key").aggregate([("row", "max")]).column("row_max")
+    kept = rows.take(pa.array(np.sort(last.to_numpy())))
+    if oldest:
+        kept = kept.filter(pc.not_equal(kept.column("count"), 0))
+    return kept
+
+
+def share_of(rows: pa.RecordBatch, part: int, parts: int) -> pa.RecordBatch:
+    """Return the rows whose slot belongs to a share."""
+    if parts == 1:
+        return rows
+    mine = slots(rows.column("hash").to_numpy()) % np.uint16(parts) == part
+    return rows if mine.all() else rows.filter(pa.array(mine))
+
+
+class Tier(NamedTuple):
+    """The index files of one commit."""
+
+    number: int
+    files: list[StateFile]
+
+    @property
+    def rows(self) -> int:
+        """How many keys it has."""
+        return sum(each.file.rows for each in self.files)
+
+
+def tiers(files: Iterable[StateFile]) -> list[Tier]:
+    """Return the index by tiers, oldest first."""
+    found: dict[int, Tier] = {}
+    for each in files:
+        found.setdefault(each.tier, Tier(each.tier, [])).files.append(each)
+    return [found[number] for number in sorted(found)]
+
+
+def tiers_to_merge(found: Sequence[Tier], rows: int, rows_max: int) -> int:
+    """Return how many of the newest tiers are to be merged with a new one of so many rows."""
+    count, total = 0, rows
+    for tier in reversed(found):
+        if tier.rows > 2 * total or tier.rows + total > rows_max:
+            break
+        total += tier.rows
+        count += 1
+    return count
+
+
+def count_messages(
+    statistics: Statistics,
+    *,
+    messages: int,
+    updates: int,
+    duplicates: int,
+    dropped: int,
+    refused: int,
+) -> None:
+    """Add what a batch brought."""
+    statistics.messages += messages
+    statistics.updates += updates
+    statistics.duplicates += duplicates
+    statistics.dropped_finished += dropped
+    statistics.refused += refused

@@ -1,0 +1,209 @@
+"""Updates as Arrow tables: hashed, deduplicated, shared out over slots.
+
+`UPDATES` is the form in which they travel between tasks and rest in state files. ``data`` is the Avro
+binary of the row, in its one canonical form, so that rows are equal if and only if their bytes are;
+nothing decodes it before it is known to be wanted.
+
+The *slot* of an update, from 0 to `SLOTS` - 1, is the top of its hash: what is in one slot can be
+deduplicated without looking at others. A task has all slots that are equal modulo the number of tasks,
+so state that was written by some number of tasks can be read by any other.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace_server.wal.keyhash import key_hashes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    Longs = npt.NDArray[np.int64]
+
+SLOTS: Final = 256
+COMPILED_ROWS: Final = 20_000
+"""From so many rows on the compiled loops are worth loading."""
+_FEW_ROWS: Final = 64
+"""Up to so many they are not worth calling."""
+_MACHINE: Final = "tailrace_server.pipeline.cdcv2.machine"
+
+UPDATES: Final = pa.schema(
+    [
+        pa.field("hash", pa.uint64(), nullable=False),
+        pa.field("time", pa.int64(), nullable=False),
+        pa.field("diff", pa.int64(), nullable=False),
+        pa.field("message", pa.int64(), nullable=False),
+        pa.field("data", pa.large_binary(), nullable=False),
+    ]
+)
+"""``message`` is where it was read, `place_of`."""
+
+_OFFSET_BITS: Final = 40
+_WORD: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Place(NamedTuple):
+    """Where a message stands."""
+
+    ordinal: int
+    """Number of the file, in the order in which files were taken."""
+    offset: int
+    """Byte of the file: of the line, or of the container's block."""
+
+
+def place_of(ordinal: int, offset: int) -> int:
+    """Return a place as one number; places compare as files were taken and as they are read."""
+    return ordinal << _OFFSET_BITS | offset
+
+
+def place(number: int) -> Place:
+    """Return the place that a number stands for."""
+    return Place(number >> _OFFSET_BITS, number & ((1 << _OFFSET_BITS) - 1))
+
+
+def updates_table(data: pa.Array, times: Longs, diffs: Longs, messages: Longs) -> pa.RecordBatch:
+    """Return updates with their hashes; ``data`` is large_binary."""
+    return pa.RecordBatch.from_arrays(
+        [pa.array(hashes(data, times)), *map(pa.array, (times, diffs, messages)), data],
+        schema=UPDATES,
+    )
+
+
+def hashes(data: pa.Array, times: Longs) -> npt.NDArray[np.uint64]:
+    """Return the hash of each (data, time)."""
+    if len(data) >= COMPILED_ROWS or (len(data) > _FEW_ROWS and _MACHINE in sys.modules):
+        from tailrace_server.pipeline.cdcv2 import machine
+
+        values, offsets = _bytes_of(data)
+        out = np.empty(len(data), np.uint64)
+        machine.hashes(values, offsets, times, out)
+        return out
+    return (
+        key_hashes(times.astype(np.uint64) * _WORD, data.cast(pa.binary()))
+        if len(data)
+        else (np.empty(0, np.uint64))
+    )
+
+
+class Distinct(NamedTuple):
+    """Updates, each once."""
+
+    updates: pa.RecordBatch
+    duplicates: int
+    conflicts: int
+    conflict: tuple[int, int] | None
+    """Rows of the input of the first pair that differs in its diff."""
+
+
+def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
+    """Return the first update of each (data, time).
+
+    Args:
+        updates: In the order that decides which is first.
+        both: Keep updates that differ from an earlier one in their diff, so that whoever comes next sees
+            them.
+    """
+    times = updates.column("time").to_numpy()
+    diffs = updates.column("diff").to_numpy()
+    data = updates.column("data")
+    rows = len(times)
+    keep = np.ones(rows, np.bool_)
+    pair: tuple[int, int] | None = None
+    if rows >= COMPILED_ROWS:
+        from tailrace_server.pipeline.cdcv2 import machine
+
+        table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int64)
+        first = np.full(2, -1, np.int64)
+        hashed = updates.column("hash").to_numpy()
+        values, offsets = _bytes_of(data)
+        conflicts = int(
+            machine.distinct(hashed, times, diffs, values, offsets, table, keep, first, both)
+        )
+        if conflicts:
+            pair = int(first[0]), int(first[1])
+    else:
+        conflicts = 0
+        seen: dict[tuple[bytes, int], int] = {}
+        keys = zip(data.to_pylist(), times.tolist(), strict=True)
+        for row, key in enumerate(keys):
+            other = seen.setdefault(key, row)
+            if other == row:
+                continue
+            same = diffs[other] == diffs[row]
+            keep[row] = both and not same
+            if not same:
+                conflicts += 1
+                pair = pair or (other, row)
+    kept = int(np.count_nonzero(keep))
+    return Distinct(
+        updates if kept == rows else updates.filter(pa.array(keep)), rows - kept, conflicts, pair
+    )
+
+
+def slots(hashed: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint16]:
+    """Return the slot of each hash."""
+    return (hashed >> np.uint64(56)).astype(np.uint16)
+
+
+def share_out(
+    rows: pa.RecordBatch, hashed: npt.NDArray[np.uint64], parts: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Return rows by the task of their slot, without the empty ones; each in the order given."""
+    if parts == 1 or not len(hashed):
+        return [(0, rows)] if len(hashed) else []
+    tasks = slots(hashed) % np.uint16(parts)
+    order = np.argsort(tasks, kind="stable")
+    ends = np.cumsum(np.bincount(tasks, minlength=parts)).tolist()
+    ordered = rows.take(pa.array(order))
+    starts = [0, *ends[:-1]]
+    return [
+        (part, ordered.slice(start, stop - start))
+        for part, (start, stop) in enumerate(zip(starts, ends, strict=True))
+        if stop > start
+    ]
+
+
+def joined(parts: Sequence[pa.RecordBatch], schema: pa.Schema = UPDATES) -> pa.RecordBatch:
+    """Return batches as one."""
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.Table.from_batches(parts, schema=schema).combine_chunks()
+    batches = table.to_batches()
+    assert len(batches) <= 1
+    return (
+        batches[0]
+        if batches
+        else pa.RecordBatch.from_arrays(
+            [pa.array([], field.type) for field in schema], schema=schema
+        )
+    )
+
+
+def before(rows: pa.RecordBatch, time: int | None) -> pa.RecordBatch:
+    """Return the rows with a time below ``time``; None is above all."""
+    return rows if time is None else rows.filter(pc.less(rows.column("time"), time))
+
+
+def since(rows: pa.RecordBatch, time: int | None) -> pa.RecordBatch:
+    """Return the rows with a time from ``time`` on; None is above all."""
+    return (
+        rows.slice(0, 0)
+        if time is None
+        else rows.filter(pc.greater_equal(rows.column("time"), time))
+    )
+
+
+def _bytes_of(data: pa.Array) -> tuple[Any, Longs]:
+    """Return the bytes and the offsets of a large_binary array, without a copy."""
+    _, offset_buffer, values = data.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int64)[data.offset : data.offset + len(data) + 1]
+    if values is None:
+        return np.zeros(0, np.uint8), offsets
+    return np.frombuffer(values, np.uint8), offsets

@@ -1,0 +1,38 @@
+"""SIGINT and SIGTERM as an event that an ingest looks at between two steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+
+class Stopping(threading.Event):
+    """Set when the ingest is to end; knows the signal that said so."""
+
+    signal: int | None = None
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stopping]:
+    """Turn SIGINT and SIGTERM into an event; where signals are not ours, only the event is left."""
+    stopping = Stopping()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopping
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.signal = number
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,49 @@
+"""A live table moves from one log to another while it is written to, its exporter killed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from examples.move_table import Move, move
+from tests.server.export.logs import Shop
+from tests.server.export.round_trip import history, moved_history
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_live_table_moves_without_a_stop(log_root: Path, tmp_path: Path) -> None:
+    shop = Shop(log_root)
+    shop.write(20)
+    what = Move(
+        source=log_root,
+        target=tmp_path / "new",
+        catalog="shop",
+        entity_type="item",
+        key="id",
+        folder=tmp_path / "move",
+    )
+    what.target.mkdir()
+    moving = asyncio.ensure_future(move(what, until=40))
+    try:
+        await until(lambda: what.arrived() >= 20)
+        shop.write(10)
+        exporter = next(
+            child for child in psutil.Process().children() if "export" in child.cmdline()
+        )
+        exporter.kill()
+        shop.write(10)
+        async with asyncio.timeout(60):
+            await moving
+    finally:
+        moving.cancel()
+        await asyncio.wait([moving])
+    assert what.arrived() == what.published() == 40
+    assert moved_history(what.target) == history(log_root)
