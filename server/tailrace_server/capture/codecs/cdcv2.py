@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.capture.codecs import fields
-from tailrace_server.capture.codecs.columns import EMPTY, binary, fixed, lengths, present
+from tailrace_server.capture.codecs.columns import EMPTY, Codec, binary, fixed, lengths, present
 from tailrace_server.capture.codecs.protobuf import after_length, append_text, prefixes
 from tailrace_server.wal.record import multiplicity_of
 
@@ -43,7 +43,7 @@ _FEW: Final = 16
 """Up to this many captures are spelled out one by one, as in protobuf.py."""
 
 
-class Cdcv2Codec:
+class Cdcv2Codec(Codec):
     """The wire form of CDCv2 subscriptions; needs all bodies, entity level."""
 
     name = "cdcv2"
