@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace import Content, Criteria, Heartbeat, InvalidRequest
-from tests.conformance.reading import PATIENCE_S, collect, coordinates, error_ending, heartbeat_past
+from tests.conformance.reading import (
+    PATIENCE_S,
+    collect,
+    coordinates,
+    error_ending,
+    heartbeat_past,
+    published,
+)
 from tests.conformance.shop import OLDEST, upsert
 
 if TYPE_CHECKING:
@@ -103,6 +110,7 @@ async def test_contract_14_16_a_paused_subscriber_gets_everything_and_is_live_ag
     for number in range(10):
         writer.write([upsert(str(number))])
     received = await collect(subscription, 1)
+    await published(driver, 10)
     await nothing_but_heartbeats(subscription)
     await subscription.request(10_000)
     received += await collect(subscription, 19)
