@@ -13,7 +13,6 @@ import orjson
 import pytest
 
 from tailrace.cdcv2 import CountExceeded, DiffsDisagree, Progress, Update
-from tailrace.errors import TailraceError
 from tailrace_server.cdcv2 import write_line
 from tailrace_server.failpoints import VARIABLE
 from tailrace_server.pipeline.cdcv2.driver import FRONTIER
@@ -39,6 +38,8 @@ from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tailrace.errors import TailraceError
     from pathlib import Path
 
     from pyspark.sql import SparkSession
