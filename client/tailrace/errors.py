@@ -157,6 +157,7 @@ class ImagesMissing(TailraceError):
     """CDCv2 says what went and came, and a record's images do not. The source's doing; no retry helps."""
 
     code = "IMAGES_MISSING"
+    advice = "Have the source send rows before and after, and begin anew behind this version."
 
     def __init__(self, version: int, key: str | None, image: str) -> None:
         """Keep where the record stands and the image that it lacks."""

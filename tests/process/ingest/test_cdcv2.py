@@ -38,13 +38,12 @@ from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from tailrace.errors import TailraceError
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from tailrace.cdcv2 import Statement
+    from tailrace.errors import TailraceError
     from tests.process.ingest.reading import Record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
