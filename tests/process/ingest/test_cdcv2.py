@@ -13,7 +13,6 @@ import orjson
 import pytest
 
 from tailrace.cdcv2 import CountExceeded, DiffsDisagree, Progress, Update
-from tailrace.errors import TailraceError
 from tailrace_server.cdcv2 import write_line
 from tailrace_server.failpoints import VARIABLE
 from tailrace_server.pipeline.cdcv2.driver import FRONTIER
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.cdcv2 import Statement
+    from tailrace.errors import TailraceError
     from tests.process.ingest.reading import Record
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
