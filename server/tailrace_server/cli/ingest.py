@@ -292,7 +292,7 @@ def cdcv2(
             help="Batches below this run in the driver, without Spark.",
             rich_help_panel=_RUNNING,
         ),
-    ] = 20_000,
+    ] = 100_000,
     batch_bytes: Annotated[
         str,
         typer.Option(

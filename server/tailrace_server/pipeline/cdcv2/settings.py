@@ -24,7 +24,7 @@ class Cdcv2Settings:
     """Go on until stopped; else take what is there and end."""
     start: int | None = None
     """First time wanted; None is where the stream was begun, or 0."""
-    small_batch_rows: int = 20_000
+    small_batch_rows: int = 100_000
     """Batches estimated below this run in the driver, without Spark."""
     batch_bytes: int = 256 * 1024 * 1024
     """Input files of one batch, together; a larger file is a batch alone."""
