@@ -6,14 +6,15 @@ when it is shown.
 
 An entry that publishes itself is visible a moment before its writer has made its name durable. What it
 publishes is therefore shown only once the reader has done that too: nobody is told of a version that a power
-cut could still take back. It costs the reader what is left of the wait that the writer is in anyway.
+cut could still take back. It costs the reader what is left of the wait that the writer is in anyway, and a
+follower reads the entry meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace_server.wal import documents
@@ -44,6 +45,8 @@ from tailrace_server.wal.table import BatchRef, SegmentRef, end_of_rows
 from tailrace_server.wal.view import LogView
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor, Future
     from pathlib import Path
     from uuid import UUID
 
@@ -51,6 +54,14 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES_MAX: Final = 4_096
 """A checkpoint's header is shorter than this."""
+
+
+class _Syncing(NamedTuple):
+    """A sync of the entries' folder under way."""
+
+    entry: int
+    """The last entry whose name was there before it began."""
+    done: Future[None]
 
 
 class CommitLog:
@@ -95,7 +106,7 @@ class CommitLog:
             log._load_checkpoint(newest)
         log.advance()
         log._refuse_hole()
-        log.view = log._make_view()
+        log._show(log._make_view())
         return log
 
     @property
@@ -103,8 +114,17 @@ class CommitLog:
         """The log's identity."""
         return self.state.uuid
 
-    def refresh(self) -> LogView | None:
+    def refresh(
+        self,
+        prepare: Callable[[LogView], None] = lambda view: None,
+        *,
+        beside: Executor | None = None,
+    ) -> LogView | None:
         """Read what is new; return the view of it, or None if nothing is that readers can see.
+
+        Args:
+            prepare: Called with the view before it is shown. It must not raise.
+            beside: Where the name of an entry is made durable while this thread reads it; None: here, then.
 
         Raises:
             CatalogReplaced: Another log stands in this one's place, or none does.
@@ -112,13 +132,16 @@ class CommitLog:
             LogUnreadable: No permission any more, or a newer format.
         """
         with self._lock:
+            syncing = None if beside is None else self._begin_sync(beside)
             self.advance()
             before, state = self.view, self.state
             seen = (before.published, before.revision, before.oldest)
             if seen == (state.published, state.revision, state.oldest):
                 return None
-            self.view = self._make_view()
-            return self.view
+            view = self._make_view()
+            prepare(view)
+            self._show(view, syncing)
+            return view
 
     def advance(self) -> None:
         """Read what is new to the end: checkpoints, publications, entries. Errors as ``refresh``."""
@@ -212,17 +235,36 @@ class CommitLog:
         self._durable_entry = max(self._durable_entry, header.last_entry)
         self.state.adopt(LogState.from_checkpoint(path, self._name, header, body, crc))
 
-    def make_durable(self) -> None:
+    def make_durable(self, syncing: _Syncing | None = None) -> None:
         """Make the names of the entries read so far durable, whatever has become of who wrote them.
 
         Raises:
             LogError: The device failed.
         """
+        if syncing is not None:
+            syncing.done.result()
+            self._durable_entry = max(self._durable_entry, syncing.entry)
         entry = self.state.last_entry
         if self._durable_entry < entry:
-            with os_errors(f"cannot make {self.path / ENTRIES} durable"):
-                sync_names(self.path / ENTRIES)
+            self._sync_entries()
             self._durable_entry = entry
+
+    def _show(self, view: LogView, syncing: _Syncing | None = None) -> None:
+        if view.published == self.state.published_by_entry:
+            self.make_durable(syncing)
+        self.view = view
+
+    def _begin_sync(self, beside: Executor) -> _Syncing | None:
+        """Begin to make the next entry's name durable, where it is there and is likely to publish itself."""
+        number = self.state.last_entry + 1
+        likely = self.state.published == self.state.published_by_entry
+        if not likely or not self._exists(f"{ENTRIES}/{object_name(number)}"):
+            return None
+        return _Syncing(number, beside.submit(self._sync_entries))
+
+    def _sync_entries(self) -> None:
+        with os_errors(f"cannot make {self.path / ENTRIES} durable"):
+            sync_names(self.path / ENTRIES)
 
     def _follow_publications(self) -> None:
         state = self.state
@@ -284,8 +326,6 @@ class CommitLog:
     def _make_view(self) -> LogView:
         state = self.state
         published = state.published
-        if published == state.published_by_entry:
-            self.make_durable()
         count = state.published_batches()
         commits = state.commits.columns
         commit_count = int(commits[0, : len(state.commits)].searchsorted(published, "right"))

@@ -1,6 +1,7 @@
 """Following a log: a new view as soon as there is one.
 
-One thread waits for the folder to change and reads; the event loop only receives views. It waits on inotify
+One thread waits for the folder to change and reads, and one beside it makes names durable meanwhile where
+that is the reader's to do; the event loop only receives views. The first waits on inotify
 where the file system has it, with a look at least every second in case an event was lost; elsewhere it
 polls, 1 ms after a change, doubling to 50 ms while nothing comes.
 """
@@ -11,6 +12,7 @@ import asyncio
 import os
 import select
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InternalError, TailraceError
@@ -53,7 +55,7 @@ class Tailer:
             poll_min_s: First wait after a change, without inotify.
             poll_max_s: Longest wait, without inotify.
             inotify: Use it where it works.
-            prepare: Called with a view, in the tailer's thread, before the consumer has it: what it reads need
+            prepare: Called with a view, in the tailer's thread, before anybody has it: what it reads need
                 not be read later. It must not raise.
         """
         self._prepare = prepare
@@ -141,13 +143,13 @@ class Tailer:
         if watch is not None:
             waiting.register(watch.descriptor, select.POLLIN)
         wait_s = self._poll_min_s
+        beside = ThreadPoolExecutor(1, f"sync {self._log.path.name}")  # a thread once there is need
         try:
             while not self._stopping:
-                self._log.refresh()
+                self._log.refresh(self._prepare, beside=beside)
                 view = self._log.view
                 if view is not self._seen:
                     self._seen = view
-                    self._prepare(view)
                     self._loop.call_soon_threadsafe(self._receive, view, None)
                     wait_s = self._poll_min_s
                 waiting.poll(1000 * (WATCH_CHECK_S if watch else wait_s))
@@ -155,6 +157,7 @@ class Tailer:
                 if watch is not None:
                     watch.drain()
         finally:
+            beside.shutdown()
             if watch is not None:
                 watch.close()
 
