@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import threading
+from concurrent.futures import Executor, Future
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import rows_of, transactions_in, upsert
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PATIENCE_S = 20.0
@@ -127,10 +130,44 @@ async def test_a_bug_in_the_thread_is_told_and_not_silent(
 ) -> None:
     LogWriter.open(log_root, "shop").close()
     log = CommitLog.open(log_root / "shop")
-    monkeypatch.setattr(log, "refresh", lambda: 1 / 0)
+    monkeypatch.setattr(log, "check_folder", lambda: 1 / 0)
     async with asyncio.timeout(PATIENCE_S), Tailer(log) as tailer:
         with pytest.raises(InternalError, match="ZeroDivisionError"):
             await anext(tailer)
+
+
+class HeldBack(Executor):
+    """Does nothing until the test says that it is done."""
+
+    def __init__(self) -> None:
+        self.begun: list[Future[Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.begun.append(Future())
+        return self.begun[-1]
+
+
+def test_contract_06_what_an_entry_publishes_is_shown_once_its_name_is_durable(
+    log_root: Path,
+) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        for key in "12":
+            writer.append([upsert(key)])
+            writer.commit(publish=True)
+        log = CommitLog.open(log_root / "shop")
+        writer.append([upsert("3")])
+        writer.commit(publish=True)
+        disk, prepared = HeldBack(), threading.Event()
+        reading = threading.Thread(
+            target=log.refresh, args=(lambda view: prepared.set(),), kwargs={"beside": disk}
+        )
+        reading.start()
+        assert prepared.wait(PATIENCE_S)
+        assert log.view.published == 2
+        (sync,) = disk.begun
+        sync.set_result(None)
+        reading.join(PATIENCE_S)
+        assert log.view.published == 3
 
 
 def test_inotify_refuses_what_it_cannot_watch(tmp_path: Path) -> None:
