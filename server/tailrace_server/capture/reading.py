@@ -142,9 +142,13 @@ class CatalogReading:
     async def _scan(self, view: LogView, refs: tuple[BatchRef, ...], predicate: Predicate) -> Scan:
         # A compaction between two borders leaves them as they are, and what is between them refers elsewhere.
         key = (self._id, view.revision, predicate.identity, refs[0].key, refs[-1].key)
-        return await self._cache.get(
-            Kind.SCAN, key, partial(self._load_scan, view, refs, predicate)
+        matched: list[GroupedHead] = []
+        scan = await self._cache.get(
+            Kind.SCAN, key, partial(self._load_scan, view, refs, predicate, matched)
         )
+        for grouped in matched:  # their frames are asked for next
+            self._cache.put(Kind.HEAD, (self._id, grouped.head.ref.key), grouped)
+        return scan
 
     def _window(self, view: LogView, row: int) -> tuple[BatchRef, ...]:
         """Return the batches of the window that holds a row: a fixed number of small ones, fewer large ones."""
@@ -228,7 +232,14 @@ class CatalogReading:
         held = self._cache.peek(Kind.BODY, (self._id, ref.key, names))
         return self._load_bodies(ref, names) if held is None else cast("Bodies", held)
 
-    def _load_scan(self, view: LogView, refs: tuple[BatchRef, ...], predicate: Predicate) -> Scan:
+    def _load_scan(
+        self,
+        view: LogView,
+        refs: tuple[BatchRef, ...],
+        predicate: Predicate,
+        matched: list[GroupedHead],
+    ) -> Scan:
+        """Scan a window, and add to ``matched`` the heads of the batches with matches."""
         runs = []
         for ref in refs:
             grouped = self._head(ref)
@@ -239,6 +250,7 @@ class CatalogReading:
             selection = predicate.select(grouped, images)
             if len(selection):
                 runs.append(Run(ref, selection, first_position(grouped, int(selection.rows[0]))))
+                matched.append(grouped)
         last = refs[-1]
         nbytes = 200 + sum(run.nbytes for run in runs)
         return Scan(tuple(runs), refs[0].first_row, last.first_row + last.rows, last.last, nbytes)
