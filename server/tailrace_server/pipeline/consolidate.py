@@ -116,9 +116,10 @@ def _effect(key: tuple[str, str | None], row: _Row) -> Effect | None:
         if not row.existed:
             return None
         return Effect(entity_type, primary_key, Operation.REMOVE, before=row.before)
-    if row.before is None or row.after is None:
-        is_update = row.existed and row.after is not None
-        changed = difference({}, members(row.after)) if is_update else None
+    if row.after is None:
+        return Effect(entity_type, primary_key, Operation.UPSERT)
+    if row.before is None:
+        changed = difference({}, members(row.after)) if row.existed else None
         return Effect(entity_type, primary_key, Operation.UPSERT, changed, after=row.after)
     if row.before == row.after:
         return None
