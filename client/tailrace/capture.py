@@ -35,7 +35,10 @@ class Capture:
     primary_key: str | None
     """Canonical text; None on leads and on a truncate, which stands for every key."""
     changed: tuple[str, ...] | None
-    """Names of the columns that an update changed, in schema order; None for inserts and removals."""
+    """Names of the columns that an update changed, in schema order; None for inserts and removals.
+
+    All that ``after`` has, where the source did not say what was before.
+    """
     container_type: ContainerType | None = None
     """Role of the column of a column-level capture; None at entity level."""
     container_name: str | None = None

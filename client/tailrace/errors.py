@@ -157,14 +157,18 @@ class ImagesMissing(TailraceError):
     """CDCv2 says what went and came, and a record's images do not. The source's doing; no retry helps."""
 
     code = "IMAGES_MISSING"
-    advice = "Have the source send rows before and after, and begin anew behind this version."
+    advice = (
+        "Have the source send rows before and after. A subscription may then begin behind this version; an "
+        "export needs every version, and so a catalog of its own."
+    )
 
     def __init__(self, version: int, key: str | None, image: str) -> None:
         """Keep where the record stands and the image that it lacks."""
         what = "removes all rows at once" if key is None else f"has no image {image!r}"
         super().__init__(
             f"version {version}: the record of key {key!r} {what}; CDCv2 needs the rows that went and "
-            "those that came (have the source send rows before and after, and begin anew behind this version)"
+            "those that came (have the source send rows before and after; a subscription may then begin behind "
+            "this version, an export needs a catalog without such records)"
         )
         self.version = version
         self.key = key

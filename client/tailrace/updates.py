@@ -23,6 +23,7 @@ from tailrace.cdcv2 import Progress, Reader, Update
 from tailrace.clock import SystemClock
 from tailrace.criteria import Since
 from tailrace.errors import (
+    CatalogReplaced,
     ConnectTimeout,
     HeartbeatMissed,
     SubscriptionBroken,
@@ -51,7 +52,7 @@ _PATIENCE_MIN_S: Final = 1.0
 """… but not sooner than this."""
 
 _EARLY_MAX: Final = 10_000
-"""Statements held while the acknowledgement, which says where time begins, is still on its way."""
+"""Statements held while the acknowledgement, which says of which log they are, is still on its way."""
 
 
 class Row(NamedTuple):
@@ -88,9 +89,13 @@ class UpdateSubscription:
         self._timeouts = timeouts
         self._clock = clock or SystemClock()
         self._stream: Stream | None = None
+        self._is_known = False
+        """Whether the acknowledgement of this stream has come: what it says is of the log at hand."""
         self._reader: Reader[int] | None = None
+        self._taken = 0
+        """Frontier of what was handed out, which the reader may be ahead of."""
         if request.since_version:
-            self._reader = Reader(start=(request.since_version,))
+            self._begin(request.since_version)
         self._early: list[Statement[int]] = []
         self._finished: deque[Finished[int]] = deque()
         self._acknowledgement: Acknowledgement | None = None
@@ -132,10 +137,9 @@ class UpdateSubscription:
 
     @property
     def frontier(self) -> int:
-        """The first version of which something may still come: ``since`` for whoever goes on."""
+        """The first version of which ``__anext__`` may still give something: ``since`` for whoever goes on."""
         assert self._reader is not None
-        (frontier,) = self._reader.frontier
-        return frontier
+        return self._taken
 
     def why_waiting(self) -> list[Waiting[int]]:
         """Say which versions miss how many updates."""
@@ -159,13 +163,16 @@ class UpdateSubscription:
 
         Raises:
             CdcError: What came contradicts itself.
+            CatalogReplaced: Another log stands under the name since the connection broke.
             TailraceError: The subscription has ended.
         """
         while not self._finished:
             if self._closed:
                 raise SubscriptionClosed("the subscription was closed")
             await self._advance()
-        return self._finished.popleft()
+        finished = self._finished.popleft()
+        (self._taken,) = finished.frontier
+        return finished
 
     async def _advance(self) -> None:
         """Take one message, or go on after a break."""
@@ -191,7 +198,8 @@ class UpdateSubscription:
     async def _receive(self) -> SubscribeResponse:
         if self._stream is None:
             if self._reader is not None:
-                wire.set_start(self._request, Since(Position(self.frontier)))
+                (frontier,) = self._reader.frontier
+                wire.set_start(self._request, Since(Position(frontier)))
             self._stream = self._open_stream(self._request.SerializeToString())
             self._patience_s = self._timeouts.connect_s
         try:
@@ -227,17 +235,28 @@ class UpdateSubscription:
             self._say(Progress(tuple(said.lower), tuple(said.upper), counts))
 
     def _acknowledged(self, acknowledgement: Acknowledgement) -> None:
+        before, found = self._acknowledgement, acknowledgement.catalog_uuid
+        if before is not None and before.catalog_uuid != found:
+            # Versions are asked for by number, which another log has too.
+            self.close()
+            raise CatalogReplaced(self._request.catalog, before.catalog_uuid, found)
         self._acknowledgement = acknowledgement
+        self._is_known = True
         self._expect_within(acknowledgement.heartbeat_interval_s)
         if self._reader is None:
             start = acknowledgement.start
-            self._reader = Reader(start=(start.version + (start.index > 0),))
+            self._begin(start.version + (start.index > 0))
         early, self._early = self._early, []
         for statement in early:
             self._say(statement)
 
+    def _begin(self, version: int) -> None:
+        self._reader = Reader(start=(version,))
+        self._taken = version
+
     def _say(self, statement: Statement[int]) -> None:
-        if self._reader is not None:
+        if self._is_known:
+            assert self._reader is not None
             self._finished.extend(self._reader.receive(statement))
             return
         self._early.append(statement)
@@ -249,5 +268,7 @@ class UpdateSubscription:
 
     def _leave(self) -> None:
         stream, self._stream = self._stream, None
+        self._is_known = False
+        self._early.clear()
         if stream is not None:
             stream.close()

@@ -8,3 +8,7 @@ export function show({ version, index, operation, primaryKey, after }) {
   const image = JSON.stringify(after, (name, value) => (name === "__typename" ? undefined : value)); // Apollo's
   document.querySelector("pre").append(`${version}:${index} ${operation} ${primaryKey} ${image}\n`);
 }
+
+export function end(reason) {
+  document.querySelector("pre").append(`the server refused to go on: ${reason}\n`);
+}

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from tailrace_server import metrics
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.rest import RestFace, http_problem
+from tailrace_server.api.rest.history import HEADERS
 from tailrace_server.api.rest.streaming import TRANSPORT
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket import Sockets
@@ -93,7 +94,7 @@ class HttpFace:
         )
         self._server = _Uvicorn(
             uvicorn.Config(
-                _with_transport(_with_origins(application, settings.ws_origins)),
+                _with_transport(_with_origins(application, settings.origins)),
                 http=self.sockets.http_protocol(),
                 ws=self.sockets.protocol(),
                 ws_max_size=settings.ws_message_bytes,
@@ -159,7 +160,7 @@ def _with_transport(application: ASGIApp) -> ASGIApp:
     return outermost
 
 
-def _with_origins(application: ASGIApp, origins: str) -> ASGIApp:
+def _with_origins(application: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
     """Let pages of other origins read answers, event streams included; `Sockets` checks WebSockets itself.
 
     Without an answer of ours a browser keeps what it was sent from a page of another origin.
@@ -168,10 +169,10 @@ def _with_origins(application: ASGIApp, origins: str) -> ASGIApp:
         return application
     return CORSMiddleware(
         application,
-        allow_origins=origins.split(","),
+        allow_origins=origins,
         allow_methods=("GET", "POST"),
         allow_headers=("*",),
-        expose_headers=("ETag",),
+        expose_headers=("ETag", *HEADERS),
     )
 
 

@@ -28,7 +28,7 @@ class ManglingProxy:
         """Set it to have every call fail at its next window, once."""
 
     async def __aenter__(self) -> Self:
-        self._channel = grpc.aio.insecure_channel(self._target)
+        self._channels = [grpc.aio.insecure_channel(self._target)]
         self._server = grpc.aio.server()
         handler = grpc.unary_stream_rpc_method_handler(self._subscribe)
         self._server.add_generic_rpc_handlers(
@@ -45,10 +45,16 @@ class ManglingProxy:
         traceback: TracebackType | None,
     ) -> None:
         await self._server.stop(0)
-        await self._channel.close(None)
+        for channel in self._channels:
+            await channel.close(None)
+
+    def turn_to(self, target: str) -> None:
+        """Cut the calls at their next window, and have those to come go to another server."""
+        self._channels.append(grpc.aio.insecure_channel(target))
+        self.cut = True
 
     async def _subscribe(self, request: bytes, context: Any) -> None:
-        call = self._channel.unary_stream(f"/{SERVICE}/Subscribe", None, None)(request)
+        call = self._channels[-1].unary_stream(f"/{SERVICE}/Subscribe", None, None)(request)
         window: list[bytes] = []
         while isinstance(message := await call.read(), bytes):
             window.append(message)

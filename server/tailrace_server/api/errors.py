@@ -24,9 +24,12 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from tailrace import errors
 from tailrace.status import DETAILS_KEY, DOMAIN
+from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from structlog.stdlib import BoundLogger
 
     from tailrace.errors import TailraceError
 
@@ -100,6 +103,17 @@ PROBLEM_URN: Final = "urn:tailrace:error:"
 
 _TEXT_MAX: Final = 600
 """Characters of a text in a trailer. Clients refuse metadata above 8 KiB, and other than ASCII is tripled."""
+
+
+def logged(error: Exception, log: BoundLogger) -> TailraceError:
+    """Return an error as one of the tree, on its way to a client; what is our fault is in the log first.
+
+    A client is told one line of it; where it came from is for whoever has the server's log.
+    """
+    found = as_tailrace_error(error)
+    if found.code == errors.InternalError.code:
+        log.error("internal error", error=str(found), exc_info=found.__cause__ or found)
+    return found
 
 
 def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]]:

@@ -101,3 +101,8 @@ class HttpSettings:
         "bytes",
         "of valid GraphQL documents, kept so that an equal one is not validated again",
     )
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Those of ``ws_origins``, one by one."""
+        return tuple(filter(None, map(str.strip, self.ws_origins.split(","))))

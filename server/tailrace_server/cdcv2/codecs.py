@@ -1,6 +1,7 @@
 """How the blocks of an object container file are compressed.
 
-Reading knows every codec of the Avro specification 1.12; writing those that need no library.
+Reading knows every codec of the Avro specification 1.12; writing those that need no library. A block of a
+kilobyte may say that it holds gigabytes of zeros: more than `UNPACKED_MAX` is taken for damage.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
@@ -16,8 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+UNPACKED_MAX: Final = 1 << 30
+"""Bytes of a block, unpacked."""
+
+_PART: Final = 1 << 20
+
+
+class _Unpacker(Protocol):
+    """What the three unpackers of the standard library have in common."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end has been reached."""
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        """Return so many bytes at most."""
+
+
+def _whole(unpacker: _Unpacker, block: bytes) -> bytes:
+    raw = unpacker.decompress(block, UNPACKED_MAX)
+    if not unpacker.eof:
+        raise ValueError(f"it is cut off, or holds more than {UNPACKED_MAX} bytes")
+    return raw
+
+
 def _inflate(block: bytes) -> bytes:
-    return zlib.decompress(block, wbits=-15)
+    return _whole(zlib.decompressobj(wbits=-15), block)
 
 
 def _deflate(block: bytes) -> bytes:
@@ -33,6 +58,8 @@ def _unsnap(block: bytes) -> bytes:
         shift, at = shift + 7, at + 1
         if block[at - 1] < 128:
             break
+    if size > UNPACKED_MAX:
+        raise ValueError(f"it holds more than {UNPACKED_MAX} bytes")
     raw: bytes = pa.decompress(block[:-4], decompressed_size=size, codec="snappy", asbytes=True)
     if zlib.crc32(raw) != int.from_bytes(block[-4:], "big"):
         raise ValueError("checksum of a snappy block differs")
@@ -40,9 +67,21 @@ def _unsnap(block: bytes) -> bytes:
 
 
 def _unzstd(block: bytes) -> bytes:
+    raw = bytearray()
     with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
-        raw: bytes = stream.read()
-    return raw
+        while part := stream.read(_PART):
+            raw += part
+            if len(raw) > UNPACKED_MAX:
+                raise ValueError(f"it holds more than {UNPACKED_MAX} bytes")
+    return bytes(raw)
+
+
+def _unbzip(block: bytes) -> bytes:
+    return _whole(bz2.BZ2Decompressor(), block)
+
+
+def _unxz(block: bytes) -> bytes:
+    return _whole(lzma.LZMADecompressor(), block)
 
 
 def _same(block: bytes) -> bytes:
@@ -52,8 +91,8 @@ def _same(block: bytes) -> bytes:
 READERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     "null": _same,
     "deflate": _inflate,
-    "bzip2": bz2.decompress,
-    "xz": lzma.decompress,
+    "bzip2": _unbzip,
+    "xz": _unxz,
     "snappy": _unsnap,
     "zstandard": _unzstd,
 }

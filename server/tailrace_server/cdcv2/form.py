@@ -51,6 +51,10 @@ would cut off without a word. Other values may contain them too: then the bytes 
 
 _FRAME: Final = 5
 
+DEPTH_MAX: Final = 100
+"""Rows of a record within itself may nest so many tuples deep; what follows (JSON, Python's own stack) has
+bounds too, and less to say about them."""
+
 
 def _with_branch(
     decoded: Any, writer_schema: dict[Any, Any] | None, _reader_schema: object = None
@@ -83,6 +87,7 @@ class AvroForm:
         marked = schemas.decoder_schema(canonical)
         self._updates_schema = fastavro.parse_schema(marked[0])
         self._progress_schema = fastavro.parse_schema(marked[1])
+        self._nests = schemas.nests(canonical[0])
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle as the schema's text, which is compiled again."""
@@ -209,11 +214,17 @@ class AvroForm:
         branch = stream.read(1)
         try:
             if branch == b"\x00":
-                return self._read_updates(stream)
+                if self._nests:
+                    # The Avro library calls itself on the processor's stack, which has no guard; this walk
+                    # does so on Python's, which has one.
+                    self._updates.skip(stream.getvalue(), stream.tell())
+                return self._shallow(self._read_updates(stream))
             if branch == b"\x02":
                 return self._read_progress(stream)
         except DAMAGED as error:
             raise MessageUnreadable(_explained(error)) from error
+        except DataMisfit as error:
+            raise MessageUnreadable(str(error)) from error
         raise MessageUnreadable(
             f"it begins with {branch.hex()}, neither an array of updates (00) nor progress (02)"
             if branch
@@ -242,7 +253,7 @@ class AvroForm:
         match value:
             case {"array": updates} if len(value) == 1:
                 rows: Any = self._updates.of_json(updates)
-                return [Update(*row) for row in rows]
+                return self._shallow([Update(*row) for row in rows])
             case {schemas.PROGRESS: progress} if len(value) == 1:
                 row: Any = self._progress.of_json(progress)
                 return Progress(*row)
@@ -275,6 +286,18 @@ class AvroForm:
         except DataMisfit as error:
             raise MessageUnreadable(error.reason) from error
 
+    def _shallow(self, updates: list[Update[int]]) -> list[Update[int]]:
+        """Return updates whose rows have been looked at.
+
+        Raises:
+            DataMisfit: One nests too deeply.
+        """
+        if self._nests:
+            for i, update in enumerate(updates):
+                if _is_deeper(update.data, DEPTH_MAX):
+                    raise DataMisfit(f"nested more than {DEPTH_MAX} deep", f"[{i}].data")
+        return updates
+
     def _read_updates(self, stream: BytesIO) -> list[Update[int]]:
         decoded: Any = fastavro.schemaless_reader(
             stream, self._updates_schema, None, return_named_type=True
@@ -302,8 +325,14 @@ def row_of_progress(progress: Progress[int]) -> tuple[Hashable, ...]:
     return progress.lower, progress.upper, progress.counts
 
 
+def _is_deeper(row: object, than: int) -> bool:
+    return isinstance(row, tuple) and (than == 0 or any(_is_deeper(part, than - 1) for part in row))
+
+
 def _explained(error: Exception) -> str:
     """Return what an error of the Avro library says about the bytes."""
     if isinstance(error, (EOFError, IndexError)):
         return "it ends in the middle, or names a branch that is none"
+    if isinstance(error, RecursionError):
+        return f"its data nests more than {DEPTH_MAX} deep"
     return f"not Avro of this schema: {error}"

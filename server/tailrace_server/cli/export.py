@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -15,8 +16,13 @@ from tailrace_server.cli.output import note
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
-    from tailrace_server.export.cdcv2 import Cdcv2Export, ExportSettings, Written
+    from collections.abc import Awaitable, Callable
+
+    from tailrace_server.export.cdcv2 import ExportSettings, Written
+    from tailrace_server.wal.commit_log import CommitLog
     from tailrace_server.wal.tailer import Tailer
+
+_Result = TypeVar("_Result")
 
 _STREAM = "What the stream says"
 _RUNNING = "How it runs"
@@ -107,29 +113,48 @@ async def _export(settings: ExportSettings, *, follow: bool, every_s: float) -> 
     from tailrace_server.wal.tailer import Tailer
 
     stopping = Event()
-    try:
-        exporting = await asyncio.to_thread(Cdcv2Export.begin, settings, stopping)
-        with exporting:
-            written = await asyncio.to_thread(exporting.advance)
-            _tell(written)
-            if follow:
-                note(f"following {settings.catalog} into {settings.output}; Ctrl-C ends")
-                async with Tailer(exporting.log) as views:
-                    await _follow(exporting, views, written, every_s)
-    finally:
-        stopping.set()  # the thread of a cancelled step ends behind the file that it writes
+    begin = partial(Cdcv2Export.begin, settings, stopping)
+    with await _in_thread(begin, stopping) as exporting:
+        advance = partial(_in_thread, exporting.advance, stopping)
+        written = await advance()
+        _tell(written)
+        if follow:
+            note(f"following {settings.catalog} into {settings.output}; Ctrl-C ends")
+            async with Tailer(exporting.log) as views:
+                await _follow(exporting.log, views, written, advance, every_s)
     return 0
 
 
-async def _follow(exporting: Cdcv2Export, views: Tailer, written: Written, every_s: float) -> None:
-    """Write what is published until it is cancelled; what an advance has begun is finished first."""
+async def _in_thread(step: Callable[[], _Result], stopping: Event) -> _Result:
+    """Run a step in a thread; cancelled, have it end behind the file that it writes, and wait for that.
+
+    Until then it uses files that whoever is told of the cancellation would close.
+    """
+    running = asyncio.get_running_loop().run_in_executor(None, step)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stopping.set()
+        await asyncio.wait([running])
+        running.exception()  # it was stopped; nobody asks how it went
+        raise
+
+
+async def _follow(
+    log: CommitLog,
+    views: Tailer,
+    written: Written,
+    advance: Callable[[], Awaitable[Written]],
+    every_s: float,
+) -> None:
+    """Write what is published until it is cancelled."""
     loop = asyncio.get_running_loop()
     while True:
-        if exporting.log.view.published < written.frontier:
+        if log.view.published < written.frontier:
             await anext(views)
             continue
         begun = loop.time()
-        written = await asyncio.to_thread(exporting.advance)
+        written = await advance()
         _tell(written)
         await asyncio.sleep(max(0.0, begun + every_s - loop.time()))
 

@@ -5,7 +5,7 @@ A transaction may touch a row often; readers get one record of it. For each row 
                         exists after            does not
     existed before      update, or nothing      REMOVE, before from the first
                         if both are equal
-    did not             UPSERT without before   nothing
+    did not             insert: only after      nothing
 
 The record takes the place of the row's last change, ``before`` comes from the first, ``after`` from
 the last, and ``changed`` is the difference of the two. A change of the key is the removal of the
@@ -13,7 +13,9 @@ old row and the insertion of the new one at one place. A truncate ends all rows 
 what the transaction did to them before is gone, what it does after is new; it is one REMOVE without
 a key.
 
-A first change without ``before`` (the source does not send it) leaves ``before`` and ``changed`` unknown: null.
+A first change without ``before`` (the source does not send it) leaves ``before`` unknown: null. An update then
+names every column that ``after`` says as changed, since any may be; so it is never taken for an insert, which
+names none, and whoever needs to know what went can tell that it is not said.
 """
 
 from __future__ import annotations
@@ -114,8 +116,11 @@ def _effect(key: tuple[str, str | None], row: _Row) -> Effect | None:
         if not row.existed:
             return None
         return Effect(entity_type, primary_key, Operation.REMOVE, before=row.before)
-    if row.before is None or row.after is None:
-        return Effect(entity_type, primary_key, Operation.UPSERT, after=row.after)
+    if row.after is None:
+        return Effect(entity_type, primary_key, Operation.UPSERT)
+    if row.before is None:
+        changed = difference({}, members(row.after)) if row.existed else None
+        return Effect(entity_type, primary_key, Operation.UPSERT, changed, after=row.after)
     if row.before == row.after:
         return None
     after = members(row.after)

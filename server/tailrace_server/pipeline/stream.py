@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, UnknownWriter
+from tailrace.errors import LogUnreadable, TailraceError, UnknownWriter
 from tailrace_server.pipeline.checkpoint import Checkpoint
 from tailrace_server.pipeline.distributed import distribution
 from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.frames import commit_frame, tick
+from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.java import ensure_java
 from tailrace_server.pipeline.launch import StartInterrupted
 from tailrace_server.pipeline.session import spark_session
@@ -90,7 +91,7 @@ def ingest_debezium(
         SparkNotStarted: The JVM did not start.
         SparkFailed: Spark gave up.
     """
-    _check_input(settings)
+    check_input(settings.input)
     if spark is None:
         # Before the catalog is opened: that makes it, and fences whoever writes to it.
         ensure_java()
@@ -220,17 +221,6 @@ def reason_of(error: BaseException) -> str:
         text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next(iter(lines), type(error).__name__)[:500]
-
-
-def _check_input(settings: IngestSettings) -> None:
-    try:
-        if settings.input.is_file():
-            raise InvalidRequest(f"--input {settings.input}: a file; name the folder that it is in")
-        if not settings.input.is_dir():
-            raise InvalidRequest(f"--input {settings.input}: there is no such folder")
-        next(iter(settings.input.iterdir()), None)
-    except OSError as error:
-        raise InvalidRequest(f"--input {settings.input}: {error.strerror}") from error
 
 
 def _is_large(folder: Path) -> bool:

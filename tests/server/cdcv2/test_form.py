@@ -174,6 +174,32 @@ def test_a_record_with_nan_equals_its_duplicate() -> None:
     assert reader.statistics().held_updates == 1
 
 
+NODE = AvroForm.of_data(
+    {
+        "type": "record",
+        "name": "data",
+        "fields": [{"name": "n", "type": "long"}, {"name": "next", "type": ["null", "data"]}],
+    }
+)
+
+
+def chain(length: int) -> bytes:
+    """Return the message of one update whose row holds a row, and so on."""
+    return b"\x00\x02" + b"\x00\x02" * length + b"\x00\x00" + b"\x00\x02" + b"\x00"
+
+
+@pytest.mark.parametrize("length", [101, 400, 1_000_000])
+def test_a_row_that_nests_without_end_is_refused(length: int) -> None:
+    """The Avro library would run off the stack, and take the process with it."""
+    with pytest.raises(MessageUnreadable, match=r"nest\w+ more than 100 deep"):
+        NODE.decode(chain(length))
+    text = '{"n":0,"next":{"data":' * length + '{"n":0,"next":null}' + "}}" * length
+    with pytest.raises(MessageUnreadable):
+        read_line(NODE, f'{{"array":[{{"data":{text},"time":0,"diff":1}}]}}')
+    (update,) = cast("list[Update[int]]", NODE.decode(chain(98)))
+    assert NODE.decode(NODE.encode([update])) == [update]
+
+
 def test_a_form_goes_to_another_process() -> None:
     again = pickle.loads(pickle.dumps(WIDE))
     assert again.schema == WIDE.schema

@@ -120,6 +120,25 @@ def test_another_schema_is_refused_with_the_place_where_it_differs(
     assert caught.value.figures()["place"] == place
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "record", "name": "none", "fields": []},
+        {"type": "record", "name": "nulls", "fields": [{"name": "a", "type": "null"}]},
+        {"type": "array", "items": "null"},
+    ],
+    ids=["null", "no fields", "only nulls", "within"],
+)
+def test_an_array_of_what_takes_no_bytes_is_refused(items: Any) -> None:
+    """Three bytes would announce 2^62 of them."""
+    array = {"type": "array", "items": items}
+    with pytest.raises(SchemaDiffers, match="expected arrays of what takes bytes"):
+        AvroForm.of_data(
+            {"type": "record", "name": "data", "fields": [{"name": "a", "type": array}]}
+        )
+
+
 def test_text_that_is_no_json_is_refused() -> None:
     with pytest.raises(SchemaDiffers, match="expected JSON"):
         AvroForm.of("{")

@@ -106,6 +106,12 @@ def cut(schema: StreamSchema, raw: bytes, messages: int) -> Messages:
     return out
 
 
+def test_a_block_may_announce_any_number_of_messages(way: str) -> None:
+    """What is there is taken, and the first that is not there refused; nothing is made room for."""
+    out = cut(WIDE, WIDE.form.encode([]) * 3, 1 << 60)
+    assert (out.messages, len(out.refused)) == (4, 1)
+
+
 def shown(out: Messages) -> tuple[Any, ...]:
     rows = joined(out.updates).select(["data", "time", "diff", "message", "hash"])
     return (

@@ -17,6 +17,7 @@ from tailrace_server.pipeline.cdcv2.driver import FRONTIER
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict
 from tailrace_server.pipeline.cdcv2.ingest import Outcome, ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+from tailrace_server.pipeline.cdcv2.state import read_control
 from tailrace_server.pipeline.driver import LineRefused
 from tailrace_server.pipeline.progress import Reporter
 from tailrace_server.pipeline.sources.cdcv2 import StreamSchema
@@ -274,6 +275,24 @@ def test_times_below_the_start_are_dropped_and_counted(stream: Stream) -> None:
     assert [lead["time"] for lead in leads(stream.catalog)] == [5]
     with pytest.raises(InvalidRequest, match="--start-time 4"):
         stream.ingest(start=4)
+
+
+def test_numbers_of_files_are_given_again_once_nothing_points_to_them(stream: Stream) -> None:
+    """A place has 23 bits for them, and an ingest that follows may take a file a second for years."""
+    for time in range(4):
+        stream.add(update((time, "a", None), time, 1))
+        stream.add(finished(time, time + 1, **{f"t{time}": 1}))
+        stream.ingest()
+    stream.add(update(A, 9, 1))
+    stream.ingest()
+    stream.add(update(B, 9, 1))
+    stream.ingest()
+    control = read_control(stream.catalog, CommitLog.open(stream.catalog).state.pending)
+    assert control is not None
+    assert control.names == {1: "0009.json", 2: "0010.json"}
+    stream.add(update(A, 9, -1))
+    with pytest.raises(DiffsDisagree, match=r"0009\.json byte 0.*0011\.json byte 0"):
+        stream.ingest()
 
 
 def test_a_contradiction_stops_and_names_both_sides_and_nothing_is_kept(stream: Stream) -> None:

@@ -140,9 +140,14 @@ def test_insert_and_delete_leave_nothing() -> None:
     )
 
 
-def test_an_update_whose_before_the_source_does_not_send_is_kept() -> None:
-    [effect] = consolidate([change(UPDATE, after=image("a", 1))])
-    assert (effect.operation, effect.before, effect.changed) == (Operation.UPSERT, None, None)
+def test_an_update_whose_before_the_source_does_not_send_is_no_insert() -> None:
+    """What went is not known; that something did is."""
+    after = b'{"id":"a","n":1,"doc":"__debezium_unavailable_value"}'
+    [effect] = consolidate([change(UPDATE, after=after)])
+    assert (effect.operation, effect.before, effect.after) == (Operation.UPSERT, None, after)
+    assert effect.changed == ["id", "n"]
+    [effect] = consolidate([change(INSERT, after=after), change(UPDATE, after=after)])
+    assert (effect.before, effect.changed) == (None, None)
 
 
 def test_a_large_value_that_the_update_did_not_touch_is_no_change() -> None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tailrace.errors import InvalidRequest, TailraceError
-from tailrace_server.api.errors import problem
-from tailrace_server.errors import as_tailrace_error
+from tailrace_server.api.errors import logged, problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,16 +78,8 @@ def field_error(fault: GraphQLError) -> dict[str, Any]:
         return ValueUnfit(fault.message).as_error(path)
     if isinstance(original, ValueUnfit):
         return original.as_error(path)
-    error = logged(original)
+    error = logged(original, _log)
     return {"message": str(error), "path": path, "extensions": extensions_of(error)}
-
-
-def logged(error: Exception) -> TailraceError:
-    """Return an error as one of ours; what is our fault is in the log."""
-    found = as_tailrace_error(error)
-    if found.code == "INTERNAL":
-        _log.error("internal error", error=str(found), exc_info=found.__cause__ or found)
-    return found
 
 
 def _document_fault(fault: GraphQLError) -> dict[str, Any]:

@@ -15,17 +15,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import InvalidRequest, TailraceError
-from tailrace_server.api.errors import problem
+from tailrace_server.api.errors import logged, problem
 from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
 from tailrace_server.api.graphql.documents import DocumentCache
-from tailrace_server.api.graphql.errors import error_list, logged
+from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.live import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.rest.asking import JSON_TYPE, accepted, body, parameters
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.engine import Engine
+
+_log = structlog.get_logger("tailrace.graphql")
 
 RESPONSE_TYPE: Final = "application/graphql-response+json"
 HTML_TYPE: Final = "text/html"
@@ -108,7 +111,7 @@ class GraphqlFace:
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:
-            found = logged(error)
+            found = logged(error, _log)
             self._sockets.count_error("http", found.code)
             return _refused(found, form)
 

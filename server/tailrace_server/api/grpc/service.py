@@ -27,7 +27,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeSystemRequest,
 )
 from tailrace_server.api import requests
-from tailrace_server.api.errors import grpc_status
+from tailrace_server.api.errors import grpc_status, logged
 from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, ReaderGone, SendDeadlineExceeded
@@ -369,9 +369,7 @@ async def _abort(error: TailraceError, context: Context) -> None:
     The status goes behind the messages that the client has not read, so a stalled one gets it when it reads
     again; the handler does not wait for that.
     """
-    if error.code == "INTERNAL":
-        _log.error("internal error", error=str(error), exc_info=error.__cause__ or error)
-    code, text, trailer = grpc_status(error)
+    code, text, trailer = grpc_status(logged(error, _log))
     try:
         async with asyncio.timeout(_ABORT_S):
             await context.abort(code, text, trailer)

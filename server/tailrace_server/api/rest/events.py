@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -23,13 +24,12 @@ from tailrace.capture import Heartbeat
 from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
-from tailrace_server.api.errors import encoded_problem
+from tailrace_server.api.errors import encoded_problem, logged
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.asking import EVENTS_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.forms import Form, form_of, form_of_query
 from tailrace_server.api.rest.streaming import StreamedAnswer
-from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.subscription import Subscription
+
+_log = structlog.get_logger("tailrace.rest")
 
 _HEADERS: Final = {
     "Content-Type": EVENTS_TYPE,
@@ -147,7 +149,7 @@ class EventStream:
                 else:
                     yield message.data
         except Exception as error:
-            found = as_tailrace_error(error)
+            found = logged(error, _log)
             self._sockets.count_error("http", found.code)
             yield b"event: error\ndata: %s\n\n" % encoded_problem(found)
 

@@ -20,13 +20,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
 from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
-from tailrace_server.api.errors import encoded_problem
+from tailrace_server.api.errors import encoded_problem, logged
 from tailrace_server.api.json_requests import from_json, from_query, in_json_names
 from tailrace_server.api.rest import arrow, responses
 from tailrace_server.api.rest.asking import (
@@ -40,7 +41,6 @@ from tailrace_server.api.rest.asking import (
 )
 from tailrace_server.api.rest.forms import PLAIN, Form, as_cloud, form_of, form_of_query
 from tailrace_server.api.rest.streaming import StreamedAnswer
-from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -54,6 +54,16 @@ if TYPE_CHECKING:
     from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.history import History, HistoryBounds
     from tailrace_server.wal.view import LogView
+
+_log = structlog.get_logger("tailrace.rest")
+
+HEADERS: Final = {
+    "Tailrace-Catalog-Uuid": "catalogUuid",
+    "Tailrace-Anchor": "anchor",
+    "Tailrace-Closed-Until": "closedUntil",
+    "Tailrace-Truncated": "truncated",
+}
+"""What a read is pinned to: header field → member of the JSON page."""
 
 _OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE, CLOUD_TYPE)
 
@@ -181,10 +191,7 @@ def _headers(header: dict[str, Any], kind: str) -> dict[str, str]:
         "Content-Type": kind,
         "Vary": "Accept",
         "Cache-Control": "no-store",
-        "Tailrace-Catalog-Uuid": header["catalogUuid"],
-        "Tailrace-Anchor": str(header["anchor"]),
-        "Tailrace-Closed-Until": str(header["closedUntil"]),
-        "Tailrace-Truncated": str(header["truncated"]).lower(),
+        **{field: str(header[member]).lower() for field, member in HEADERS.items()},
     }
 
 
@@ -247,7 +254,7 @@ async def _lines(read: _Read) -> AsyncGenerator[bytes, None]:
     except Exception as error:
         if not count:
             raise
-        found = as_tailrace_error(error)
+        found = logged(error, _log)
         read.on_error(found.code)
         yield b'{"error":%s}\n' % encoded_problem(found)
         return

@@ -27,11 +27,10 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
-from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, problem
+from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, logged, problem
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
 from tailrace_server.api.rest.asking import no_parameters, parameters
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
-from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class RestFace:
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception as error:
-                found = as_tailrace_error(error)
+                found = logged(error, _log)
                 self._sockets.count_error("http", found.code)
                 return refused(found)
 
@@ -149,8 +148,6 @@ class RestFace:
 
 def refused(error: TailraceError) -> Response:
     """Return an error as an answer."""
-    if error.code == "INTERNAL":
-        _log.error("internal error", error=str(error), exc_info=error.__cause__ or error)
     body = problem(error)
     status = body["status"]
     assert isinstance(status, int)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tailrace.errors import SubscriberTooSlow
+from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import Guarded
 from tailrace_server.api.websocket.sockets import TOO_SLOW
-from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -75,7 +75,7 @@ class StreamedAnswer(Guarded):
         except ReaderGone:
             raise
         except Exception as error:
-            self._cut(as_tailrace_error(error))
+            self._cut(logged(error, _log))
             raise ReaderGone from error
         await self._write(send, b"", more=False)
 

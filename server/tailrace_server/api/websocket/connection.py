@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.api.errors import logged
 from tailrace_server.api.websocket import messages
 from tailrace_server.api.websocket.codes import Close, CloseCode
 from tailrace_server.api.websocket.messages import Message, head, malformed, parse, whole
-from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -199,7 +199,7 @@ class Connection:
         except ReaderGone:
             return None
         except Exception as error:
-            _logged(error)
+            logged(error, _log)
             return Close(CloseCode.INTERNAL, "internal error")
         return None
 
@@ -257,7 +257,7 @@ class Connection:
         except Close:
             raise
         except Exception as error:
-            await self._refuse(operation, _logged(error))
+            await self._refuse(operation, logged(error, _log))
             return
         self._operations[message.id] = operation
         operation.task = tasks.create_task(
@@ -272,7 +272,7 @@ class Connection:
             except ReaderGone:
                 return
             except Exception as error:
-                await self._refuse(operation, _logged(error))
+                await self._refuse(operation, logged(error, _log))
             else:
                 await operation.send("complete")
         except ReaderGone:
@@ -320,13 +320,6 @@ def _echoed(message: Message) -> object:
     if not isinstance(message.payload, dict | None):
         raise malformed(f"{message.type}: payload is an object")
     return message.payload
-
-
-def _logged(error: Exception) -> TailraceError:
-    found = as_tailrace_error(error)
-    if found.code == "INTERNAL":
-        _log.error("internal error", error=str(found), exc_info=found.__cause__ or found)
-    return found
 
 
 _CLOSE_REASON_BYTES: Final = 123

@@ -139,7 +139,7 @@ class Sockets:
         origin = websocket.headers.get("origin")
         if origin is None or urlsplit(origin).netloc == websocket.headers.get("host"):
             return None
-        allowed = self.settings.ws_origins.split(",")
+        allowed = self.settings.origins
         return None if origin in allowed or "*" in allowed else origin
 
     async def _serve(self, websocket: WebSocket, face: Face) -> None:

@@ -123,7 +123,8 @@ class RowCutter:
         room = len(data) // _UPDATE_BYTES_MIN + 1
         starts, lengths, times, diffs = (np.empty(room, np.int64) for _ in range(4))
         which = np.empty(room, np.int64)
-        told = np.empty(len(data) + 4 * messages + 4, np.int64)
+        # A damaged block may announce any number of messages; none of them is shorter than two bytes.
+        told = np.empty(len(data) + 4 * min(messages, room) + 4, np.int64)
         done = np.zeros(4, np.int64)
         view = np.frombuffer(data, np.uint8)
         machine.cut(

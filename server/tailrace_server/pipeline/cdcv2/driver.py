@@ -202,6 +202,8 @@ class Cdcv2Driver:
         """
         batch_id = self.last_batch + 1
         control = _copied(self.control)
+        # A place has room for eight million files; numbers that the state points to no more are given again.
+        control.next_ordinal = max(control.names, default=0) + 1
         for file in files:
             control.names[control.next_ordinal] = file.name
             control.next_ordinal += 1

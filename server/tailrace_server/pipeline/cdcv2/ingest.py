@@ -10,8 +10,9 @@ import os
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.errors import InvalidRequest, UnknownWriter
+from tailrace.errors import UnknownWriter
 from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, SourceFile
+from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.sources.cdcv2 import AVRO, LINES
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 
@@ -65,7 +66,7 @@ def ingest_cdcv2(
         UnknownWriter: The catalog belongs to another writer.
         CdcError: See `Cdcv2Driver.batch`, as for the others.
     """
-    _check_input(settings.input)
+    check_input(settings.input)
     with open_writer(settings) as writer, ExitStack() as resources:
         driver = Cdcv2Driver(writer, settings)
         if spark is not None:
@@ -156,14 +157,3 @@ def _give_spark(driver: Cdcv2Driver, spark: SparkSession) -> None:
     from tailrace_server.pipeline.cdcv2.large import spark_stage
 
     driver.large = spark_stage(spark)
-
-
-def _check_input(folder: Path) -> None:
-    try:
-        if folder.is_file():
-            raise InvalidRequest(f"--input {folder}: a file; name the folder that it is in")
-        if not folder.is_dir():
-            raise InvalidRequest(f"--input {folder}: there is no such folder")
-        next(iter(folder.iterdir()), None)
-    except OSError as error:
-        raise InvalidRequest(f"--input {folder}: {error.strerror}") from error

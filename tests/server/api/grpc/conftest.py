@@ -95,9 +95,11 @@ async def serve(log_root: Path, writer: ModelWriter) -> AsyncIterator[Any]:
     """Return a function that serves the log root, until the test ends."""
     async with AsyncExitStack() as stack:
 
-        async def start(grpc_settings: GrpcSettings | None = None, **settings: Any) -> Served:
+        async def start(
+            grpc_settings: GrpcSettings | None = None, root: Path = log_root, **settings: Any
+        ) -> Served:
             settings.setdefault("heartbeat_interval_s", 0.05)
-            engine = Engine(log_root, EngineSettings(**settings))
+            engine = Engine(root, EngineSettings(**settings))
             await stack.enter_async_context(engine)
             server = GrpcServer(engine, grpc_settings)
             port = await server.start("127.0.0.1:0")

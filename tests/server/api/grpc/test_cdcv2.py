@@ -10,7 +10,15 @@ import grpc.aio
 import pytest
 
 import tailrace
-from tailrace import Criteria, ImagesMissing, InvalidRequest, Operation, Row, Unsupported
+from tailrace import (
+    CatalogReplaced,
+    Criteria,
+    ImagesMissing,
+    InvalidRequest,
+    Operation,
+    Row,
+    Unsupported,
+)
 from tailrace.v1.capture_pb2 import Body
 from tailrace.v1.change_capture_pb2 import (
     ENCODING_CDCV2,
@@ -20,15 +28,15 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeResponse,
 )
 from tailrace_server.api.json_requests import ELSEWHERE, from_json
-from tests.support.inprocess import PATIENCE_S
+from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.mangling_proxy import ManglingProxy
-from tests.support.model import ModelMutation
+from tests.support.model import ModelLog, ModelMutation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from tailrace.updates import UpdateSubscription
-    from tests.support.inprocess import ModelWriter
 
 PRODUCTS = Criteria(entity_type=("product",))
 
@@ -115,6 +123,29 @@ async def test_contract_40_a_subscription_survives_a_proxy_that_repeats_and_reor
         client.subscribe_cdcv2("shop", since=0) as updates,
     ):
         assert sorted(await collected(updates, 71)) == sorted(found)
+
+
+async def test_a_subscription_does_not_go_on_in_another_log_of_the_same_name(
+    serve: Any, writer: ModelWriter, tmp_path: Path
+) -> None:
+    writer.write([product("a", None, 1)])
+    other = ModelWriter(tmp_path / "other", "shop", ModelLog())
+    other.write(*([product("b", n - 1 or None, n)] for n in range(1, 9)))
+    other.writer.close()
+    served, another = await serve(), await serve(root=tmp_path / "other")
+    async with (
+        ManglingProxy(served.target, seed=4, window=4) as proxy,
+        tailrace.connect(f"127.0.0.1:{proxy.port}") as client,
+        client.subscribe_cdcv2("shop", since=1) as updates,
+    ):
+        assert await collected(updates, 2) == [(row("a", 1), 1, 1)]
+        known = updates.acknowledgement.catalog_uuid
+        proxy.turn_to(another.target)
+        with pytest.raises(CatalogReplaced, match="shop") as caught:
+            await collected(updates, 9)
+        assert caught.value.expected == known
+        with pytest.raises(tailrace.SubscriptionClosed):
+            await anext(updates)
 
 
 async def test_a_subscription_goes_on_at_the_frontier_of_an_earlier_one(

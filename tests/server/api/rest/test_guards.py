@@ -6,12 +6,15 @@ import asyncio
 import os
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from structlog.testing import capture_logs
 
 from tailrace_server.api import http_protocol
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.capture.history import History
+from tailrace_server.capture.subscription import Subscription
 from tests.conformance.shop import upsert
 from tests.server.api.rest.conftest import LIVE, closed, hear, say
 from tests.server.api.rest.test_socket import subscribe
@@ -19,8 +22,9 @@ from tests.support.inprocess import PATIENCE_S
 from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from tailrace_server.capture.frames import Frames
     from tests.server.api.rest.conftest import RawSocket, Served
     from tests.support.inprocess import ModelWriter
 
@@ -283,6 +287,36 @@ async def test_every_refusal_is_counted_by_its_code(serve: Serve) -> None:
     assert 'tailrace_http_errors_total{code="UNSUPPORTED",transport="http"} 1.0' in metrics
 
 
+async def test_our_own_fault_is_told_in_a_line_and_logged_with_its_traceback(
+    serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the head of a stream there is no status to tell it by: the log is where it is found."""
+
+    async def broken(_: Subscription) -> NoReturn:
+        raise RuntimeError("a bug")
+
+    async def breaks(history: History) -> AsyncIterator[Frames]:
+        async for frames in whole(history):
+            yield frames
+            raise RuntimeError("a bug")
+
+    whole = History.__aiter__
+    writer.write([upsert("1")])
+    served = await serve()
+    monkeypatch.setattr(Subscription, "receive", broken)
+    monkeypatch.setattr(History, "__aiter__", breaks)
+    for path, accept in (
+        (LIVE, "text/event-stream"),
+        ("/v1/catalogs/shop/changes", "application/x-ndjson"),
+    ):
+        with capture_logs() as logged:
+            answer = await served.http.get(path, headers={"accept": accept})
+        assert answer.status_code == 200
+        assert '"code":"INTERNAL"' in answer.text
+        (event,) = (each for each in logged if each["event"] == "internal error")
+        assert isinstance(event["exc_info"], RuntimeError)
+
+
 async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serve) -> None:
     served = await serve(HttpSettings(http_connections=1))
     async with served.socket():
@@ -332,7 +366,7 @@ async def test_contract_45_an_answer_that_nobody_reads_is_cut(
 
 async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(serve: Serve) -> None:
     served = await serve()
-    allowing = await serve(HttpSettings(ws_origins="https://a.example,https://b.example:8443"))
+    allowing = await serve(HttpSettings(ws_origins="https://a.example, https://b.example:8443"))
     everybody = await serve(HttpSettings(ws_origins="*"))
     own = f"http://127.0.0.1:{served.port}"
     for server, origin, opens in (
@@ -358,7 +392,7 @@ async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(ser
 async def test_a_page_of_another_origin_reads_no_answer_unless_it_is_allowed(serve: Serve) -> None:
     """`EventSource` and `fetch` obey these headers; a request with a body is asked about first."""
     served = await serve()
-    allowing = await serve(HttpSettings(ws_origins="https://a.example,https://b.example:8443"))
+    allowing = await serve(HttpSettings(ws_origins="https://a.example, https://b.example:8443"))
     everybody = await serve(HttpSettings(ws_origins="*"))
     for server, origin, allowed in (
         (served, "https://b.example:8443", None),
@@ -376,6 +410,8 @@ async def test_a_page_of_another_origin_reads_no_answer_unless_it_is_allowed(ser
             preflight,
         ):
             assert answer.headers.get("access-control-allow-origin") == allowed, origin
+            shown = answer.headers.get("access-control-expose-headers", "")
+            assert allowed is None or answer is preflight or "Tailrace-Closed-Until" in shown
 
 
 @pytest.mark.slow
