@@ -5,7 +5,8 @@
     writer: a commit of 2,000 captures after the other ──▶ tailrace ──▶ 50 raw subscribers, none or one stalled
 
 Throughput of the others against the same run with none stalled, in turn; and growth of the server's
-anonymous memory (RssAnon) over 60 s with the stalled one, after a warm-up.
+anonymous memory (RssAnon) over 60 s with the stalled one, after a warm-up in which what the server keeps of reads
+and frames has come to its bounds (about 300 commits).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PER_COMMIT = 2_000
 STREAMS = 50
 RUNS = 3
 SOAK_S = 60.0
-WARM_UP_S = 10.0
+WARM_UP_S = 30.0
 
 
 def append(root: Path, captures: int) -> None:
