@@ -30,7 +30,7 @@ async def test_contract_29_an_empty_list_says_the_same_as_none(
         assert coordinates(await collect(subscription, len(expected))) == expected
 
 
-async def test_contract_29_10_000_keys_in_one_criteria_are_allowed(
+async def test_contract_29_ten_thousand_keys_in_one_criteria_are_allowed(
     serve: Serve, writer: ModelWriter
 ) -> None:
     writer.write([upsert(str(number)) for number in range(0, 30_000, 1000)])
@@ -78,7 +78,7 @@ async def test_contract_31_a_removal_by_time_to_live_is_told_apart(
 async def test_contract_32_equal_criteria_share_one_publisher(
     serve: Serve, writer: ModelWriter
 ) -> None:
-    """Whatever their start, content, demand and spelling."""
+    """Whatever their start, content and spelling."""
     writer.write(*SHOP)
     driver = await serve()
     spellings = (
@@ -89,9 +89,52 @@ async def test_contract_32_equal_criteria_share_one_publisher(
         for criteria in spellings:
             group.create_task(driver.subscribe(criteria))
             group.create_task(driver.subscribe(criteria, start=OLDEST, content=Content.BODY))
-            group.create_task(driver.subscribe(criteria, start=Since(Position(9)), demand=3))
+            group.create_task(driver.subscribe(criteria, start=Since(Position(9))))
     (publisher,) = driver.engine.observer("shop").publishers()
     assert publisher.statistics().subscriptions == 6
+
+
+async def test_contract_32_a_demand_makes_no_publisher_of_its_own(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    writer.write(*SHOP)
+    driver = await serve()
+    for number in (None, 0, 3):
+        await driver.subscribe((Criteria(entity_type=("product",)),), demand=number)
+    (publisher,) = driver.engine.observer("shop").publishers()
+    assert publisher.statistics().subscriptions == 3
+
+
+async def test_contract_29_columns_are_asked_for_by_their_role(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    """It is that of the record's own version: what was written before the mapping keeps the role that it had."""
+    image = b'{"id":"2","price":2,"note":"new","maker":"9"}'
+    writer.write([upsert("1", "box", price=1, note="old", maker="9")])
+    writer.writer.close()
+    mapping = SchemaMapping.parse(
+        """
+        [entity_types.box.columns]
+        price = { role = "PRICE" }
+        note = { role = "ASSOCIATED_DATA" }
+        maker = { role = "REFERENCE" }
+        """
+    )
+    with LogWriter.open(log_root, "shop", mapping=mapping) as declaring:
+        declaring.append([Mutation("box", "2", after=image)])
+    driver = await serve()
+    for role, expected in (
+        (ContainerType.PRICE, [(2, 2, 2)]),
+        (ContainerType.ASSOCIATED_DATA, [(2, 2, 3)]),
+        (ContainerType.REFERENCE, [(2, 2, 4)]),
+        (ContainerType.ATTRIBUTE, [*((1, 2, ordinal) for ordinal in (1, 2, 3, 4)), (2, 2, 1)]),
+    ):
+        criteria = Criteria(container_type=(role,))
+        subscription = await driver.subscribe((criteria,), start=OLDEST)
+        captures = await collect(subscription, len(expected))
+        assert coordinates(captures) == expected
+        assert {each.container_type for each in captures} == {role}
+        await subscription.cancel()
 
 
 async def test_contract_31_a_renamed_entity_type_has_its_old_name_before_and_its_new_one_after(

@@ -127,7 +127,7 @@ async def test_contract_15_a_filter_that_matches_nothing_reads_no_log(
     serve: Serve, writer: ModelWriter
 ) -> None:
     driver = await serve(ring_captures=4)
-    quiet = await driver.subscribe((Criteria(entity_type=("nothing",)),), demand=1)
+    quiet = await driver.subscribe((Criteria(entity_type=("nothing",)),))
     for number in range(20):
         writer.write([upsert(str(number))])
     await heartbeat_past(quiet, 20)

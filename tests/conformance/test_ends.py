@@ -171,6 +171,27 @@ async def test_contract_26_a_stop_hands_out_cursors_that_miss_nothing(
         assert coordinates(received) == everything
 
 
+async def test_contract_26_a_stop_tells_who_takes_everything_where_to_resume(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    writer.write(*SHOP[:3])
+    driver = await serve()
+    subscription = await driver.subscribe(start=OLDEST)
+    received = await collect(subscription, len(writer.log.expected(())))
+    await driver.stop()
+    tail, error = await error_ending(subscription)
+    assert isinstance(error, ServerStopping)
+    assert error.retriable
+    assert error.resume_cursor is not None
+    writer.write(*SHOP[3:])
+    again = await serve()
+    resumed = await again.subscribe(start=After(Cursor.parse(error.resume_cursor)))
+    everything = writer.log.expected(())
+    received += tail
+    received += await collect(resumed, len(everything) - len(received))
+    assert coordinates(received) == everything
+
+
 async def test_contract_27_what_is_written_after_the_acknowledgement_is_seen(
     serve: Serve, writer: ModelWriter
 ) -> None:

@@ -216,6 +216,17 @@ async def test_contract_09_a_filter_that_matches_nothing_sees_its_cursor_advance
     assert beat.records_matched == 0
 
 
+async def test_contract_09_a_quiet_subscription_that_takes_everything_sees_its_cursor_advance(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    driver = await serve()
+    quiet = await driver.subscribe((Criteria(entity_type=("nothing",)),))
+    writer.write(*SHOP)
+    beat = await heartbeat_past(quiet, 5)
+    assert beat.cursor == Cursor(quiet.acknowledgement.catalog_uuid, 5, END)
+    assert (beat.records_scanned, beat.records_matched) == (12, 0)
+
+
 async def test_contract_46_bodies_arrive_byte_for_byte(serve: Serve, writer: ModelWriter) -> None:
     """Positions, timestamps, keys and images as the log has them, 64-bit numbers included."""
     writer.write([upsert("ключ", big=2**63 - 1, text="é\n\u2028")])

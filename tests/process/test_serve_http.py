@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_contract_26_a_stop_hands_each_socket_its_resume_cursor(log_root: Path) -> None:
-    """An event stream, too; idle sockets are closed, and the process ends by itself."""
+    """Idle sockets are closed, and the process ends by itself."""
     write(log_root, 3)
     server = ServerProcess(log_root)
     async with server.up() as command:

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.conformance.drivers import DRIVERS
 from tools.guarantees import PAGE, PROMISES, main, render
 
 PAGE_OF_TWO = "1. One.\n    Proof: not yet.\n2. Two,\n   longer.\n    Proof:\n    - [`x`](../y)\n"
+
+TRANSPORTS = {
+    "sse": "server-sent events",
+    "graphql-ws": "GraphQL over WebSocket",
+    "graphql-ws-executed": "GraphQL over WebSocket",
+}
+"""Driver → its transport on the page, of those that lack something."""
+
+
+def test_the_page_says_what_each_transport_has_no_words_for() -> None:
+    _head, *rows = re.findall(r"^\| ([^|]+) \| (\w+)[^|]* \| ([^|]+) \|$", PAGE.read_text(), re.M)
+    said = {
+        (TRANSPORTS[name], lacking, because)
+        for name, driver in DRIVERS.items()
+        for lacking, because in driver.cannot.items()
+    }
+    assert set(rows) == said
+    assert len(rows) == len(said)
 
 
 def test_the_page_names_every_proof_and_no_other() -> None:
