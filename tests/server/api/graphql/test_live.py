@@ -148,6 +148,40 @@ async def test_the_schema_follows_the_log_and_subscriptions_go_on(
         assert [each["name"] for each in found["__type"]["fields"]][-2:] == ["big", "colour"]
 
 
+@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
+async def test_changes_of_the_schema_come_with_what_was_and_what_is(
+    serve: Serve, writer: ModelWriter, settings: HttpSettings
+) -> None:
+    """Of the catalog, or of one entity type; nothing else comes with them."""
+    writer.write([upsert("1", "box", size=1)], [upsert("2", "lid")])
+    writer.write([upsert("1", "box", size=2, colour="red")])
+    served = await serve(settings)
+    about = "version area entityType primaryKey changed before after"
+    async with client(served) as one:
+        id = await one.subscribe(
+            f"subscription {{ onCatalogSchemaChange(sinceVersion: 0) {{ {about} }} }}"
+        )
+        every = [each["data"]["onCatalogSchemaChange"] for each in await one.payloads(id, 3)]
+    async with client(served) as one:
+        id = await one.subscribe(
+            f"subscription {{ onBoxSchemaChange(sinceVersion: 0) {{ {about} }} }}"
+        )
+        boxes = [each["data"]["onBoxSchemaChange"] for each in await one.payloads(id, 2)]
+    assert [(each["version"], each["entityType"]) for each in every] == [
+        (1, "box"),
+        (2, "lid"),
+        (3, "box"),
+    ]
+    assert boxes == [every[0], every[2]]
+    added, grown = boxes
+    assert {each["area"] for each in every} == {"SCHEMA"}
+    assert (added["primaryKey"], added["before"]) == (None, None)
+    assert grown["before"] == added["after"]
+    assert grown["changed"] == ["colour"]
+    names = [column["name"] for column in grown["after"]["columns"]]
+    assert names == ["id", "size", "colour"]
+
+
 async def test_an_equal_selection_is_encoded_once_for_all(
     serve: Serve, writer: ModelWriter
 ) -> None:

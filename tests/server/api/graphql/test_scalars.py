@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
 from tailrace import criteria
-from tailrace.schema import Column
+from tailrace.schema import Column, Schema
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.api.graphql.names import field_names, made_of, type_names
 from tailrace_server.api.graphql.scalars import UNAVAILABLE, Json, column_form
+from tailrace_server.api.graphql.schema import build
 
 if TYPE_CHECKING:
     from enum import Enum
@@ -149,6 +151,17 @@ def test_no_name_made_of_one_entity_type_is_that_of_another() -> None:
     assert "OrderLine" in stems
     grown = type_names([*entity_types, "product 2"], ["Catalog", "CatalogChange", "Change"])
     assert list(grown)[: len(stems)] == list(stems)
+
+
+def test_a_dropped_column_has_no_field_and_a_renamed_one_its_new_name() -> None:
+    """Nothing else of the type changes."""
+    columns = (Column("id", id=1), Column("cost", id=2), Column("note", id=3))
+    later = (columns[0], replace(columns[1], name="price"), replace(columns[2], dropped=True))
+    fields = [
+        list(build(Schema(number, {"product": each})).rows["ProductChange"].fields)
+        for number, each in enumerate((columns, later), 1)
+    ]
+    assert fields == [["id", "cost", "note"], ["id", "price"]]
 
 
 @pytest.mark.parametrize("name", ["Area", "Operation", "ContainerType"])

@@ -1,4 +1,4 @@
-"""The face under a server that is not ours: the plain path carries the same, without the guards."""
+"""The faces under a server that is not ours: the plain path carries the same, without the guards."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import websockets
 from starlette.applications import Starlette
 from websockets.asyncio.client import connect
 
+from tailrace_server.api.graphql import GraphqlFace
+from tailrace_server.api.graphql.live import SUBPROTOCOL as GRAPHQL
 from tailrace_server.api.rest import RestFace
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.settings import HttpSettings
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
     from tests.support.inprocess import ModelWriter
 
+GRAPHQL_PATH = "/v1/catalogs/shop/graphql"
+
 
 async def test_the_plain_path_carries_the_same(log_root: Path, writer: ModelWriter) -> None:
     writer.write(*SHOP)
@@ -34,16 +38,17 @@ async def test_the_plain_path_carries_the_same(log_root: Path, writer: ModelWrit
     async with Engine(log_root) as engine, asyncio.TaskGroup() as tasks:
         settings = HttpSettings()
         sockets = Sockets(settings, engine.settings.send_deadline_s)
-        application = Starlette(routes=RestFace(engine, settings, sockets).routes())
+        faces = (RestFace(engine, settings, sockets), GraphqlFace(engine, settings, sockets))
+        application = Starlette(routes=[route for face in faces for route in face.routes()])
         config = uvicorn.Config(
             application, ws="websockets-sansio", lifespan="off", log_config=None, access_log=False
         )
         server = uvicorn.Server(config)
         tasks.create_task(server._serve([listener]))  # `serve` would take the signals
         try:
-            url = f"ws://{bound_to(listener, Address('127.0.0.1', 0))}{LIVE}"
+            root = f"ws://{bound_to(listener, Address('127.0.0.1', 0))}"
             offered = [websockets.Subprotocol(SUBPROTOCOL)]
-            async with connect(url, subprotocols=offered) as socket:
+            async with connect(f"{root}{LIVE}", subprotocols=offered) as socket:
                 await say(socket, {"type": "connection_init"})
                 assert await hear(socket) == {"type": "connection_ack"}
                 await say(socket, subscribe(sinceVersion=0))
@@ -52,6 +57,21 @@ async def test_the_plain_path_carries_the_same(log_root: Path, writer: ModelWrit
                 assert count == len(writer.log.expected(()))
                 await say(socket, {"type": "nothing"})
                 assert (await closed(socket))[0] == 4400
+            offered = [websockets.Subprotocol(GRAPHQL)]
+            async with connect(f"{root}{GRAPHQL_PATH}", subprotocols=offered) as socket:
+                await say(socket, {"type": "connection_init"})
+                assert await hear(socket) == {"type": "connection_ack"}
+                query = (
+                    "subscription { onCatalogChange(sinceVersion: 0) { version index ordinal } }"
+                )
+                await say(socket, {"type": "subscribe", "id": "1", "payload": {"query": query}})
+                for version, index, ordinal in writer.log.expected(()):
+                    place = {"version": version, "index": index, "ordinal": ordinal}
+                    assert await hear(socket) == {
+                        "id": "1",
+                        "type": "next",
+                        "payload": {"data": {"onCatalogChange": place}},
+                    }
             await until(lambda: sockets.statistics().open == 0)
         finally:
             server.should_exit = True
