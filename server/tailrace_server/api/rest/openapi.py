@@ -6,7 +6,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
-from tailrace_server.api.errors import HTTP_STATUS, PROBLEM_TYPE
+from tailrace.errors import InvalidRequest
+from tailrace_server.api.errors import HTTP_OWN, HTTP_STATUS, PROBLEM_TYPE
 from tailrace_server.api.rest import components
 from tailrace_server.api.rest.asking import (
     ARROW_TYPE,
@@ -15,6 +16,7 @@ from tailrace_server.api.rest.asking import (
     JSON_TYPE,
     LINES_TYPE,
 )
+from tailrace_server.api.rest.history import HEADERS
 
 _CATALOG: Final = {
     "name": "catalog",
@@ -27,6 +29,10 @@ _TAGS: Final = {
     "history": "Closed ranges, in either direction.",
     "live": "What comes, as server-sent events.",
 }
+_REFUSED: Final = (400, 404, 406, 409, 410, 429, 500, 503)
+"""What a server answers in the place of 200; the other statuses of the error table are never its own."""
+_REFUSED_BODY: Final = (408, 413, 415)
+"""The same of a request that has a body."""
 _REPEATED: Final = "May be repeated; any of the values matches."
 
 
@@ -73,15 +79,13 @@ def document() -> dict[str, Any]:
         }
         paths[f"{base}/changes/query"] = {
             **shared,
-            "post": {
-                **_get(
-                    f"query{name}",
-                    "history",
-                    "The same, for what is too long for a URL",
-                    _changes(),
-                ),
-                "requestBody": _body("ReadChanges"),
-            },
+            "post": _get(
+                f"query{name}",
+                "history",
+                "The same, for what is too long for a URL",
+                _changes(),
+                body="ReadChanges",
+            ),
         }
         paths[f"{base}/changes/live"] = {
             **shared,
@@ -92,13 +96,16 @@ def document() -> dict[str, Any]:
                     {**_query("Last-Event-ID", reference("Cursor")), "in": "header"},
                 ],
             },
-            "post": {
-                **_get(
-                    f"follow{name}By", "live", "The same, for what is too long for a URL", _events()
-                ),
-                "requestBody": _body("Subscribe"),
-            },
+            "post": _get(
+                f"follow{name}By",
+                "live",
+                "The same, for what is too long for a URL",
+                _events(),
+                body="Subscribe",
+            ),
         }
+        unchanged = {"description": "The tag of If-None-Match is still that of the range."}
+        paths[f"{base}/changes"]["get"]["responses"]["304"] = unchanged
     return {
         "openapi": "3.1.0",
         "info": {
@@ -113,15 +120,16 @@ def document() -> dict[str, Any]:
     }
 
 
-def _get(operation: str, tag: str, summary: str, answer: dict[str, Any]) -> dict[str, Any]:
+def _get(
+    operation: str, tag: str, summary: str, answer: dict[str, Any], *, body: str | None = None
+) -> dict[str, Any]:
+    """Return an operation; ``body`` is the component that it is asked with, if any."""
     problem = {"content": {PROBLEM_TYPE: {"schema": reference("Error")}}}
-    statuses = sorted({*HTTP_STATUS.values(), 404, 406})
-    refused = {
-        str(status): {"description": _codes(status), **problem}
-        for status in statuses
-        if status in (400, 404, 406, 409, 410, 429, 500, 503)
-    }
+    statuses = sorted((*_REFUSED, *(() if body is None else _REFUSED_BODY)))
+    refused = {str(status): {"description": _codes(status), **problem} for status in statuses}
+    asked = {} if body is None else {"requestBody": _body(body)}
     return {
+        **asked,
         "operationId": operation,
         "tags": [tag],
         "summary": summary,
@@ -130,8 +138,10 @@ def _get(operation: str, tag: str, summary: str, answer: dict[str, Any]) -> dict
 
 
 def _codes(status: int) -> str:
-    codes = sorted({cls.code for cls, each in HTTP_STATUS.items() if each == status})
-    return ", ".join(codes) or "INVALID_REQUEST"
+    codes = {cls.code for cls, each in HTTP_STATUS.items() if each == status}
+    if status in HTTP_OWN:
+        codes.add(InvalidRequest.code)
+    return ", ".join(sorted(codes))
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
@@ -150,8 +160,8 @@ def _changes() -> dict[str, Any]:
         CLOUD_TYPE: {"schema": {"type": "array", "items": reference("CloudEvent")}},
         ARROW_TYPE: {"schema": {"type": "string", "contentMediaType": ARROW_TYPE}},
     }
-    names = ("Tailrace-Catalog-Uuid", "Tailrace-Anchor", "Tailrace-Closed-Until", "ETag")
-    return {"content": content, "headers": {name: {"schema": {"type": "string"}} for name in names}}
+    headers = {name: {"schema": {"type": "string"}} for name in (*HEADERS, "ETag")}
+    return {"content": content, "headers": headers}
 
 
 def _events() -> dict[str, Any]:

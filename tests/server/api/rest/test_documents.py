@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import openapi_spec_validator
 import pytest
+from starlette.routing import Route, WebSocketRoute
 
-from tailrace_server.api.rest import asyncapi, openapi, pages
+from tailrace_server.api.rest import RestFace, asyncapi, openapi, pages
+from tailrace_server.api.settings import HttpSettings
 from tests.conformance.shop import COLUMNS, SHOP
 from tests.server.api.rest.conftest import LIVE, hear, say
 from tests.server.api.rest.test_socket import subscribe
@@ -63,6 +65,13 @@ async def test_both_documents_share_their_components_and_name_every_route(serve:
         answer = await served.http.options(path.replace("{catalog}", "shop"))
         allowed = {each.strip().lower() for each in answer.headers["allow"].split(",")}
         assert allowed - {"head"} == set(paths[path]) - {"parameters"}, path
+    routes = RestFace(served.engine, HttpSettings(), served.face.sockets).routes()
+    served_paths = {each.path for each in routes if isinstance(each, Route)}
+    of_documents = {each for each in served_paths if each.startswith("/v1/docs")}
+    assert served_paths - of_documents - {"/v1/openapi.json", "/v1/asyncapi.json"} == set(paths)
+    sockets = {each.path for each in routes if isinstance(each, WebSocketRoute)}
+    channels = asyncapi.document()["channels"].values()
+    assert sockets == {each["address"] for each in channels}
 
 
 async def test_a_browser_is_shown_both_documents_with_nothing_from_elsewhere(serve: Serve) -> None:

@@ -7,7 +7,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import websockets
+from websockets.asyncio.client import connect
 
+from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.settings import HttpSettings
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.rest.conftest import closed, hear, say
@@ -289,6 +292,30 @@ async def test_an_unknown_catalog_is_an_error_of_the_subscription(serve: Serve) 
         "/v1/catalogs/ship/changes/live", headers={"accept": "text/event-stream"}
     )
     assert (answer.status_code, answer.json()["code"]) == (404, "CATALOG_UNKNOWN")
+
+
+async def test_the_system_log_is_followed_by_socket_and_as_events(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """It tells of the catalog."""
+    served = await serve()
+    path = "/v1/system/changes/live"
+    offered = [websockets.Subprotocol(SUBPROTOCOL)]
+    async with connect(f"ws://127.0.0.1:{served.port}{path}", subprotocols=offered) as socket:
+        await say(socket, {"type": "connection_init"})
+        await say(socket, subscribe(sinceVersion=0, body=["after"]))
+        while '"shop"' not in json.dumps(message := await hear(socket)):
+            assert message["type"] != "error", message
+        assert message["type"] == "next"
+    events = {"accept": "text/event-stream"}
+    url = f"{path}?sinceVersion=0&body=after"
+    async with served.http.stream("GET", url, headers=events) as answer:
+        assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            if line.startswith("data: ") and '"shop"' in line:
+                break
+        else:
+            raise AssertionError("no capture of the catalog came")
 
 
 async def test_a_stop_tells_every_subscription_and_closes_with_1001(serve: Serve) -> None:
