@@ -1,0 +1,51 @@
+"""The OpenAPI and AsyncAPI documents in a browser: shown, and by nothing but this server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from tailrace_server.api.rest import asyncapi, openapi
+from tests.support.browser import chromium
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.server.api.rest.conftest import Served
+
+    Serve = Callable[..., Awaitable[Served]]
+
+
+@pytest.mark.slow
+async def test_both_documents_are_shown_and_nobody_else_is_asked(serve: Serve) -> None:
+    """Every operation of the one, every message, channel and component of the other."""
+    served = await serve()
+    root = f"http://127.0.0.1:{served.port}"
+    asked: set[str] = set()
+    faults: list[str] = []
+    operations = [
+        operation["summary"]
+        for path in openapi.document()["paths"].values()
+        for operation in path.values()
+        if isinstance(operation, dict)
+    ]
+    document = asyncapi.document()
+    async with chromium() as browser:
+        page = await browser.new_page()
+        page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+
+        await page.goto(f"{root}/v1/docs")
+        for summary in sorted(set(operations)):
+            await page.get_by_text(summary).first.wait_for(state="attached")
+
+        await page.goto(f"{root}/v1/docs/live")
+        for name in (*document["components"]["messages"], *document["components"]["schemas"]):
+            await page.locator(f"section[id='{name}'] h3").first.wait_for()
+        for channel in document["channels"].values():
+            await page.get_by_text(channel["address"]).first.wait_for()
+    asked.discard("")  # what a page makes of itself, by data:
+    assert asked == {f"127.0.0.1:{served.port}"}
+    assert not faults
