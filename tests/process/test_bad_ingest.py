@@ -26,12 +26,16 @@ COMMAND_WITHOUT_PACKAGED_JAVA = ("-c", WITHOUT_PACKAGED_JAVA)
 
 
 def ingest(
-    source: Path, root: Path, *python: str, variables: dict[str, str] | None = None
+    source: Path,
+    root: Path,
+    *python: str,
+    variables: dict[str, str] | None = None,
+    options: tuple[str, ...] = (),
 ) -> tuple[int, str]:
     """Return exit status and stderr of an ingest that ends by itself."""
-    options = ("--input", str(source), "--log", str(root), "--catalog", "shop")
+    places = ("--input", str(source), "--log", str(root), "--catalog", "shop")
     done = subprocess.run(
-        [sys.executable, *python, "ingest", "debezium", *options],
+        [sys.executable, *python, "ingest", "debezium", *places, *options],
         env={**environment(), **(variables or {})},
         capture_output=True,
         text=True,
@@ -57,6 +61,25 @@ def test_input_and_log_that_are_no_folders_are_refused(source: Path, log_root: P
         ((source, file), "is not a folder; --log names a folder of catalogs"),
     ):
         status, error = ingest(*places, *COMMAND)
+        assert (status, error.count("\n")) == (2, 1), error
+        assert error.startswith("error: ")
+        assert reason in error
+    assert list(log_root.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_mapping_that_cannot_be_used_is_told_before_anything_is_started(
+    source: Path, log_root: Path, tmp_path: Path
+) -> None:
+    """And so is a way to treat what it cannot hold that there is not."""
+    mapping = tmp_path / "shop.toml"
+    mapping.write_text("[entity_types.product.columns.price]\nrole = 'PRISE'\n")
+    for options, reason in (
+        (("--schema", str(mapping)), "entity_types.product.columns.price.role: no role 'PRISE'"),
+        (("--schema", str(tmp_path / "absent.toml")), "absent.toml"),
+        (("--on-incompatible", "ignore"), "choose quarantine or stop"),
+    ):
+        status, error = ingest(source, log_root, *COMMAND, options=options)
         assert (status, error.count("\n")) == (2, 1), error
         assert error.startswith("error: ")
         assert reason in error
