@@ -45,8 +45,12 @@ _STRING: Final = PRIMITIVES["string"]
 class ContainerReader:
     """Reads one file, from its beginning; the file stays the caller's."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, *, product_times: bool = False) -> None:
         """Read the header.
+
+        Args:
+            file: Where to read.
+            product_times: Whether its times may be records of longs; see `AvroForm.of`.
 
         Raises:
             MessageUnreadable: Not a container file, cut off, or of a codec that is not known.
@@ -67,7 +71,7 @@ class ContainerReader:
             )
         if "avro.schema" not in metadata:
             raise MessageUnreadable("no avro.schema", "header")
-        self.form = AvroForm.of(metadata["avro.schema"])
+        self.form = AvroForm.of(metadata["avro.schema"], product_times=product_times)
         self._sync = self._take(SYNC_SIZE, "the header")
 
     def __iter__(self) -> Iterator[Statement[int]]:
@@ -149,7 +153,7 @@ def read_container(form: AvroForm, file: BinaryIO) -> Iterator[Statement[int]]:
         SchemaDiffers: At once: another schema than the form's; says where.
         MessageUnreadable: At once or on the way: damaged, cut off, or no container file.
     """
-    reader = ContainerReader(file)
+    reader = ContainerReader(file, product_times=form.arity is not None)
     schemas.same(form.schema, reader.form.schema)
     return iter(reader)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from tailrace.cdcv2 import Statement
+    from tailrace_server.cdcv2.scalars import AvroType
 
 UPDATES: Final = 0x00
 PROGRESS: Final = 0x02
@@ -82,23 +83,31 @@ class AvroForm:
         assert isinstance(data, Record)
         self.data = data
         """The type of ``data``."""
-        self._updates = schemas.compile_type(canonical[0])
-        self._progress = schemas.compile_type(canonical[1])
+        self.arity = schemas.arity(canonical)
+        """Coordinates of its times, which are then tuples; None for integers, as documented."""
+        named: dict[str, AvroType] = {}
+        self._updates = schemas.compile_type(canonical[0], named)
+        self._progress = schemas.compile_type(canonical[1], named)
         marked = schemas.decoder_schema(canonical)
-        self._updates_schema = fastavro.parse_schema(marked[0])
-        self._progress_schema = fastavro.parse_schema(marked[1])
+        known: dict[str, Any] = {}
+        self._updates_schema = fastavro.parse_schema(marked[0], known)
+        self._progress_schema = fastavro.parse_schema(marked[1], known)
         self._nests = schemas.nests(canonical[0])
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle as the schema's text, which is compiled again."""
-        return AvroForm.of, (self.text,)
+        return _form_of, (self.text, self.arity is not None)
 
     @classmethod
-    def of(cls, schema: str | bytes | list[Any] | dict[str, Any]) -> AvroForm:
+    def of(
+        cls, schema: str | bytes | list[Any] | dict[str, Any], *, product_times: bool = False
+    ) -> AvroForm:
         """Return the form of a schema.
 
         Args:
             schema: JSON text, or what it holds.
+            product_times: Whether its times may be records of longs too, which is not documented. Times of
+                statements are then tuples of integers, as those of `tailrace.cdcv2.product`.
 
         Raises:
             SchemaDiffers: Not the documented schema; says where.
@@ -106,7 +115,7 @@ class AvroForm:
         if isinstance(schema, bytes):
             schema = str(schema, "utf-8", "replace")
         text = schema if isinstance(schema, str) else json.dumps(schema, separators=(",", ":"))
-        return cls(schemas.parse(schema), text)
+        return cls(schemas.parse(schema, product_times=product_times), text)
 
     @classmethod
     def of_data(cls, record: dict[str, Any]) -> AvroForm:
@@ -143,7 +152,8 @@ class AvroForm:
 
     def text_of_row(self, row: Hashable) -> str:
         """Return a row as text, for `Reader.save`: the message of one update with it, in base64."""
-        return base64.b64encode(self.encode([Update(row, 0, 1)])).decode()
+        time: Any = 0 if self.arity is None else (0,) * self.arity
+        return base64.b64encode(self.encode([Update(row, time, 1)])).decode()
 
     def row_of_text(self, text: str) -> Hashable:
         """Return the row of `text_of_row`, for `Reader.restore`.
@@ -303,6 +313,11 @@ class AvroForm:
             stream, self._updates_schema, None, return_named_type=True
         )
         make = Update._make
+        if self.arity is not None:
+            row = self.data.row
+            return [
+                make((row(each["data"]), _tuple(each["time"]), each["diff"])) for each in decoded
+            ]
         if self.data.flat:
             # What most streams have: each record's values as they are.
             return [
@@ -313,11 +328,26 @@ class AvroForm:
 
     def _read_progress(self, stream: BytesIO) -> Progress[int]:
         decoded: Any = fastavro.schemaless_reader(stream, self._progress_schema, None)
+        if self.arity is not None:
+            return Progress(
+                tuple(map(_tuple, decoded["lower"])),
+                tuple(map(_tuple, decoded["upper"])),
+                tuple((_tuple(each["time"]), each["count"]) for each in decoded["counts"]),
+            )
         return Progress(
             tuple(decoded["lower"]),
             tuple(decoded["upper"]),
             tuple((each["time"], each["count"]) for each in decoded["counts"]),
         )
+
+
+def _form_of(text: str, product_times: bool) -> AvroForm:
+    return AvroForm.of(text, product_times=product_times)
+
+
+def _tuple(time: dict[str, int]) -> Any:
+    """Return a product time."""
+    return tuple(time.values())
 
 
 def row_of_progress(progress: Progress[int]) -> tuple[Hashable, ...]:

@@ -10,6 +10,10 @@ What does not change the bytes may differ: doc, aliases, defaults, order, logica
 "long"}`` for ``"long"``, and whether a name is written in full. Anything else is refused by its place, and
 so is an array of what takes no bytes, of which three bytes can announce any number.
 
+On demand the times may be *product times*, which the documented schema has no place for: ``time``, the items
+of ``lower`` and ``upper``, and ``time`` of ``counts`` are then ``record com.materialize.cdc.time``. Its fields
+are longs, one for each coordinate, whatever they are called.
+
 Source: Materialize documentation, "Materialize CDC", example schema.
 """
 
@@ -25,10 +29,12 @@ from tailrace_server.cdcv2.errors import SchemaDiffers
 from tailrace_server.cdcv2.scalars import PRIMITIVES, AvroType, EnumType, Fixed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 NAMESPACE: Final = "com.materialize.cdc"
 PROGRESS: Final = f"{NAMESPACE}.progress"
+TIME: Final = f"{NAMESPACE}.time"
+"""The record that a product time is."""
 DATA_PLACE: Final = "[0].items.fields[0].type"
 """Where the record type stands that a stream may choose."""
 
@@ -88,18 +94,27 @@ _UNPARSED: Final = (
 _NUMBERS: Final = ({"int", "long"}, {"float", "double"})
 
 
-def documented_schema(data: dict[str, Any]) -> list[Any]:
-    """Return the documented schema around a record type, as it would be written in JSON."""
+def documented_schema(data: dict[str, Any], coordinates: Sequence[str] = ()) -> list[Any]:
+    """Return the documented schema around a record type, as it would be written in JSON.
+
+    Args:
+        data: The record type.
+        coordinates: Names of the coordinates of product times; none is the documented ``long``.
+    """
     schema: list[Any] = json.loads(json.dumps(_DOCUMENTED))
     schema[0]["items"]["fields"][0]["type"] = data
+    if coordinates:
+        fields = [{"name": name, "type": "long"} for name in coordinates]
+        _put_time(schema, {"type": "record", "name": TIME, "fields": fields})
     return schema
 
 
-def parse(schema: str | list[Any] | dict[str, Any]) -> list[Any]:
+def parse(schema: str | list[Any] | dict[str, Any], *, product_times: bool = False) -> list[Any]:
     """Return the canonical form of a schema, once it is known to be the documented one.
 
     Args:
         schema: JSON text, or what it holds.
+        product_times: Whether times may be records of longs.
 
     Raises:
         SchemaDiffers: It is not, or ``data`` is no valid record schema.
@@ -110,10 +125,19 @@ def parse(schema: str | list[Any] | dict[str, Any]) -> list[Any]:
         except ValueError as error:
             raise SchemaDiffers("", "JSON", f"text that is none: {error}") from error
     canonical = _canonical(schema)
-    _compare(_DOCUMENTED, canonical, "")
+    expected = json.loads(json.dumps(_DOCUMENTED))
+    if product_times and (time := _time_of(canonical)) is not None:
+        _put_time(expected, time)
+    _compare(expected, canonical, "")
     _check_rules(canonical)
     assert isinstance(canonical, list)
     return canonical
+
+
+def arity(canonical: list[Any]) -> int | None:
+    """Return how many coordinates the times of a schema have; None for the documented ``long``."""
+    time = _time_of(canonical)
+    return None if time is None else len(time["fields"])
 
 
 def same(expected: list[Any], found: list[Any]) -> None:
@@ -179,6 +203,26 @@ def decoder_schema(schema: Any) -> Any:
             ]
         return {**schema, **marked}
     return schema
+
+
+def _time_of(canonical: Any) -> dict[str, Any] | None:
+    """Return the product time of a canonical form; None where it is anything else."""
+    try:
+        time: Any = canonical[0]["items"]["fields"][1]["type"]
+        kinds = {field["type"] for field in time["fields"] if time["name"] == TIME}
+    except (LookupError, TypeError):
+        return None
+    found: dict[str, Any] = time
+    return found if kinds == {"long"} else None
+
+
+def _put_time(schema: list[Any], time: dict[str, Any]) -> None:
+    """Replace the documented times; the first place defines them, the others name them."""
+    schema[0]["items"]["fields"][1]["type"] = time
+    lower, upper, counts = schema[1]["fields"]
+    lower["type"] = {"type": "array", "items": TIME}
+    upper["type"] = {"type": "array", "items": TIME}
+    counts["type"]["items"]["fields"][0]["type"] = TIME
 
 
 def _canonical(schema: Any) -> Any:
