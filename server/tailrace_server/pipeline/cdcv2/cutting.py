@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tailrace.cdcv2 import InvalidStatement, Reader, product
 from tailrace.cdcv2 import Progress as Statement
 from tailrace_server.cdcv2 import AvroForm, DataMisfit, MessageUnreadable, Tagged
 from tailrace_server.pipeline.cdcv2.updates import updates_table
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
+
+    from tailrace.cdcv2 import Statement as AnyStatement
 
     Longs = npt.NDArray[np.int64]
 
@@ -86,6 +89,8 @@ class Messages:
     """Of `updates.UPDATES`, in the order of reading."""
     progress: list[Progress] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
+    products: list[tuple[int, AnyStatement[Any]]] = field(default_factory=list)
+    """Of product times instead of the two above: place and statement, data as canonical bytes."""
     messages: int = 0
     """Read, refused ones included."""
 
@@ -97,7 +102,9 @@ class RowCutter:
         """Take the schema."""
         self._form = form
         ops: list[int] = []
-        programmed = _assemble(form.schema[0]["items"]["fields"][0]["type"], {}, ops)
+        programmed = form.arity is None and _assemble(
+            form.schema[0]["items"]["fields"][0]["type"], {}, ops
+        )
         self._program = np.array([*ops, _END], np.int64) if programmed else None
 
     def cut(self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages) -> None:
@@ -198,7 +205,7 @@ class Rows:
 
     def __init__(self, form: AvroForm) -> None:
         """Begin with none."""
-        self._form = form
+        self.form = form
         self._data: list[bytes] = []
         self._times: list[int] = []
         self._diffs: list[int] = []
@@ -212,12 +219,10 @@ class Rows:
                 return f"time {time} is below zero"
             if diff == 0:
                 return f"time {time}: a diff of zero is not a change; leave it out"
-            data = bytearray()
             try:
-                self._form.data.encode(_one_zero(row), data)
+                added.append((_canonical(self.form, row), time, diff, place))
             except DataMisfit as error:
                 return str(error)
-            added.append((bytes(data), time, diff, place))
         for column, values in zip(
             (self._data, self._times, self._diffs, self._places),
             zip(*added, strict=True),
@@ -235,6 +240,8 @@ class Rows:
 
 def take(statement: Any, place: int, rows: Rows, out: Messages) -> str | None:
     """Take one message, or return why it cannot be used."""
+    if rows.form.arity is not None:
+        return _take_product(statement, place, rows.form, out)
     if not isinstance(statement, Statement):
         return rows.add(statement, place)
     bounds = bounds_of(statement.lower, statement.upper)
@@ -243,6 +250,26 @@ def take(statement: Any, place: int, rows: Rows, out: Messages) -> str | None:
     if problem is None:
         out.progress.append(_without_zeros(progress))
     return problem
+
+
+def _take_product(
+    statement: AnyStatement[Any], place: int, form: AvroForm, out: Messages
+) -> str | None:
+    """Take one message of product times as it is, but for its data."""
+    assert form.arity is not None
+    try:
+        if not isinstance(statement, Statement):
+            statement = [
+                update._replace(data=_canonical(form, update.data)) for update in statement
+            ]
+        # Alone it contradicts nothing, so that a new reader finds what is wrong with it by itself.
+        Reader(product(form.arity), on_conflict="first").receive(statement)
+    except InvalidStatement as error:
+        return error.reason
+    except DataMisfit as error:
+        return str(error)
+    out.products.append((place, statement))
+    return None
 
 
 def invalid(progress: Progress) -> str | None:
@@ -291,6 +318,17 @@ def _progress_in(told: list[int], places: Sequence[int] | int) -> Iterator[Progr
         place = places if isinstance(places, int) else places[message]
         pairs = tuple(zip(counts[::2], counts[1::2], strict=True))
         yield Progress(*bounds_of(lower, upper), pairs, place)
+
+
+def _canonical(form: AvroForm, row: Any) -> bytes:
+    """Return the canonical bytes of a row.
+
+    Raises:
+        DataMisfit: The schema has no place for it.
+    """
+    data = bytearray()
+    form.data.encode(_one_zero(row), data)
+    return bytes(data)
 
 
 def _one_zero(value: Any) -> Any:

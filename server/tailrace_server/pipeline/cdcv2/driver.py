@@ -182,7 +182,7 @@ class Cdcv2Driver:
         size = sum(file.bytes for file in files)
         return size <= rows * _BYTES_PER_ROW and self.control.rows(UPDATES_KIND) <= 10 * rows
 
-    def why_waiting(self, limit: int = 20) -> list[Waiting[int]]:
+    def why_waiting(self, limit: int = 20) -> list[Waiting[Any]]:
         """Return what keeps the frontier where it is."""
         control = self.control
         times = read_rows(self.writer.path, control.of_kind(TIMES_KIND), TIMES)
@@ -392,7 +392,7 @@ class Cdcv2Driver:
             for ordinal, file in zip(ordinals, files, strict=True)
         }
         frontier = [] if control.frontier is None else [control.frontier]
-        positions[FRONTIER] = json.dumps(frontier)
+        positions[FRONTIER] = json.dumps(control.antichain or frontier)
         reach("pipeline.before_commit")
         self.writer.commit(
             batch_id=batch_id,
@@ -476,7 +476,8 @@ class Cdcv2Driver:
                 raise InvalidRequest(
                     f"{what} {given or 'none'}: catalog {catalog} was begun with {was or 'none'}"
                 )
-        folding.schema.check_same(AvroForm.of(found.schema), f"catalog {catalog}")
+        adopted = AvroForm.of(found.schema, product_times=True)
+        folding.schema.check_same(adopted, f"catalog {catalog}")
         return found
 
 

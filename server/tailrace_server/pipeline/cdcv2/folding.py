@@ -67,6 +67,9 @@ EFFECTS: Final = pa.schema(
 )
 """Records of versions. A null key stands for no record: ``operation`` updates had no effect."""
 
+Time = int | tuple[int, ...]
+"""A time as the stream has it."""
+
 Last = tuple[bytes | None, int]
 """Image and count of an index row."""
 
@@ -76,7 +79,7 @@ class KeyConflict(TailraceError):
 
     code = "CDC_KEY_CONFLICT"
 
-    def __init__(self, time: int, key: str | None, reason: str) -> None:
+    def __init__(self, time: Time, key: str | None, reason: str) -> None:
         """Keep the time, the key and what is wrong, with the values."""
         super().__init__(f"time {time}, key {key}: {reason}")
         self.time = time
@@ -245,7 +248,10 @@ def _multiples(
 
 
 def records(
-    effects: pa.RecordBatch, entity_type: str, rows_per_table: int
+    effects: pa.RecordBatch,
+    entity_type: str,
+    rows_per_table: int,
+    times: Sequence[Time] | None = None,
 ) -> Iterator[tuple[pa.Table, int]]:
     """Yield tables of records, with how many versions there are up to their end.
 
@@ -253,6 +259,7 @@ def records(
         effects: Of whole times, in any order.
         entity_type: Of every row.
         rows_per_table: A table closes at the first version behind so many records.
+        times: What the times of the effects stand for, where they are places in a list of product times.
     """
     order = effects.sort_by([("time", "ascending"), ("key", "ascending")])
     rows: list[Row] = []
@@ -261,7 +268,7 @@ def records(
     columns = (order.column(name).to_pylist() for name in EFFECTS.names)
     for effect in zip(*columns, strict=True):
         if held and held[0][0] != effect[0]:
-            rows.extend(_version(version, entity_type, held))
+            rows.extend(_version(version, entity_type, held, times))
             held.clear()
             version += 1
             if len(rows) >= rows_per_table:
@@ -269,16 +276,21 @@ def records(
                 rows = []
         held.append(effect)
     if held:
-        rows.extend(_version(version, entity_type, held))
+        rows.extend(_version(version, entity_type, held, times))
         version += 1
     if rows:
         yield record_table(rows), version
 
 
-def _version(version: int, entity_type: str, effects: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
+def _version(
+    version: int,
+    entity_type: str,
+    effects: Iterable[tuple[Any, ...]],
+    times: Sequence[Time] | None,
+) -> Iterator[Row]:
     """Yield lead and records of one time."""
     found = list(effects)
-    time = found[0][0]
+    time = found[0][0] if times is None else times[found[0][0]]
     told = [effect for effect in found if effect[1] is not None]
     updates = len(told) + sum(effect[2] for effect in found if effect[1] is None)
     lead = lead_text(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.errors import UnknownWriter
 from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, SourceFile
+from tailrace_server.pipeline.cdcv2.products import ProductDriver
 from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.sources.cdcv2 import AVRO, LINES
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
@@ -38,7 +39,7 @@ class Outcome(NamedTuple):
     """How an ingest ended."""
 
     counters: Counters
-    waiting: list[Waiting[int]]
+    waiting: list[Waiting[Any]]
     """What keeps the stream from being finished; at most twenty reasons."""
     closed: bool
     """Whether the stream is complete."""
@@ -68,7 +69,8 @@ def ingest_cdcv2(
     """
     check_input(settings.input)
     with open_writer(settings) as writer, ExitStack() as resources:
-        driver = Cdcv2Driver(writer, settings)
+        products = settings.folding.schema.form.arity is not None
+        driver = (ProductDriver if products else Cdcv2Driver)(writer, settings)
         if spark is not None:
             _give_spark(driver, spark)
         while not stopping.is_set() and not driver.closed:

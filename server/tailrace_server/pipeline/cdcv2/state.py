@@ -4,6 +4,7 @@
 control    one row of JSON (`Control`): frontier, coverage, and which files are which
 updates    `updates.UPDATES`: each update of an unfinished time once
 times      `times.TIMES`
+product    of product times instead of those two: one row of JSON, see `products`
 index      `folding.INDEX`: what was last said of keys. Files of later commits come before those of earlier
            ones; those of one commit (a *tier*) hold different keys
 =========  =================================================================================================
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 CONTROL_NAME: Final = "cdcv2-control"
 UPDATES_KIND, TIMES_KIND, INDEX_KIND = "updates", "times", "index"
+PRODUCT_KIND: Final = "product"
 _PLACES: Final = ("message", "announced_at", "received_at")
 _CONTROL: Final = pa.schema([pa.field("control", pa.binary(), nullable=False)])
 
@@ -82,7 +84,9 @@ class Control(msgspec.Struct):
     """Text of the Avro schema."""
     start: int = 0
     frontier: int | None = 0
-    """Times below it are finished; None: all of them, the stream is complete."""
+    """Times below it are finished; None: all of them, the stream is complete. Of product times 0 or None."""
+    antichain: list[tuple[int, ...]] = []
+    """Of product times: the finished frontier."""
     coverage: list[tuple[int, int | None]] = []
     """Intervals of progress statements from the frontier on."""
     next_ordinal: int = 1

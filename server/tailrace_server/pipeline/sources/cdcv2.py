@@ -74,7 +74,7 @@ class StreamSchema:
             SchemaDiffers: It is not that of CDCv2; says where.
         """
         self.text = text
-        self.form = AvroForm.of(text)
+        self.form = AvroForm.of(text, product_times=True)
         self.cutter = RowCutter(self.form)
         # As given: the canonical form has no logical types.
         data = json.loads(text)[0]["items"]["fields"][0]["type"]
@@ -193,7 +193,7 @@ def _read_container(split: Split, schema: StreamSchema) -> Iterator[Messages]:
 def _header(file: BinaryIO, schema: StreamSchema, path: str) -> tuple[str, bytes, int]:
     """Return codec and sync marker of a container, and where its first block begins."""
     try:
-        reader = ContainerReader(file)
+        reader = ContainerReader(file, product_times=True)
     except SchemaDiffers as error:
         raise InvalidRequest(f"{path} has another schema: {error}") from error
     schema.check_same(reader.form, path)
