@@ -7,7 +7,8 @@ An exporter follows the old log and writes the table's history as a change strea
 and writes it to the new log. Meanwhile the old log is written to and read as ever. Once the new one is level,
 readers can change over whenever they like: a version of the new log names in its lead, as ``time``, the version
 of the old one that it came from. Either process may be killed: it goes on where its output ends, and what it
-repeats is dropped. Ctrl-C ends both, and the same command goes on.
+repeats is dropped. One that ends by itself has met what a retry does not help, and has said what: a log without
+images, a damaged one, a full disk. That ends the move. So does Ctrl-C; the same command goes on.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pathlib import Path
 from tailrace_server.pipeline.cdcv2.driver import FRONTIER
 from tailrace_server.wal.catalog import list_catalogs, open_catalog
 
-REFUSED = 2
-"""Exit status of a command that cannot begin: to try again does not help."""
+STOPPED = (130, 143)
+"""Exit statuses of a command that was told to stop, by SIGINT or SIGTERM; a killed one has a negative one."""
 
 PAUSE_S = 0.5
 
@@ -77,7 +78,7 @@ async def move(what: Move, *, until: int | None = None) -> None:
     """Move until cancelled, or until a version has arrived.
 
     Raises:
-        RuntimeError: One of the commands cannot begin.
+        ExceptionGroup: Of a RuntimeError: one of the commands ended by itself.
     """
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(keep_running(what.export()))]
@@ -96,7 +97,11 @@ async def move(what: Move, *, until: int | None = None) -> None:
 
 
 async def keep_running(command: list[str]) -> None:
-    """Run a command, again whenever it dies; cancelling ends it."""
+    """Run a command, again whenever it is killed; cancelling ends it.
+
+    Raises:
+        RuntimeError: It ended by itself.
+    """
     while True:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tailrace_server", *command
@@ -107,8 +112,8 @@ async def keep_running(command: list[str]) -> None:
             process.terminate()
             await process.wait()
             raise
-        if status == REFUSED:
-            raise RuntimeError(f"tailrace {' '.join(command)}: it has said why")
+        if status >= 0 and status not in STOPPED:
+            raise RuntimeError(f"tailrace {' '.join(command)} ended with status {status}")
         await asyncio.sleep(PAUSE_S)
 
 
@@ -126,8 +131,10 @@ def main() -> None:
     until = arguments.pop("until")
     try:
         asyncio.run(move(Move(**arguments), until=until))
-    except KeyboardInterrupt:
+    except* KeyboardInterrupt:
         print("the same command goes on from here")
+    except* RuntimeError as failed:
+        sys.exit("\n".join(map(str, failed.exceptions)))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from examples.move_table import Move, move
-from tests.server.export.logs import Shop
+from examples.move_table import Move, keep_running, move
+from tailrace.criteria import Operation
+from tailrace_server.wal.writer import LogWriter, Mutation
+from tests.server.export.logs import Shop, item
 from tests.server.export.round_trip import history, moved_history
 from tests.support.polling import until
 
@@ -47,3 +49,17 @@ async def test_a_live_table_moves_without_a_stop(log_root: Path, tmp_path: Path)
         await asyncio.wait([moving])
     assert what.arrived() == what.published() == 40
     assert moved_history(what.target) == history(log_root)
+
+
+@pytest.mark.parametrize(("is_there", "status"), [(True, 1), (False, 2)])
+async def test_a_command_that_ends_by_itself_is_not_run_again(
+    log_root: Path, tmp_path: Path, is_there: bool, status: int
+) -> None:
+    if is_there:
+        with LogWriter.open(log_root, "shop") as writer:
+            writer.append([item(1, None, 1)])
+            writer.append([Mutation("item", "1", Operation.REMOVE)])  # without what it removes
+    what = Move(log_root, tmp_path / "new", "shop", "item", "id", tmp_path / "move")
+    async with asyncio.timeout(30):
+        with pytest.raises(RuntimeError, match=f"ended with status {status}"):
+            await keep_running(what.export())
