@@ -180,7 +180,8 @@ class LogWriter:
 
         Args:
             mutations: In source order; they get the indexes 1, 2, …, behind the records of what they change
-                about the schema.
+                about the schema. At most one for each key: of two, subscribers get both, but what is stated as
+                CDCv2 has two changes of one row at one time, at which its readers stop (`DiffsDisagree`).
             transaction_id: The source's name of it.
             source_timestamp: When the source committed it, µs.
             lead_extras: Further fields of the lead, as record.lead_text takes them.
