@@ -182,6 +182,29 @@ async def test_changes_of_the_schema_come_with_what_was_and_what_is(
     assert names == ["id", "size", "colour"]
 
 
+@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
+async def test_a_value_of_a_widened_column_is_an_error_of_its_field_and_the_subscription_goes_on(
+    serve: Serve, writer: ModelWriter, settings: HttpSettings
+) -> None:
+    """Whoever subscribes anew has the new type."""
+    writer.write([upsert("1", "box", size=1)])
+    served = await serve(settings)
+    query = "subscription { onBoxChange(sinceVersion: 1) { after { size } } }"
+    async with client(served) as one:
+        early = await one.subscribe(query)
+        assert (await one.payload(early))["data"]["onBoxChange"]["after"] == {"size": "1"}
+        writer.write([upsert("1", "box", size=1.5)], [upsert("1", "box", size=3)])
+        unfit, fitting = await one.payloads(early, 2)
+        assert unfit["data"]["onBoxChange"]["after"] == {"size": None}
+        (fault,) = unfit["errors"]
+        assert fault["path"] == ["onBoxChange", "after", "size"]
+        assert fault["extensions"]["code"] == "VALUE_INVALID"
+        assert fitting == {"data": {"onBoxChange": {"after": {"size": "3"}}}}
+        late = await one.subscribe(query)
+        found = [each["data"]["onBoxChange"]["after"] for each in await one.payloads(late, 3)]
+        assert [each["size"] for each in found] == ["1", "1.5", "3"]
+
+
 async def test_an_equal_selection_is_encoded_once_for_all(
     serve: Serve, writer: ModelWriter
 ) -> None:
