@@ -174,6 +174,40 @@ async def _published(served: Served, version: int) -> None:
     await published(Driver(served.engine), version)
 
 
+async def test_a_url_asks_for_what_a_body_does(serve: Serve, writer: ModelWriter) -> None:
+    """Parameter by parameter, lists by repetition; each of them makes a difference."""
+    for transaction in SHOP:
+        writer.write(transaction)
+    served = await serve()
+    whole = (await served.http.get(CHANGES)).json()["captures"]
+    middle = whole[4]
+    criteria: tuple[dict[str, Any], ...] = (
+        {"area": "INFRASTRUCTURE"},
+        {"entityType": ["order", "nothing"]},
+        {"primaryKey": ["2", "7"]},
+        {"operation": ["REMOVE", "EXPIRE"]},
+        {"containerType": ["ATTRIBUTE"], "containerName": ["price", "name"]},
+    )
+    others: tuple[dict[str, Any], ...] = (
+        {"body": ["before", "after"]},
+        {"sinceVersion": 4, "sinceIndex": 1},
+        {"after": middle["cursor"]},
+        {"fromTime": middle["commitTimestamp"]},
+        {"untilVersion": 4, "untilIndex": 1},
+        {"before": middle["cursor"]},
+        {"toTime": middle["commitTimestamp"]},
+        {"anchor": 3},
+        {"reverse": True},
+        {"limit": 3},
+    )
+    by_body = [*((one, {"criteria": [one]}) for one in criteria), *((one, one) for one in others)]
+    for query, asked in by_body:
+        page = (await served.http.get(CHANGES, params=query)).json()
+        assert page == (await served.http.post(f"{CHANGES}/query", json=asked)).json(), query
+        assert page["captures"], query
+        assert page["captures"] != whole, query
+
+
 @pytest.mark.parametrize(
     ("query", "code", "named"),
     [
