@@ -254,6 +254,12 @@ def test_empty_times_make_no_version_but_the_frontier_is_kept(stream: Stream) ->
     assert stream.positions()[FRONTIER] == "[]"
 
 
+def test_following_ends_when_a_statement_closes_the_stream(stream: Stream) -> None:
+    stream.add(update(A, 1, 1), Progress((0,), (), ((1, 1),)))
+    outcome = stream.ingest(follow=True)
+    assert (outcome.closed, outcome.signal, stream.positions()[FRONTIER]) == (True, None, "[]")
+
+
 def test_an_incomplete_stream_commits_what_is_finished_and_says_what_it_waits_for(
     stream: Stream,
 ) -> None:
