@@ -50,6 +50,7 @@ async def test_contract_39_bounds_mean_the_same_in_both_directions(
         ({"from_time": at[2], "to_time": at[4]}, lambda c: 2 <= c.version < 4),
         ({"from_time": at[5] + 1}, lambda c: False),
         ({"since_version": 4, "until_version": 3}, lambda c: False),
+        ({"from_time": at[4], "to_time": at[2]}, lambda c: False),
         ({"since_version": 6}, lambda c: False),
         ({"since_version": 99}, lambda c: False),
         ({"after": whole[-1].cursor}, lambda c: False),
