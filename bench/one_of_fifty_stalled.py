@@ -5,8 +5,8 @@
     writer: a commit of 2,000 captures after the other ──▶ tailrace ──▶ 50 raw subscribers, none or one stalled
 
 Throughput of the others against the same run with none stalled, in turn; and growth of the server's
-anonymous memory (RssAnon) over 60 s with the stalled one, after a warm-up in which what the server keeps of reads
-and frames has come to its bounds (about 300 commits).
+anonymous memory (RssAnon) over 60 s with the stalled one, after a warm-up in which what the server keeps of
+reads and frames has come to its bounds (about 300 commits).
 """
 
 from __future__ import annotations

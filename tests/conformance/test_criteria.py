@@ -108,7 +108,7 @@ async def test_contract_32_a_demand_makes_no_publisher_of_its_own(
 async def test_contract_29_columns_are_asked_for_by_their_role(
     serve: Serve, writer: ModelWriter, log_root: Path
 ) -> None:
-    """It is that of the record's own version: what was written before the mapping keeps the role that it had."""
+    """It is that of the record's own version: what was written before the mapping keeps its role."""
     image = b'{"id":"2","price":2,"note":"new","maker":"9"}'
     writer.write([upsert("1", "box", price=1, note="old", maker="9")])
     writer.writer.close()
