@@ -26,11 +26,11 @@ from tailrace_server.cdcv2 import AvroForm, write_container
 from tailrace_server.export.diffs import Differences, ImageCheck
 from tailrace_server.export.errors import FolderTaken, ImageUnfit
 from tailrace_server.export.folder import StreamFolder, StreamIdentity
-from tailrace_server.export.records import EntityRecords
 from tailrace_server.export.row_form import RowForm
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.documents import ColumnDocument
+from tailrace_server.wal.entity_records import EntityRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -28,8 +28,8 @@ from tailrace_server.wal.record import multiplicity_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace_server.export.records import EntityRecords, Record, Version
     from tailrace_server.export.row_form import Row, RowForm
+    from tailrace_server.wal.entity_records import EntityRecords, Record, Version
 
 Rows = dict["Row", int]
 """Row → how often it is there, or by how much that changes; never 0."""
