@@ -33,6 +33,7 @@ from tailrace_server.pipeline.cdcv2.folding import (
     fold,
     leaving,
 )
+from tailrace_server.pipeline.cdcv2.seeding import seed_index
 from tailrace_server.pipeline.cdcv2.state import (
     CONTROL_NAME,
     INDEX_KIND,
@@ -153,7 +154,9 @@ class Cdcv2Driver:
         writer.log.refresh()
         state = writer.state
         self.schema: Schema = writer.log.view.schema_of(state.last_version)
-        self.control = self._adopt(read_control(writer.path, state.pending))
+        found = read_control(writer.path, state.pending)
+        self._begins = found is None
+        self.control = self._adopt(found)
         self._index = Index(writer.path)
         self._note_versions()
 
@@ -199,9 +202,12 @@ class Cdcv2Driver:
             SchemaConflict: The catalog's columns cannot hold the stream's.
             WriterFenced: Another writer holds the catalog.
             LogFull: No room.
+            PositionCompacted: As `seed_index`, by the first batch of a stream.
         """
         batch_id = self.last_batch + 1
         control = _copied(self.control)
+        if self._begins:
+            control.files = seed_index(self.writer, self.folding, batch_id)
         # A place has room for eight million files; numbers that the state points to no more are given again.
         control.next_ordinal = max(control.names, default=0) + 1
         for file in files:
@@ -403,7 +409,7 @@ class Cdcv2Driver:
         )
         reach("pipeline.after_commit")
         rows = control.statistics.finished_updates - self.control.statistics.finished_updates
-        self.control = control
+        self.control, self._begins = control, False
         self._index.keep(control.files)
         if schemas:
             self.schema = schemas[-1][1]

@@ -6,9 +6,11 @@ A finished time that has updates is a version. With key columns a key is touched
     a lone -1                  REMOVE                    anything else is a KeyConflict
 
 Without them the row itself is the key. ``change`` is ``{"diff": d}``; it is a REMOVE when the row's
-multiplicity comes to zero.
+multiplicity comes to zero, and only then. A row that went more often than it came has a negative one: until
+that is made up for it counts as there, an UPSERT, so that operations and the sum of diffs end alike.
 
-What was last said of a key is kept in the *index* (`INDEX`), of which every commit adds what it changed.
+What was last said of a key is kept in the *index* (`INDEX`), of which every commit adds what it changed. It
+begins with what the log says when the stream does (`seeding`).
 """
 
 from __future__ import annotations
@@ -235,15 +237,12 @@ def _multiples(
     """Append what the times did to how often a row is there."""
     count = last[1]
     for time, diff, row in changes:
-        before = row if count > 0 else None
+        before = row if count else None
         count += diff
+        after = row if count else None
+        operation = int(Operation.UPSERT if count else Operation.REMOVE)
         change = orjson.dumps({"diff": diff})
-        there = count > 0
-        operation = int(Operation.UPSERT if there else Operation.REMOVE)
-        after = row if there else None
-        effects.append(
-            (time, key, operation, None, change, before or (None if there else row), after)
-        )
+        effects.append((time, key, operation, None, change, before, after))
     return None, count
 
 

@@ -125,6 +125,18 @@ class StreamSchema:
             values = _without_infinity(values)
         return orjson.dumps(values, default=_base64), values
 
+    def fitted(self, image: bytes) -> bytes:
+        """Return another source's image of a row as `image` writes it; as it is where it is no such row."""
+        try:
+            given = orjson.loads(image)
+            values = {name: given.get(name) for name in self.columns} | given
+            out = BytesIO()
+            fastavro.schemaless_writer(out, self._data, values)
+            found, _ = self.image(out.getvalue())
+            return found if orjson.loads(found) == values else image
+        except (AttributeError, LookupError, OverflowError, TypeError, ValueError):
+            return image
+
     def key(self, values: dict[str, Any], key: Sequence[str]) -> str | None:
         """Return the canonical text of a row's key; None where a column of it is null.
 

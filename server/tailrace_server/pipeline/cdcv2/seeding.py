@@ -1,0 +1,137 @@
+"""What a log said of keys before a stream begins in it: the first files of the stream's index.
+
+A catalog may hold records of the entity type that another source wrote. They are folded once, by the first
+batch, and committed with it; where that fails, the next attempt does it again. Memory is that of the live keys
+and of one version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from tailrace.criteria import Operation
+from tailrace_server.pipeline.cdcv2.folding import INDEX
+from tailrace_server.pipeline.cdcv2.state import INDEX_KIND, StateFile
+from tailrace_server.pipeline.cdcv2.updates import SLOTS, slots
+from tailrace_server.pipeline.images import members
+from tailrace_server.pipeline.pending import write_pending
+from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.entity_records import EntityRecords
+from tailrace_server.wal.keyhash import key_hashes, type_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.schema import Column
+    from tailrace_server.pipeline.cdcv2.folding import Folding
+    from tailrace_server.wal.writer import CatalogWriter
+
+FILE_ROWS: Final = 100_000
+"""About so many keys go into a file."""
+
+
+def seed_index(
+    writer: CatalogWriter, folding: Folding, batch_id: int, file_rows: int = FILE_ROWS
+) -> list[StateFile]:
+    """Fold the records of the stream's entity type, and write what they say of its keys.
+
+    What another writer committed and did not publish is published first, as the batch would do anyway.
+
+    Args:
+        writer: Of the catalog.
+        folding: Of the stream.
+        batch_id: The first batch.
+        file_rows: About so many keys go into a file.
+
+    Returns:
+        A tier older than that of any batch; none without key columns, where rows are counted from the
+        stream's beginning, nor of a log that knows no row of the entity type.
+
+    Raises:
+        PositionCompacted: Retention has taken a version while it was read.
+        LogCorrupted: A segment is damaged.
+        LogFull: No room.
+    """
+    if not folding.key:
+        return []
+    if writer.state.published != writer.state.last_version:
+        writer.publish()
+    writer.log.refresh()
+    view = writer.log.view
+    if folding.entity_type not in view.schema_of(view.published).entity_types:
+        return []
+    with BatchReader(writer.path) as reader:
+        return _written(
+            _live_rows(EntityRecords(writer.log, reader, folding.entity_type)),
+            writer,
+            folding,
+            batch_id,
+            file_rows,
+        )
+
+
+def _live_rows(records: EntityRecords) -> dict[str, bytes]:
+    """Return the image that each key was last given; retention may have taken that of some."""
+    view = records.view
+    columns = records.columns_in(view.schema_of(view.published))
+    names = {column.id: column.name for column in columns}
+    rows: dict[str, bytes] = {}
+    for version in records.versions(view.oldest.version, view.published + 1):
+        renamed = _renamed(version.columns, names)
+        for record in version.records:
+            if record.key is None:
+                rows.clear()
+            elif record.operation == Operation.UPSERT and record.after is not None:
+                rows[record.key] = _under(record.after, renamed) if renamed else record.after
+            else:  # gone, or the log has no image of it
+                rows.pop(record.key, None)
+    return rows
+
+
+def _renamed(columns: tuple[Column, ...], names: Mapping[int, str]) -> dict[str, str]:
+    """Return the names of a version's columns that are others now, with these."""
+    now = ((column.name, names.get(column.id, column.name)) for column in columns)
+    return {name: new for name, new in now if name != new}
+
+
+def _under(image: bytes, renamed: Mapping[str, str]) -> bytes:
+    """Return an image under the names that its columns have now."""
+    texts = (
+        b"%b:%b" % (orjson.dumps(renamed.get(name, name)), bytes(value))
+        for name, value in members(image).items()
+    )
+    return b"{%b}" % b",".join(texts)
+
+
+def _written(
+    rows: dict[str, bytes], writer: CatalogWriter, folding: Folding, batch_id: int, file_rows: int
+) -> list[StateFile]:
+    """Write rows by the slots of their keys, so that a share of the keys need not read all files."""
+    keys = np.array(list(rows), object)
+    texts = pa.array(keys, pa.string())
+    # The log's own hashes are of the name that the entity type had.
+    hashed = key_hashes(np.full(len(keys), type_seed(folding.entity_type), np.uint64), texts)
+    parts = min(SLOTS, 1 << (max(0, len(keys) - 1) // file_rows).bit_length())
+    of_part = slots(hashed) % np.uint16(parts)
+    files = []
+    for part in range(parts):
+        places = np.flatnonzero(of_part == part)
+        if not len(places):
+            continue
+        images = [folding.schema.fitted(rows[key]) for key in keys[places]]
+        table = pa.RecordBatch.from_arrays(
+            [
+                pa.array(hashed[places]),
+                texts.take(pa.array(places)).cast(pa.large_string()),
+                pa.array(images, pa.large_binary()),
+                pa.array(np.ones(len(places), np.int64)),
+            ],
+            schema=INDEX,
+        )
+        path = writer.segment_path(batch_id, f"pending-cdcv2-{INDEX_KIND}-seed-{part}")
+        files.append(StateFile(INDEX_KIND, write_pending(path, table), batch_id - 1, part, parts))
+    return files
