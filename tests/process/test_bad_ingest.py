@@ -11,6 +11,7 @@ import pytest
 
 from tailrace_server.pipeline.java import find_java
 from tests.process.commands import environment
+from tests.server.pipeline.shapes import envelope, line, postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +85,23 @@ def test_a_mapping_that_cannot_be_used_is_told_before_anything_is_started(
         assert error.startswith("error: ")
         assert reason in error
     assert list(log_root.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_mapping_and_what_to_do_with_what_it_cannot_hold_reach_the_ingest(
+    source: Path, log_root: Path, tmp_path: Path
+) -> None:
+    mapping = tmp_path / "shop.toml"
+    mapping.write_text("[entity_types.product.columns.price]\ntype = 'BIGINT'\n")
+    priced = line(envelope("c", postgres(1, 1), after={"id": 1, "price": "much"}))
+    (source / "priced.json").write_bytes(priced + b"\n")
+    options = ("--schema", str(mapping), "--on-incompatible", "stop")
+    status, error = ingest(source, log_root, *COMMAND, options=options)
+    assert status == 1, error
+    assert "price" in error
+    assert "BIGINT" in error
+    assert "--on-incompatible stop" in error
+    assert "Traceback" not in error
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", None])
