@@ -107,6 +107,7 @@ async def test_contract_14_16_a_paused_subscriber_gets_everything_and_is_live_ag
     """Ring of 4, 20 captures while paused: at the switch to the log and back no gap and no repeat."""
     driver = await serve(ring_captures=4)
     subscription = await driver.subscribe(demand=1)
+    await heartbeat_past(subscription, 0)  # it has caught up, so it is live
     for number in range(10):
         writer.write([upsert(str(number))])
     received = await collect(subscription, 1)
