@@ -47,19 +47,15 @@ class ProtobufCodec(Codec):
         """Return one element of ``SubscribeResponse.captures`` a capture."""
         if len(columns) <= _FEW:
             return spelled(columns)
-        if columns.container_types is None:
-            machine = accelerator.machine(len(columns))
-            if machine is not None:
-                return machine.encode(columns)
-        return self.join(columns.gathered())
+        machine = _machine_for(columns)
+        return self.join(columns.gathered()) if machine is None else machine.encode(columns)
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> Messages:
         """Return the frames in messages; machine code writes each where it will stay."""
-        if len(columns) > _FEW and columns.container_types is None:
-            machine = accelerator.machine(len(columns))
-            if machine is not None:
-                return machine.write(columns, message_bytes)
-        return cut(self.encode(columns), message_bytes)
+        machine = _machine_for(columns)
+        if machine is None:
+            return cut(self.encode(columns), message_bytes)
+        return machine.write(columns, message_bytes)
 
     def join(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return the same without machine code; one record a capture, any level."""
@@ -102,6 +98,13 @@ class ProtobufCodec(Codec):
     def _entity_type(self, columns: CaptureColumns) -> pa.BinaryArray:
         kinds = [b"", *(fields.entity_type(name) for name in columns.entity_types)]
         return pa.array(kinds, pa.binary()).take(pa.array(columns.type_codes + 1))
+
+
+def _machine_for(columns: CaptureColumns) -> accelerator.Machine | None:
+    """Return the compiled encoder where it is loaded and these are for it: many, at entity level."""
+    if len(columns) <= _FEW or columns.container_types is not None:
+        return None
+    return accelerator.machine(len(columns))
 
 
 def spelled(columns: CaptureColumns) -> pa.BinaryArray:
