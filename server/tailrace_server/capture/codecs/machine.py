@@ -27,6 +27,7 @@ from numba.extending import intrinsic
 
 from tailrace_server.capture.codecs import fields
 from tailrace_server.capture.codecs.columns import Messages
+from tailrace_server.compiled import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -188,15 +189,7 @@ _READ: Final = (_READ_INTS, _READ_INTS, _READ_INTS, _TEXTS, _READ_LONGS, _READ_I
 
 def _compiled(*arguments: Any) -> Callable[[_F], _F]:
     """Compile for one signature when the module is loaded, or take the code from the cache."""
-    signature = types.void(*arguments)
-
-    def compile_(function: _F) -> _F:
-        try:
-            return numba.njit(signature, nogil=True, cache=True)(function)  # type: ignore[no-any-return]
-        except RuntimeError:  # there is nowhere to write a cache
-            return numba.njit(signature, nogil=True)(function)  # type: ignore[no-any-return]
-
-    return compile_
+    return compiled(types.void(*arguments))
 
 
 def _inlined(function: _F) -> _F:

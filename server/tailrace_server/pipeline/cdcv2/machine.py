@@ -11,10 +11,9 @@ What the *program* of `cut` is, `cutting` says. All numbers are int64 unless the
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
+
+from tailrace_server.compiled import compiled
 
 END, LONG, INT, SKIP, BYTES, TEXT, BOOLEAN, ENUM, UNION, JUMP, FLOAT, DOUBLE = range(12)
 """Operations of a program."""
@@ -24,14 +23,7 @@ _LENGTH = np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(32)
 
 
-def _compiled(function: Any) -> Any:
-    try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # there is nowhere to write a cache
-        return numba.njit(nogil=True)(function)
-
-
-@_compiled
+@compiled()
 def _varint(data, at, end):  # type: ignore[no-untyped-def]
     """Return a zigzag number and where it ends; -1 where it is cut short, overlong or beyond 64 bits."""
     value = np.uint64(0)
@@ -53,7 +45,7 @@ def _varint(data, at, end):  # type: ignore[no-untyped-def]
     return (~half if value & np.uint64(1) else half), np.int64(at)
 
 
-@_compiled
+@compiled()
 def _is_utf8(data, at, end):  # type: ignore[no-untyped-def]
     while at < end:
         first = data[at]
@@ -77,7 +69,7 @@ def _is_utf8(data, at, end):  # type: ignore[no-untyped-def]
     return True
 
 
-@_compiled
+@compiled()
 def _is_one_of_its_kind(data, at, size):  # type: ignore[no-untyped-def]
     """Whether a float has no other encoding that is equal: it is neither minus zero nor NaN."""
     top = data[at + size - 1] & 0x7F
@@ -93,7 +85,7 @@ def _is_one_of_its_kind(data, at, size):  # type: ignore[no-untyped-def]
     return True
 
 
-@_compiled
+@compiled()
 def _skip(data, at, end, program):  # type: ignore[no-untyped-def]
     """Return where a datum ends, or -1 where it is none of the program's schema."""
     pc = 0
@@ -144,7 +136,7 @@ def _skip(data, at, end, program):  # type: ignore[no-untyped-def]
             pc += 1
 
 
-@_compiled
+@compiled()
 def _block(data, at, end):  # type: ignore[no-untyped-def]
     """Return the items of an Avro array's next block, and where the first begins; -1 where it is damaged."""
     items, at = _varint(data, at, end)
@@ -156,7 +148,7 @@ def _block(data, at, end):  # type: ignore[no-untyped-def]
     return items, at
 
 
-@_compiled
+@compiled()
 def cut(data, at, messages, program, starts, lengths, times, diffs, which, progress, done):  # type: ignore[no-untyped-def]
     """Cut messages apart, as far as they are whole.
 
@@ -227,7 +219,7 @@ def cut(data, at, messages, program, starts, lengths, times, diffs, which, progr
     done[0], done[1], done[2], done[3] = updates, told, messages, at
 
 
-@_compiled
+@compiled()
 def hashes(data, offsets, times, out):  # type: ignore[no-untyped-def]
     """Put the hash of each (data, time) into ``out``, uint64: `wal.keyhash` with the time as seed."""
     for row in range(len(times)):
@@ -246,7 +238,7 @@ def hashes(data, offsets, times, out):  # type: ignore[no-untyped-def]
         out[row] = value if value else np.uint64(1)
 
 
-@_compiled
+@compiled()
 def distinct(hashed, times, diffs, data, offsets, table, keep, conflict, both):  # type: ignore[no-untyped-def]
     """Mark the first update of each (data, time) in ``keep``, bool; return the number of conflicts.
 
@@ -293,7 +285,7 @@ def distinct(hashed, times, diffs, data, offsets, table, keep, conflict, both): 
     return conflicts
 
 
-@_compiled
+@compiled()
 def gather(data, starts, lengths, out, offsets):  # type: ignore[no-untyped-def]
     """Copy pieces of bytes one behind the other into ``out``, and where each begins into ``offsets``."""
     at = np.int64(0)
