@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from google.protobuf.message import DecodeError
-
 from tailrace import wire
 from tailrace.cursor import Cursor
 from tailrace.errors import SubscriptionBroken, SubscriptionClosed, TransportError
@@ -171,7 +169,4 @@ class History:
             raise TransportError(f"nothing came for {self._patience_s:g} s") from None
         if data is None:
             raise TransportError("the server completed the read without its last message")
-        try:
-            return ReadChangesResponse.FromString(data)
-        except DecodeError as error:
-            raise TransportError(f"not a message of this protocol: {error}") from error
+        return wire.parsed(ReadChangesResponse, data)

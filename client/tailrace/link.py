@@ -17,8 +17,6 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from google.protobuf.message import DecodeError
-
 from tailrace import wire
 from tailrace.clock import SystemClock
 from tailrace.criteria import After
@@ -30,7 +28,6 @@ from tailrace.errors import (
     TailraceError,
     TransportError,
 )
-from tailrace.v1.change_capture_pb2 import SubscribeResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +49,11 @@ _PATIENCE: Final = 2.0
 
 _PATIENCE_MIN_S: Final = 1.0
 """… but not sooner than this: a busy loop is not a dead server."""
+
+
+def patience_s(interval_s: float) -> float:
+    """Return for how long nothing may come where a heartbeat was announced within ``interval_s``."""
+    return max(_PATIENCE_MIN_S, interval_s * _PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ class Link:
                 data = await stream.receive()
         except TimeoutError:
             raise ConnectTimeout(f"no acknowledgement within {patience_s:g} s") from None
-        message = _parse(data)
+        message = wire.subscribe_response(data)
         if not message.HasField("acknowledgement"):
             raise TransportError("the first message is not an acknowledgement")
         acknowledgement = wire.acknowledgement(message.acknowledgement)
@@ -220,7 +222,7 @@ class Link:
             ) from None
 
     def _take(self, data: bytes | None, sink: Sink) -> None:
-        message = _parse(data)
+        message = wire.subscribe_response(data)
         self._attempt = 0
         if message.captures:
             assert self.cursor is not None
@@ -236,13 +238,4 @@ class Link:
             sink.beat(heartbeat)
 
     def _expect_within(self, seconds: float) -> None:
-        self._patience_s = max(_PATIENCE_MIN_S, seconds * _PATIENCE)
-
-
-def _parse(data: bytes | None) -> SubscribeResponse:
-    if data is None:
-        raise TransportError("the server completed a subscription, which has no end")
-    try:
-        return SubscribeResponse.FromString(data)
-    except DecodeError as error:
-        raise TransportError(f"not a message of this protocol: {error}") from error
+        self._patience_s = patience_s(seconds)

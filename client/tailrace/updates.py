@@ -16,8 +16,6 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from google.protobuf.message import DecodeError
-
 from tailrace import wire
 from tailrace.cdcv2 import Progress, Reader, Update
 from tailrace.clock import SystemClock
@@ -31,8 +29,8 @@ from tailrace.errors import (
     TailraceError,
     TransportError,
 )
+from tailrace.link import patience_s
 from tailrace.position import Position
-from tailrace.v1.change_capture_pb2 import SubscribeResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,13 +41,7 @@ if TYPE_CHECKING:
     from tailrace.clock import Clock
     from tailrace.retry import Retry, Timeouts
     from tailrace.transport import Stream
-    from tailrace.v1.change_capture_pb2 import SubscribeRequest
-
-_PATIENCE: Final = 2.0
-"""A heartbeat is missed after this many times the announced interval …"""
-
-_PATIENCE_MIN_S: Final = 1.0
-"""… but not sooner than this."""
+    from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
 
 _EARLY_MAX: Final = 10_000
 """Statements held while the acknowledgement, which says of which log they are, is still on its way."""
@@ -210,18 +202,13 @@ class UpdateSubscription:
         except asyncio.CancelledError:
             self._leave()  # a cancelled receive closes the stream; the next one opens another
             raise
-        if data is None:
-            raise TransportError("the server completed a subscription, which has no end")
-        try:
-            return SubscribeResponse.FromString(data)
-        except DecodeError as error:
-            raise TransportError(f"not a message of this protocol: {error}") from error
+        return wire.subscribe_response(data)
 
     def _take(self, message: SubscribeResponse) -> None:
         if message.HasField("acknowledgement"):
             self._acknowledged(wire.acknowledgement(message.acknowledgement))
         if message.HasField("heartbeat"):
-            self._expect_within(message.heartbeat.next_within_ms / 1000)
+            self._patience_s = patience_s(message.heartbeat.next_within_ms / 1000)
         if message.updates:
             self._say(
                 [
@@ -242,7 +229,7 @@ class UpdateSubscription:
             raise CatalogReplaced(self._request.catalog, before.catalog_uuid, found)
         self._acknowledgement = acknowledgement
         self._is_known = True
-        self._expect_within(acknowledgement.heartbeat_interval_s)
+        self._patience_s = patience_s(acknowledgement.heartbeat_interval_s)
         if self._reader is None:
             start = acknowledgement.start
             self._begin(start.version + (start.index > 0))
@@ -262,9 +249,6 @@ class UpdateSubscription:
         self._early.append(statement)
         if len(self._early) > _EARLY_MAX:
             raise TransportError(f"{_EARLY_MAX} statements came, and no acknowledgement")
-
-    def _expect_within(self, seconds: float) -> None:
-        self._patience_s = max(_PATIENCE_MIN_S, seconds * _PATIENCE)
 
     def _leave(self) -> None:
         stream, self._stream = self._stream, None

@@ -7,20 +7,24 @@ capture is made by storing into its slots. The initialiser of a frozen dataclass
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import UUID
+
+from google.protobuf.message import DecodeError
 
 from tailrace.acknowledgement import Acknowledgement, Limits
 from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import After, Area, ContainerType, Content, FromTime, Operation, Since
 from tailrace.cursor import Cursor
-from tailrace.errors import Unsupported
+from tailrace.errors import TransportError, Unsupported
 from tailrace.position import Position
 from tailrace.schema import Column, Origin, Schema
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from google.protobuf.message import Message
 
     from tailrace.criteria import Criteria, Start
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
         | change_capture_pb2.ReadChangesRequest
     )
 
+_M = TypeVar("_M", bound="Message")
 
 _BODIES: Final[tuple[tuple[Content, capture_pb2.Body.ValueType], ...]] = (
     (Content.CHANGE, capture_pb2.BODY_CHANGE),
@@ -59,6 +64,29 @@ _set_change: Final = _SLOTS["change"].__set__
 _set_before: Final = _SLOTS["before"].__set__
 _set_after: Final = _SLOTS["after"].__set__
 _set_omitted_bytes: Final = _SLOTS["omitted_bytes"].__set__
+
+
+def parsed(kind: type[_M], data: bytes) -> _M:
+    """Parse a message of the server.
+
+    Raises:
+        TransportError: It is none of this kind.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise TransportError(f"not a message of this protocol: {error}") from error
+
+
+def subscribe_response(data: bytes | None) -> change_capture_pb2.SubscribeResponse:
+    """Parse what came of a subscription; None says that the server ended it.
+
+    Raises:
+        TransportError: It is none, or there is no more.
+    """
+    if data is None:
+        raise TransportError("the server completed a subscription, which has no end")
+    return parsed(change_capture_pb2.SubscribeResponse, data)
 
 
 def captures(messages: Iterable[capture_pb2.Capture], catalog_uuid: UUID) -> tuple[Capture, ...]:
