@@ -16,6 +16,33 @@ _INPUT = "How lines are read"
 _GROUPING = "How rows become versions"
 _RUNNING = "How it runs"
 
+Catalog = Annotated[
+    str, typer.Option("--catalog", metavar="NAME", help="Catalog to write; made if absent.")
+]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow/--once",
+        help="Go on with files as they appear, or take those that are new and end.",
+        rich_help_panel=_RUNNING,
+    ),
+]
+BatchBytes = Annotated[
+    str,
+    typer.Option(
+        "--batch-bytes",
+        metavar="BYTES",
+        help="Input files of one batch, together.",
+        rich_help_panel=_RUNNING,
+    ),
+]
+Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Spark master.", rich_help_panel=_RUNNING)
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_RUNNING)
+]
+
 ingest_app: Final = typer.Typer(
     name="ingest", no_args_is_help=True, help="Turn a source's changes into versions of a catalog."
 )
@@ -34,17 +61,8 @@ def debezium(
         typer.Option("--input", metavar="DIR", help="Folder of files, one message a line."),
     ],
     log: LogRoot,
-    catalog: Annotated[
-        str, typer.Option("--catalog", metavar="NAME", help="Catalog to write; made if absent.")
-    ],
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow/--once",
-            help="Go on with files as they appear, or take those that are new and end.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = False,
+    catalog: Catalog,
+    follow: Follow = False,
     key: Annotated[
         list[str] | None,
         typer.Option(
@@ -142,19 +160,8 @@ def debezium(
             rich_help_panel=_RUNNING,
         ),
     ] = 20_000,
-    batch_bytes: Annotated[
-        str,
-        typer.Option(
-            "--batch-bytes",
-            metavar="BYTES",
-            help="Input files of one batch, together.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = "256MiB",
-    master: Annotated[
-        str,
-        typer.Option("--master", metavar="URL", help="Spark master.", rich_help_panel=_RUNNING),
-    ] = "local[*]",
+    batch_bytes: BatchBytes = "256MiB",
+    master: Master = "local[*]",
     take_over: Annotated[
         bool,
         typer.Option(
@@ -163,10 +170,7 @@ def debezium(
             rich_help_panel=_RUNNING,
         ),
     ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_RUNNING),
-    ] = False,
+    quiet: Quiet = False,
 ) -> int:
     """Turn Debezium's JSON, one message a line, into versions of a catalog.
 
@@ -237,9 +241,7 @@ def cdcv2(
         str, typer.Option("--entity-type", metavar="NAME", help="What its rows are in the catalog.")
     ],
     log: LogRoot,
-    catalog: Annotated[
-        str, typer.Option("--catalog", metavar="NAME", help="Catalog to write; made if absent.")
-    ],
+    catalog: Catalog,
     key: Annotated[
         list[str] | None,
         typer.Option(
@@ -268,14 +270,7 @@ def cdcv2(
             rich_help_panel=_GROUPING,
         ),
     ] = "stop",
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow/--once",
-            help="Go on with files as they appear, or take those that are new and end.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = False,
+    follow: Follow = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -293,19 +288,8 @@ def cdcv2(
             rich_help_panel=_RUNNING,
         ),
     ] = 100_000,
-    batch_bytes: Annotated[
-        str,
-        typer.Option(
-            "--batch-bytes",
-            metavar="BYTES",
-            help="Input files of one batch, together.",
-            rich_help_panel=_RUNNING,
-        ),
-    ] = "256MiB",
-    master: Annotated[
-        str,
-        typer.Option("--master", metavar="URL", help="Spark master.", rich_help_panel=_RUNNING),
-    ] = "local[*]",
+    batch_bytes: BatchBytes = "256MiB",
+    master: Master = "local[*]",
     take_over: Annotated[
         bool,
         typer.Option(
@@ -314,10 +298,7 @@ def cdcv2(
             rich_help_panel=_RUNNING,
         ),
     ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_RUNNING),
-    ] = False,
+    quiet: Quiet = False,
 ) -> int:
     """Turn messages of Materialize CDCv2 into versions of a catalog.
 
