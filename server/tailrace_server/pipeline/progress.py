@@ -92,12 +92,7 @@ class Reporter:
 
     def summary(self, counters: Counters, quarantine: str) -> None:
         """Tell what was done."""
-        self.finish()
-        elapsed = time.monotonic() - self._started
-        self.note(
-            f"{counters.versions:,} versions of {counters.rows:,} rows from {counters.lines:,} lines "
-            f"in {elapsed:.1f} s; committed {counters.committed}, published {counters.published}"
-        )
+        self._total(counters, "rows", "lines")
         if counters.ignored:
             self.note(f"{counters.ignored:,} lines blank, null or tombstones")
         if counters.skipped:
@@ -108,19 +103,24 @@ class Reporter:
             )
         if counters.pending:
             self.note(f"{counters.pending:,} transactions are open and wait for the next run")
-        if counters.quarantined:
-            self.note(f"{counters.quarantined:,} lines could not be used: {quarantine}")
+        self._unusable(counters, "lines", quarantine)
 
     def messages(self, counters: Counters, quarantine: str) -> None:
         """Tell what was done with messages of CDCv2."""
+        self._total(counters, "updates", "messages")
+        self._unusable(counters, "messages", quarantine)
+
+    def _total(self, counters: Counters, rows: str, lines: str) -> None:
         self.finish()
         elapsed = time.monotonic() - self._started
         self.note(
-            f"{counters.versions:,} versions of {counters.rows:,} updates from {counters.lines:,} messages "
+            f"{counters.versions:,} versions of {counters.rows:,} {rows} from {counters.lines:,} {lines} "
             f"in {elapsed:.1f} s; committed {counters.committed}, published {counters.published}"
         )
+
+    def _unusable(self, counters: Counters, lines: str, quarantine: str) -> None:
         if counters.quarantined:
-            self.note(f"{counters.quarantined:,} messages could not be used: {quarantine}")
+            self.note(f"{counters.quarantined:,} {lines} could not be used: {quarantine}")
 
     def _line(self, counters: Counters, now: float) -> str:
         rate = counters.rows / max(now - self._started, 1e-3)
