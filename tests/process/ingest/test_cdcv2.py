@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import orjson
@@ -14,7 +11,6 @@ import pytest
 
 from tailrace.cdcv2 import CountExceeded, DiffsDisagree, Progress, Update
 from tailrace_server.cdcv2 import write_line
-from tailrace_server.failpoints import VARIABLE
 from tailrace_server.pipeline.cdcv2.driver import FRONTIER
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
@@ -23,8 +19,8 @@ from tailrace_server.pipeline.progress import Reporter
 from tailrace_server.pipeline.stops import Stopping
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.verify import verify
+from tests.process.ingest.killable import Command, end
 from tests.process.ingest.reading import leads, records
-from tests.process.ingest.test_kills import end
 from tests.server.pipeline.cdcv2_streams import (
     SCHEMA,
     make_history,
@@ -126,37 +122,14 @@ def test_what_tasks_find_wrong_is_raised_with_both_sides(
         assert CommitLog.open(log_root / name).state.last_version == 0
 
 
-class Command:
-    """`tailrace ingest cdcv2` as a process, as often as it takes."""
+class Ingest(Command):
+    """An ingest of a change stream with a key."""
 
     def __init__(self, folder: Path, log_root: Path, *options: str) -> None:
-        self.input = folder / "input"
-        self.catalog = log_root / "shop"
         schema = folder / "schema.avsc"
         schema.write_text(SCHEMA.text)
-        self.said = folder / "said"
-        self._command = [
-            *(sys.executable, "-m", "tailrace_server", "ingest", "cdcv2"),
-            *("--input", str(self.input), "--schema", str(schema), "--entity-type", "product"),
-            *("--key", "id", "--log", str(log_root), "--catalog", "shop", *options),
-        ]
-
-    def start(self, failpoints: str = "", *options: str) -> subprocess.Popen[bytes]:
-        with self.said.open("wb") as said:
-            return subprocess.Popen(
-                [*self._command, *options],
-                env=os.environ | {VARIABLE: failpoints},
-                stderr=said,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-    def run(self, failpoints: str = "") -> int:
-        process = self.start(failpoints)
-        try:
-            return process.wait(timeout=300)
-        finally:
-            end(process)
+        given = ("--schema", str(schema), "--entity-type", "product", "--key", "id")
+        super().__init__("cdcv2", folder, log_root, *given, *options)
 
 
 def prepared(folder: Path, seed: int) -> Sequence[Record]:
@@ -182,9 +155,9 @@ def test_contract_34_an_ingest_of_a_change_stream_killed_at_a_named_place_loses_
     tmp_path: Path, log_root: Path, failpoint: str
 ) -> None:
     expected = prepared(tmp_path, 5)
-    command = Command(tmp_path, log_root, "--batch-bytes", "1B")
+    command = Ingest(tmp_path, log_root, "--batch-bytes", "1B")
     assert command.run(failpoint) == -signal.SIGKILL
-    assert command.run() == 0, command.said.read_text()
+    assert command.run() == 0, command.said()
     assert records(command.catalog) == expected
     assert verify(command.catalog).sound
 
@@ -194,21 +167,21 @@ def test_contract_34_an_ingest_of_a_change_stream_survives_kills_at_any_moment(
 ) -> None:
     """Twice in one process, once on Spark between the tasks of a batch, then to the end."""
     expected = prepared(tmp_path, 8)
-    small = Command(tmp_path, log_root, "--batch-bytes", "1B")
+    small = Ingest(tmp_path, log_root, "--batch-bytes", "1B")
     rng = random.Random(8)
     for _ in range(2):
         kill_at(small, rng.randint(1, 4))
-    large = Command(
+    large = Ingest(
         *(tmp_path, log_root, "--batch-bytes", "24KiB", "--small-batch-rows", "0"),
         *("--master", "local[2]"),
     )
     kill_at(large, rng.randint(1, 3))
-    assert large.run() == 0, large.said.read_text()
+    assert large.run() == 0, large.said()
     assert records(large.catalog) == expected
     assert verify(large.catalog).sound
 
 
-def kill_at(command: Command, files: int) -> None:
+def kill_at(command: Ingest, files: int) -> None:
     """Run until so many more files of segments or state have appeared, and kill all of it then."""
     before = len(written(command.catalog))
     process = command.start()
@@ -228,7 +201,7 @@ def written(catalog: Path) -> list[Path]:
 def test_an_incomplete_stream_ends_with_status_3_and_says_what_is_missing(
     tmp_path: Path, log_root: Path
 ) -> None:
-    command = Command(tmp_path, log_root)
+    command = Ingest(tmp_path, log_root)
     command.input.mkdir()
     lines: list[Statement[int]] = [
         Progress((0,), (9,), ((1, 1), (4, 2))),
@@ -236,14 +209,14 @@ def test_an_incomplete_stream_ends_with_status_3_and_says_what_is_missing(
     ]
     put(command.input / "a.json", b"".join(write_line(SCHEMA.form, each) for each in lines))
     assert command.run() == 3
-    assert "time 4: 0 of 2 received" in command.said.read_text()
+    assert "time 4: 0 of 2 received" in command.said()
     assert [lead["time"] for lead in leads(command.catalog)] == [1]
 
 
 def test_a_followed_folder_is_read_as_files_appear_until_a_signal(
     tmp_path: Path, log_root: Path
 ) -> None:
-    command = Command(tmp_path, log_root, "--follow")
+    command = Ingest(tmp_path, log_root, "--follow")
     command.input.mkdir()
     process = command.start()
     try:

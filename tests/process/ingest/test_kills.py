@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import psutil
 import pytest
 
-from tailrace_server.failpoints import VARIABLE
 from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.stream import CHECKPOINT
 from tailrace_server.wal.writer import LogWriter
+from tests.process.ingest.killable import Command, end, unless_gone
 from tests.process.ingest.reading import published
 from tests.process.ingest.truth import check_against_truth
 from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import subprocess
     from pathlib import Path
 
     from tailrace_server.feed.topics import Feed
@@ -36,67 +31,17 @@ KILLS = 50
 SEEDS = 5
 
 
-class Ingest:
-    """The command as a process of its own, as often as it takes."""
+class Ingest(Command):
+    """An ingest of Debezium's files in small batches."""
 
     def __init__(self, folder: Path, log_root: Path, *options: str) -> None:
-        self.input = folder / "input"
-        self.catalog = log_root / "shop"
-        self._said = folder / f"said-{uuid4().hex[:8]}"
-        self._command = [
-            *(sys.executable, "-m", "tailrace_server", "ingest", "debezium"),
-            *("--input", str(self.input), "--log", str(log_root), "--catalog", "shop"),
-            *("--master", "local[2]", "--batch-bytes", "100KiB", "--transaction-idle", "1h"),
-            *options,
-        ]
-
-    def start(self, failpoints: str = "") -> subprocess.Popen[bytes]:
-        with self._said.open("wb") as said:
-            return subprocess.Popen(
-                self._command,
-                env=os.environ | {VARIABLE: failpoints},
-                stderr=said,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-
-    def run(self, failpoints: str = "") -> int:
-        """Run to the end; return the exit status."""
-        process = self.start(failpoints)
-        try:
-            return process.wait(timeout=300)
-        finally:
-            end(process)
-
-    def said(self) -> str:
-        return self._said.read_text()
+        given = ("--master", "local[2]", "--batch-bytes", "100KiB", "--transaction-idle", "1h")
+        super().__init__("debezium", folder, log_root, *given, *options)
 
     def batches(self) -> int:
         """How many batches Spark has planned."""
         folder = self.catalog / CHECKPOINT / "offsets"
         return sum(name.name.isdigit() for name in folder.iterdir()) if folder.is_dir() else 0
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a process and of those it started."""
-    left = [each for each in psutil.process_iter() if _session(each) == process.pid]
-    for each in left:
-        unless_gone(each.kill)
-    process.wait()
-    psutil.wait_procs(left, timeout=30)
-
-
-def unless_gone(call: Callable[[], object]) -> None:
-    """Call what acts on a process that may be gone."""
-    with suppress(psutil.NoSuchProcess, ProcessLookupError):
-        call()
-
-
-def _session(process: psutil.Process) -> int:
-    try:
-        return os.getsid(process.pid)
-    except (ProcessLookupError, PermissionError):
-        return -1
 
 
 def java(process: subprocess.Popen[bytes]) -> psutil.Process | None:
