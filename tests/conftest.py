@@ -4,15 +4,24 @@
 ``test_contract_13_…`` is marked ``contract(13)``; one that proves several lines names them all,
 ``test_contract_05_14_…``.
 
+What a test or a process of it puts among the system's temporary files, also one that is killed, goes
+with the run.
+
 Generated tests have no time limit: how long an example takes says more about the machine than about us.
 """
 
 from __future__ import annotations
 
+import tempfile
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.contract import contract_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 settings.register_profile("tailrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tailrace")
@@ -24,3 +33,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the proofs of contract lines by their names."""
     for number in contract_numbers(item.name):
         item.add_marker(pytest.mark.contract(number))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_files() -> Iterator[None]:
+    """Give the run a folder for temporary files, and remove it with all that was left there."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tailrace-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield

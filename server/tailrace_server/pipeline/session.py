@@ -8,6 +8,7 @@ import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.errors import CannotStart
@@ -77,11 +78,13 @@ def spark_session(
     hush_gateway()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
+    temporary = tempfile.gettempdir()  # what TMPDIR says, which a JVM does not ask
+    options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Djava.io.tmpdir={quote(temporary)}"
     builder = (
         SparkSession.builder.appName(name)
         .master(master)
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.local.dir", temporary)
         .config("spark.driver.extraJavaOptions", f"{options} {_QUICK_START}" if quick else options)
         .config(map={**CONF, **(conf or {})})
     )
