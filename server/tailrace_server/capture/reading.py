@@ -130,35 +130,33 @@ class CatalogReading:
 
     async def scan(self, view: LogView, row: int, predicate: Predicate) -> Scan:
         """Return what a predicate matches in the window that holds ``row``; it may begin before it."""
-        refs = self._window(view, row)
+        place = view.find_row(row)
+        window = self._window(view, place)
         try:
-            return await self._scan(view, refs, predicate)
+            return await self._scan(view, window, predicate)
         except (SegmentMissing, LogCorrupted):
-            if len(refs) == 1:
+            if len(window) == 1:
                 raise
             # The fault may lie in a part of the shared window that this reader does not need.
-            return await self._scan(view, (view.batch(view.find_row(row)),), predicate)
+            return await self._scan(view, range(place, place + 1), predicate)
 
-    async def _scan(self, view: LogView, refs: tuple[BatchRef, ...], predicate: Predicate) -> Scan:
-        # A compaction between two borders leaves them as they are, and what is between them refers elsewhere.
-        key = (self._id, view.revision, predicate.identity, refs[0].key, refs[-1].key)
+    async def _scan(self, view: LogView, window: range, predicate: Predicate) -> Scan:
+        # Places stay what they are until a compaction or a trim, and those change the revision.
+        key = (self._id, view.revision, predicate.identity, window.start, window.stop)
         matched: list[GroupedHead] = []
         scan = await self._cache.get(
-            Kind.SCAN, key, partial(self._load_scan, view, refs, predicate, matched)
+            Kind.SCAN, key, partial(self._load_scan, view, window, predicate, matched)
         )
         for grouped in matched:  # their frames are asked for next
             self._cache.put(Kind.HEAD, (self._id, grouped.head.ref.key), grouped)
         return scan
 
-    def _window(self, view: LogView, row: int) -> tuple[BatchRef, ...]:
-        """Return the batches of the window that holds a row: a fixed number of small ones, fewer large ones."""
-        place = view.find_row(row)
-        size = max(
-            1, min(self._settings.scan_batches, self._settings.scan_rows // view.batch(place).rows)
-        )
+    def _window(self, view: LogView, place: int) -> range:
+        """Return the places of the window that holds a batch: a fixed number of small ones, fewer large ones."""
+        size = max(1, min(self._settings.scan_batches, self._settings.scan_rows // view.rows(place)))
         size = 1 << (size.bit_length() - 1)  # borders of different sizes fall together
         start = place - place % size
-        return tuple(view.batch(each) for each in range(start, min(start + size, len(view))))
+        return range(start, min(start + size, len(view)))
 
     def ready_frames(self, run: Run, codec: Codec, content: Content) -> FrameBlock | None:
         """Return a run's frames if no reading is needed for them."""
@@ -235,12 +233,13 @@ class CatalogReading:
     def _load_scan(
         self,
         view: LogView,
-        refs: tuple[BatchRef, ...],
+        window: range,
         predicate: Predicate,
         matched: list[GroupedHead],
     ) -> Scan:
         """Scan a window, and add to ``matched`` the heads of the batches with matches."""
         runs = []
+        refs = [view.batch(place) for place in window]
         for ref in refs:
             grouped = self._head(ref)
             images = BatchImages(

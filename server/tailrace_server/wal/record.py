@@ -65,7 +65,7 @@ RECORD_SCHEMA: Final = pa.schema(
     ]
 )
 
-BATCH_ROWS_MAX: Final = 4_096
+BATCH_ROWS_MAX: Final = 8_192
 """A record batch closes at this many rows, …"""
 
 BATCH_BYTES_MAX: Final = 4 << 20

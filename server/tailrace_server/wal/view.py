@@ -11,6 +11,7 @@ import numpy as np
 from tailrace.schema import Schema
 from tailrace_server.wal.table import (
     FIRST_ROW,
+    ROWS,
     SEGMENT,
     BatchRef,
     SegmentRef,
@@ -73,6 +74,10 @@ class LogView:
             raise IndexError(f"batch {place} of {self._batch_count}")
         return batch_ref(self._segments, self._batches, place)
 
+    def rows(self, place: int) -> int:
+        """Return the number of records of the batch at a place."""
+        return int(self._batches[ROWS, place])
+
     def find(self, position: Position) -> int:
         """Return the first batch whose last position is at or after one; ``len(self)`` if there is none."""
         return find_position(self._batches, self._batch_count, position)
@@ -91,15 +96,16 @@ class LogView:
         return int(self.timestamps_of(np.array([version], np.int64))[0])
 
     def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the commit timestamps of retained, published versions, µs, in the shape that was given."""
-        firsts, timestamps = self._commits[:, : self._commit_count]
-        if not self._commit_count or not len(versions):
+        """Return the commit timestamps, µs, of retained, published versions that do not fall."""
+        count = self._commit_count
+        if not count or not len(versions):
             return np.zeros_like(versions)
-        ends = np.array([versions.min(), versions.max()])
-        first, last = np.maximum(np.searchsorted(firsts, ends, "right") - 1, 0).tolist()
+        firsts, timestamps = self._commits[0, :count], self._commits[1, :count]
+        first = max(int(firsts.searchsorted(versions[0], "right")) - 1, 0)
+        last = max(int(firsts.searchsorted(versions[-1], "right")) - 1, 0)
         if first == last:  # of one commit, as large batches are
-            return np.full_like(versions, timestamps[first])
-        places = np.searchsorted(firsts[first : last + 1], versions, "right") - 1
+            return np.full(len(versions), timestamps[first])
+        places = firsts[first : last + 1].searchsorted(versions, "right") - 1
         found: npt.NDArray[np.int64] = timestamps[first + np.maximum(places, 0)]
         return found
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import LogFull
 from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.record import BATCH_BYTES_MAX, BATCH_ROWS_MAX, BODY_COLUMNS, NAME_TYPE
+from tailrace_server.wal.record import BATCH_BYTES_MAX, BODY_COLUMNS, NAME_TYPE
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.table import BATCH_FIELDS, BatchRef, BatchTable, SegmentRef, batch_ref
 from tests.server.wal.logs import armed
@@ -159,14 +159,14 @@ def simple_rows(count: int, after: bytes = b"{}", per_version: int = 3) -> pa.Ta
     )
 
 
-def test_batches_close_at_4096_rows_also_over_several_writes(tmp_path: Path) -> None:
+def test_batches_close_at_8192_rows_also_over_several_writes(tmp_path: Path) -> None:
     with SegmentWriter(tmp_path / "segments" / "1" / "a.arrow") as writer:
         table = simple_rows(25_000)
         for start in range(0, 25_000, 10_000):
             writer.write(table.slice(start, 10_000))
         receipt = writer.close()
     rows = [ref.rows for ref in refs_of(receipt)]
-    assert rows == [BATCH_ROWS_MAX] * 6 + [25_000 - 6 * BATCH_ROWS_MAX]
+    assert rows == [8_192] * 3 + [25_000 - 3 * 8_192]
     read = read_back(tmp_path, receipt)
     assert [row["primary_key"] for row in read] == [str(place) for place in range(25_000)]
 
