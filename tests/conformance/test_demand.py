@@ -107,11 +107,13 @@ async def test_contract_14_16_a_paused_subscriber_gets_everything_and_is_live_ag
     """Ring of 4, 20 captures while paused: at the switch to the log and back no gap and no repeat."""
     driver = await serve(ring_captures=4)
     subscription = await driver.subscribe(demand=1)
+    other = await driver.subscribe(demand=1_000)
     await heartbeat_past(subscription, 0)  # it has caught up, so it is live
     for number in range(10):
         writer.write([upsert(str(number))])
     received = await collect(subscription, 1)
     await published(driver, 10)
+    await collect(other, 20)
     await nothing_but_heartbeats(subscription)
     await subscription.request(10_000)
     received += await collect(subscription, 19)
@@ -122,6 +124,24 @@ async def test_contract_14_16_a_paused_subscriber_gets_everything_and_is_live_ag
     figures = driver.engine.statistics()
     assert figures.resyncs >= 1
     assert figures.returns == figures.resyncs
+
+
+async def test_contract_14_nobody_is_overrun_by_what_nobody_takes(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """The same, and nobody else is there: routing waits for the first to take more."""
+    driver = await serve(ring_captures=4)
+    subscription = await driver.subscribe(demand=1)
+    await heartbeat_past(subscription, 0)
+    for number in range(10):
+        writer.write([upsert(str(number))])
+    received = await collect(subscription, 1)
+    await published(driver, 10)
+    await nothing_but_heartbeats(subscription)
+    await subscription.request(10_000)
+    received += await collect(subscription, 19)
+    assert coordinates(received) == writer.log.expected(())
+    assert driver.engine.statistics().resyncs == 0
 
 
 async def test_contract_15_a_filter_that_matches_nothing_reads_no_log(

@@ -27,6 +27,7 @@ from tailrace.errors import (
 )
 from tailrace.position import END, FIRST, Position
 from tailrace_server.capture.intake import Beginning, SafePoint
+from tailrace_server.capture.pace import Pace
 from tailrace_server.capture.predicate import Predicate
 from tailrace_server.capture.publisher import Publisher
 from tailrace_server.capture.reading import first_position, past
@@ -90,6 +91,7 @@ class Observer:
         self._settings = settings
         self._counters = counters
         self._rings = rings
+        self._pace = Pace()
         self._router = Router()
         self._publishers: dict[int, Publisher] = {}
         self._by_criteria: dict[tuple[Criteria, ...], Publisher] = {}
@@ -110,23 +112,21 @@ class Observer:
     async def run(self, views: AsyncIterator[LogView]) -> None:
         """Follow the log until its tailer ends, and end all subscriptions with its error then."""
         try:
-            oldest = self.view.oldest
-            await self._route_published()
-            async for view in views:
-                self.see(view)
-                await self._route_published()
-                if self.view.oldest > oldest:
-                    oldest = self.view.oldest
-                    await self._end_compacted()
-        except Exception as error:
+            async with asyncio.TaskGroup() as tasks:
+                routing = tasks.create_task(self._route())
+                await self._follow(views)
+                routing.cancel()
+        except ExceptionGroup as group:
+            error = group.exceptions[0]
             self.end(as_tailrace_error(error))
-            raise
+            raise error from None
 
     def see(self, view: LogView) -> None:
         """Take a view, unless a newer one has come by the other way: from the tailer, or by ``recover``."""
         held = self.view
         if (view.published, view.revision) >= (held.published, held.revision):
             self.view = view
+            self._pace.look()
 
     async def subscribe(
         self, criteria: Sequence[Criteria], start: Start | None, delivery: Delivery
@@ -163,6 +163,7 @@ class Observer:
             del self._by_criteria[publisher.predicate.criteria]
             self._router.remove(publisher.id)
             publisher.ring.forget_all()
+        self._pace.look()
 
     def end(self, error: TailraceError) -> None:
         """End all subscriptions with an error and take no more."""
@@ -206,6 +207,14 @@ class Observer:
         """Return the publishers of this moment."""
         return tuple(self._publishers.values())
 
+    async def _follow(self, views: AsyncIterator[LogView]) -> None:
+        oldest = self.view.oldest
+        async for view in views:
+            self.see(view)
+            if self.view.oldest > oldest:
+                oldest = self.view.oldest
+                await self._end_compacted()
+
     async def _end_compacted(self) -> None:
         """Tell those without demand that what they need next is gone; else they would learn when they ask."""
         turn = Turn()
@@ -215,11 +224,17 @@ class Observer:
                 if turn.is_over():
                     await turn.give_way()
 
-    async def _route_published(self) -> None:
-        while self.routed < self.view.end_row:
+    async def _route(self) -> None:
+        """Route what is published, batch by batch, as long as somebody takes it."""
+        while True:
+            if self.routed >= self.view.end_row or (self._publishers and not self._pace):
+                await self._pace.change()
+                continue
             if not self._publishers:
                 self.routed, self.routed_position = self.view.end_row, self.newest
-                return
+                continue
+            if self.routed < self.view.first_row:
+                self._leave_out_trimmed()
             try:
                 await self._route_batch()
             except SegmentMissing as missing:
@@ -286,6 +301,13 @@ class Observer:
             await self.recover(missing, self.routed)
         except (LogCorrupted, PositionCompacted):
             self._leave_out()
+
+    def _leave_out_trimmed(self) -> None:
+        """Pass over what retention took before anybody came for it; who still needs it gets its error."""
+        view = self.view
+        self._pass(view.first_row, view.batch(0).first.preceding())
+        for publisher in self.publishers():
+            publisher.skip_to(self.routed)
 
     def _leave_out(self) -> None:
         """Leave a batch that cannot be read to the log's readers: who needs it gets its error."""
@@ -383,7 +405,12 @@ class Observer:
     def _open_publisher(self, criteria: tuple[Criteria, ...]) -> Publisher:
         floor = max(self.routed, self._floor)
         publisher = Publisher(
-            next(self._ids), Predicate(criteria), floor, self._settings, self._rings
+            next(self._ids),
+            Predicate(criteria),
+            floor,
+            self._settings,
+            self._rings,
+            self._pace,
         )
         self._publishers[publisher.id] = publisher
         self.reading.fresh.wanted = True

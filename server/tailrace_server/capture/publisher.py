@@ -8,6 +8,7 @@ from tailrace_server.capture.ring import Ring
 from tailrace_server.capture.statistics import PublisherStatistics
 
 if TYPE_CHECKING:
+    from tailrace_server.capture.pace import Pace
     from tailrace_server.capture.predicate import Predicate
     from tailrace_server.capture.rings import RingBudget
     from tailrace_server.capture.run import Run
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class Publisher:
     """Shares one ring among the subscriptions of one set of criteria. Lives on the event loop."""
 
-    __slots__ = ("_behind", "id", "predicate", "ring", "subscriptions")
+    __slots__ = ("_behind", "_pace", "id", "predicate", "ring", "subscriptions")
 
     def __init__(
         self,
@@ -27,8 +28,10 @@ class Publisher:
         floor: int,
         settings: EngineSettings,
         rings: RingBudget,
+        pace: Pace,
     ) -> None:
         """Make a publisher whose ring covers nothing yet, from row ``floor`` on."""
+        self._pace = pace
         self.id = id
         self.predicate = predicate
         self.ring = Ring(
@@ -46,18 +49,23 @@ class Publisher:
     def detach(self, subscription: Subscription) -> None:
         """Remove a subscription; the observer closes a publisher that has none."""
         self.subscriptions.discard(subscription)
-        self.caught_up(subscription)
+        self._forget_taken(subscription)
+        self._pace.fed((subscription,))
 
     def append(self, run: Run) -> None:
         """Put a run into the ring; its subscriptions are to be woken."""
         self.ring.append(run)
         self._behind.update(self.subscriptions)
+        self._pace.fed(self.subscriptions)
+
+    def hungry(self, subscription: Subscription) -> None:
+        """Note that a subscription has queued everything and could take more."""
+        self._pace.hungry(subscription)
 
     def caught_up(self, subscription: Subscription) -> None:
         """Note that a subscription has taken everything; what all have taken is forgotten."""
-        self._behind.discard(subscription)
-        if not self._behind:
-            self.ring.forget_all()
+        self._forget_taken(subscription)
+        self._pace.hungry(subscription)
 
     def skip_to(self, row: int) -> None:
         """Leave a stretch that could not be routed to the log's readers."""
@@ -75,3 +83,8 @@ class Publisher:
             ring_bytes=self.ring.bytes,
             ring_evicted=self.ring.evicted,
         )
+
+    def _forget_taken(self, subscription: Subscription) -> None:
+        self._behind.discard(subscription)
+        if not self._behind:
+            self.ring.forget_all()

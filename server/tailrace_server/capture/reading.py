@@ -152,8 +152,10 @@ class CatalogReading:
         return scan
 
     def _window(self, view: LogView, place: int) -> range:
-        """Return the places of the window that holds a batch: a fixed number of small ones, fewer large ones."""
-        size = max(1, min(self._settings.scan_batches, self._settings.scan_rows // view.rows(place)))
+        """Return the places of the window that holds a batch: a fixed number, fewer where batches are large."""
+        size = max(
+            1, min(self._settings.scan_batches, self._settings.scan_rows // view.rows(place))
+        )
         size = 1 << (size.bit_length() - 1)  # borders of different sizes fall together
         start = place - place % size
         return range(start, min(start + size, len(view)))

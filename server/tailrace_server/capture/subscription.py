@@ -140,6 +140,7 @@ class Subscription:
         self.on_end: Callable[[TailraceError], None] | None = None
         """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
         publisher.attach(self)
+        self._look_ahead()
 
     async def receive(self) -> Frames | Heartbeat:
         """Return the next message: captures, or a heartbeat that stands between them.
@@ -157,6 +158,7 @@ class Subscription:
             if now >= self._heartbeat_at:
                 return self._heartbeat(now)
             if self._demand == 0:
+                self._look_ahead()
                 await self._wait()
                 continue
             try:
@@ -282,6 +284,14 @@ class Subscription:
                 pass
         return None
 
+    def _look_ahead(self) -> None:
+        """Say so if nothing that is routed is left for it, also before it is asked for a message."""
+        intake = self._intake
+        if self._waits_for is not None or (
+            not intake.queue and intake.next.row >= self._observer.routed
+        ):
+            self._publisher.caught_up(self)
+
     async def _read_again(self, missing: SegmentMissing) -> None:
         """Go on by position: what the queue refers to was compacted, or is gone for good."""
         self._intake.put_back()
@@ -313,7 +323,7 @@ class Subscription:
         if self._waits_for is not None:
             return self._observer.compacted(self._waits_for)
         observer, row = self._observer, self._intake.next.row
-        if row >= observer.view.first_row or row >= self._publisher.ring.floor:
+        if row >= observer.view.first_row or self._publisher.ring.floor <= row < observer.routed:
             return None
         safe = self._safe_point()
         position = Position(safe.version, safe.index)
@@ -435,8 +445,12 @@ class Subscription:
         self._handed_at = asyncio.get_running_loop().time()
         self._counters.captures_delivered += count
         self._counters.bytes_delivered += len(data)
-        if not self._intake.queue and self._intake.next.row >= self._observer.routed:
-            self._publisher.caught_up(self)
+        intake = self._intake
+        if len(intake.queue) < 2 and intake.next.row >= self._observer.routed:
+            if intake.queue:
+                self._publisher.hungry(self)
+            else:
+                self._publisher.caught_up(self)
         return frames
 
     def _heartbeat(self, now: float) -> Heartbeat:

@@ -283,9 +283,11 @@ async def test_contract_19_a_start_that_the_ring_holds_is_not_read_from_the_log(
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
         stalled = await engine.subscribe("shop", codec=JSON, demand=0)
+        other = await engine.subscribe("shop", codec=JSON)
         for number in range(5):
             writer.write([upsert(number)])
         uuid = stalled.acknowledgement.catalog_uuid
+        await receive(other, 10)
         late = await engine.subscribe("shop", start=After(Cursor(uuid, 3, 1, 0)), codec=JSON)
         while engine.observer("shop").routed < 12:
             assert isinstance(await stalled.receive(), Heartbeat)

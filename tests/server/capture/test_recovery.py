@@ -88,8 +88,10 @@ async def test_contract_38_what_a_ring_refers_to_may_be_compacted_away(
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
         stalled = await engine.subscribe("shop", content=Content.AFTER, codec=JSON, demand=0)
+        other = await engine.subscribe("shop", content=Content.AFTER, codec=JSON)
         for number in range(1, 20):
             writer.write([upsert(number)])
+        await receive(other, 38)
         while engine.observer("shop").routed < 40:
             await stalled.receive()
         compact(log_root, writer)
@@ -98,6 +100,28 @@ async def test_contract_38_what_a_ring_refers_to_may_be_compacted_away(
         assert [coordinates(each)[0] for each in received[::2]] == list(range(2, 21))
         writer.write([upsert(20)])
         assert len(await receive(stalled, 2)) == 2
+
+
+async def test_contract_21_what_is_trimmed_before_anybody_takes_it_is_not_passed_over_in_silence(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """Nobody is there to route for: retention gets ahead of the routing, which then begins behind it."""
+    writer.write([upsert(0)])
+    async with Engine(log_root, quick()) as engine:
+        paused = await engine.subscribe("shop", codec=JSON, demand=1)
+        for number in range(1, 10):
+            writer.write([upsert(number)])
+        received = await receive(paused, 1)
+        while engine.observer("shop").view.published < 10:
+            assert isinstance(await paused.receive(), Heartbeat)
+        writer.writer.trim(before=9)
+        while engine.observer("shop").view.oldest.version < 9:
+            assert isinstance(await paused.receive(), Heartbeat)
+        paused.request(100)
+        with pytest.raises(PositionCompacted):
+            await receive_into(received, paused)
+        places = [coordinates(each) for each in received]
+        assert places == [(2 + place // 2, place % 2, 0) for place in range(len(places))]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -412,6 +436,14 @@ async def test_contract_21_one_without_demand_ends_when_retention_takes_what_it_
         assert raised.value.oldest == Position(8, 0)
         kept.request(2)
         assert coordinates((await receive(kept, 2))[0]) == (9, 0, 0)
+
+
+async def receive_into(received: list[dict[str, Any]], subscription: Subscription) -> None:
+    """Receive captures until the subscription ends."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            message = await subscription.receive()
+            received += [] if isinstance(message, Heartbeat) else objects(message)
 
 
 async def end_of(subscription: Subscription) -> None:
