@@ -356,8 +356,10 @@ class CatalogWriter:
         path = f"{ENTRIES}/{object_name(entry.number)}"
         text, crc = documents.sealed(entry)
         data = with_records(carried, text)
+        publishes = isinstance(entry, CommitEntry) and entry.published
+        mark = entry.timestamp if publishes else None
         if (
-            not create(self.path, path, data, failpoint="entry")
+            not create(self.path, path, data, failpoint="entry", mark=mark)
             and read_bytes(self.path / path) != data
         ):
             return False

@@ -4,17 +4,17 @@ The order of reading is what makes a view right: the publication first, then the
 durable before a publication that names it exists, so everything up to the published version has been read
 when it is shown.
 
-An entry that publishes itself is visible a moment before its writer has made its name durable. What it
-publishes is therefore shown only once the reader has done that too: nobody is told of a version that a power
-cut could still take back. It costs the reader what is left of the wait that the writer is in anyway, and a
-follower reads the entry meanwhile.
+An entry that publishes itself is visible a moment before its writer has made its name durable. Nobody may be
+told of a version that a power cut could still take back, so what it publishes is shown only once its writer
+has marked the file (its time of modification becomes the commit's timestamp), or the reader has made the name
+durable itself. A follower reads the entry while it waits for the mark.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace_server.wal import documents
@@ -33,6 +33,7 @@ from tailrace_server.wal.documents import (
     SchemaDocument,
 )
 from tailrace_server.wal.objects import (
+    is_marked,
     object_name,
     os_errors,
     read_bytes,
@@ -46,7 +47,6 @@ from tailrace_server.wal.view import LogView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Executor, Future
     from pathlib import Path
     from uuid import UUID
 
@@ -54,14 +54,6 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES_MAX: Final = 4_096
 """A checkpoint's header is shorter than this."""
-
-
-class _Syncing(NamedTuple):
-    """A sync of the entries' folder under way."""
-
-    entry: int
-    """The last entry whose name was there before it began."""
-    done: Future[None]
 
 
 class CommitLog:
@@ -79,6 +71,8 @@ class CommitLog:
         self._identity: tuple[int, int] | None = None
         self._durable_entry = 0
         """The names of the entries up to this one are durable for certain."""
+        self._marks = True
+        """Whether the catalog's writer marks entries as durable; False until it is seen to, once it did not."""
         self._schemas: dict[int, Schema] = {}
         self._schema_versions: list[int] = []
         self._schema_values: list[Schema] = []
@@ -118,13 +112,14 @@ class CommitLog:
         self,
         prepare: Callable[[LogView], None] = lambda view: None,
         *,
-        beside: Executor | None = None,
+        wait: Callable[[Callable[[], bool]], bool] | None = None,
     ) -> LogView | None:
         """Read what is new; return the view of it, or None if nothing is that readers can see.
 
         Args:
             prepare: Called with the view before it is shown. It must not raise.
-            beside: Where the name of an entry is made durable while this thread reads it; None: here, then.
+            wait: Waits until a condition of the entries' folder holds, or as long as a writer should take to
+                make a name durable; returns whether it holds. None: the name is made durable here, at once.
 
         Raises:
             CatalogReplaced: Another log stands in this one's place, or none does.
@@ -132,7 +127,6 @@ class CommitLog:
             LogUnreadable: No permission any more, or a newer format.
         """
         with self._lock:
-            syncing = None if beside is None else self._begin_sync(beside)
             self.advance()
             before, state = self.view, self.state
             seen = (before.published, before.revision, before.oldest)
@@ -140,7 +134,7 @@ class CommitLog:
                 return None
             view = self._make_view()
             prepare(view)
-            self._show(view, syncing)
+            self._show(view, wait)
             return view
 
     def advance(self) -> None:
@@ -235,36 +229,37 @@ class CommitLog:
         self._durable_entry = max(self._durable_entry, header.last_entry)
         self.state.adopt(LogState.from_checkpoint(path, self._name, header, body, crc))
 
-    def make_durable(self, syncing: _Syncing | None = None) -> None:
-        """Make the names of the entries read so far durable, whatever has become of who wrote them.
+    def make_durable(self, wait: Callable[[Callable[[], bool]], bool] | None = None) -> None:
+        """See that the names of the entries read so far are durable, whatever has become of who wrote them.
 
         Raises:
             LogError: The device failed.
         """
-        if syncing is not None:
-            syncing.done.result()
-            self._durable_entry = max(self._durable_entry, syncing.entry)
         entry = self.state.last_entry
-        if self._durable_entry < entry:
-            self._sync_entries()
-            self._durable_entry = entry
+        if self._durable_entry >= entry:
+            return
+        marked = self._is_marked()
+        if marked:
+            self._marks = True
+        elif self._marks and wait is not None:
+            marked = self._marks = wait(self._is_marked)
+        if not marked:
+            with os_errors(f"cannot make {self.path / ENTRIES} durable"):
+                sync_names(self.path / ENTRIES)
+            self._marks = self._marks or self._is_marked()  # its writer, too, has synced by now
+        self._durable_entry = entry
 
-    def _show(self, view: LogView, syncing: _Syncing | None = None) -> None:
+    def _show(
+        self, view: LogView, wait: Callable[[Callable[[], bool]], bool] | None = None
+    ) -> None:
         if view.published == self.state.published_by_entry:
-            self.make_durable(syncing)
+            self.make_durable(wait)
         self.view = view
 
-    def _begin_sync(self, beside: Executor) -> _Syncing | None:
-        """Begin to make the next entry's name durable, where it is there and is likely to publish itself."""
-        number = self.state.last_entry + 1
-        likely = self.state.published == self.state.published_by_entry
-        if not likely or not self._exists(f"{ENTRIES}/{object_name(number)}"):
-            return None
-        return _Syncing(number, beside.submit(self._sync_entries))
-
-    def _sync_entries(self) -> None:
-        with os_errors(f"cannot make {self.path / ENTRIES} durable"):
-            sync_names(self.path / ENTRIES)
+    def _is_marked(self) -> bool:
+        """Return whether the writer of the last entry has said that its name is durable."""
+        path = os.path.join(self._folder, ENTRIES, object_name(self.state.last_entry))
+        return is_marked(path, self.state.last_timestamp)
 
     def _follow_publications(self) -> None:
         state = self.state

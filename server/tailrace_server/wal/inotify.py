@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,11 +20,17 @@ if TYPE_CHECKING:
 CREATED: Final = 0x100 | 0x80
 """IN_CREATE | IN_MOVED_TO: a name has appeared in the folder."""
 
+MARKED: Final = 0x4
+"""IN_ATTRIB: a file in the folder got other times or permissions."""
+
 GONE: Final = 0x800 | 0x400
 """IN_MOVE_SELF | IN_DELETE_SELF: the folder itself was renamed or deleted."""
 
 _ONLY_DIRECTORIES: Final = 0x01000000
 _READ_BYTES: Final = 65_536
+_event: Final = struct.Struct("iIII").unpack_from
+_EVENT_BYTES: Final = 16
+"""A watch, a mask, a cookie and the length of the name behind them."""
 _STATFS_BYTES: Final = 256
 """More than the struct of any architecture; only its first word, the type, is read."""
 
@@ -78,13 +86,18 @@ class Inotify:
         if self._library.inotify_add_watch(self.descriptor, path, mask | _ONLY_DIRECTORIES) < 0:
             raise InotifyUnavailable(ctypes.get_errno(), f"inotify_add_watch {folder}")
 
-    def drain(self) -> None:
-        """Forget the events that are waiting; what they are about is read from the folder."""
-        try:
-            while len(os.read(self.descriptor, _READ_BYTES)) == _READ_BYTES:
-                pass
-        except BlockingIOError:
-            return
+    def drain(self) -> int:
+        """Forget the events that are waiting and return their masks, joined; what they are about is read."""
+        masks = 0
+        with suppress(BlockingIOError):
+            while True:
+                data = os.read(self.descriptor, _READ_BYTES)
+                place = 0
+                while place < len(data):
+                    _, mask, _, length = _event(data, place)
+                    masks |= mask
+                    place += _EVENT_BYTES + length
+        return masks
 
     def close(self) -> None:
         """Close the descriptor and its watches."""

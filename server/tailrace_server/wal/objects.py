@@ -31,7 +31,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
@@ -144,7 +144,9 @@ def read_bytes(path: str | Path, limit: int | None = None) -> bytes | None:
         os.close(descriptor)
 
 
-def create(catalog: Path, final: str, data: bytes, *, failpoint: str) -> bool:
+def create(
+    catalog: Path, final: str, data: bytes, *, failpoint: str, mark: int | None = None
+) -> bool:
     """Create an object durably, unless one of that name exists; return whether it was created.
 
     Args:
@@ -152,6 +154,7 @@ def create(catalog: Path, final: str, data: bytes, *, failpoint: str) -> bool:
         final: Path of the object relative to it.
         data: Its bytes.
         failpoint: Prefix of the failpoints ``.before_link``, ``.linked`` and ``.after_link``.
+        mark: Time of modification, µs, to give it once its name is durable; see ``is_marked``.
 
     Raises:
         LogFull: No room; nothing has become visible.
@@ -167,10 +170,29 @@ def create(catalog: Path, final: str, data: bytes, *, failpoint: str) -> bool:
                 file.link(failpoint=f"{failpoint}.linked")
             except FileExistsError:
                 return False
+            if mark is not None:
+                _mark(os.path.join(catalog, final), mark)
         finally:
             file.close()
     reach(f"{failpoint}.after_link")
     return True
+
+
+def is_marked(path: str, mark: int) -> bool:
+    """Return whether a file's time of modification is ``mark``, µs: who gave it its name found it durable.
+
+    A file that was only written has the time of that, to the nanosecond.
+    """
+    try:
+        return os.stat(path).st_mtime_ns == 1_000 * mark
+    except OSError:
+        return False
+
+
+def _mark(path: str, mark: int) -> None:
+    """Mark a file; where that cannot be done its readers do without."""
+    with suppress(OSError):
+        os.utime(path, ns=(1_000 * mark, 1_000 * mark))
 
 
 def replace(catalog: Path, final: str, data: bytes) -> None:

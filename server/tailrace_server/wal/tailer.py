@@ -1,7 +1,6 @@
 """Following a log: a new view as soon as there is one.
 
-One thread waits for the folder to change and reads, and one beside it makes names durable meanwhile where
-that is the reader's to do; the event loop only receives views. The first waits on inotify
+A thread waits for the folder to change and reads; the event loop only receives views. It waits on inotify
 where the file system has it, with a look at least every second in case an event was lost; elsewhere it
 polls, 1 ms after a change, doubling to 50 ms while nothing comes.
 """
@@ -9,15 +8,16 @@ polls, 1 ms after a change, doubling to 50 ms while nothing comes.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import select
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InternalError, TailraceError
 from tailrace_server.wal.documents import CHECKPOINTS, ENTRIES, PUBLICATIONS
-from tailrace_server.wal.inotify import CREATED, GONE, Inotify, InotifyUnavailable
+from tailrace_server.wal.inotify import CREATED, GONE, MARKED, Inotify, InotifyUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,8 @@ POLL_MIN_S: Final = 0.001
 POLL_MAX_S: Final = 0.05
 WATCH_CHECK_S: Final = 1.0
 """Look at the folder this often also where inotify says nothing."""
+MARK_PATIENCE_S: Final = 0.02
+"""Wait so long for a writer to say that an entry's name is durable; a disk needs one or two milliseconds."""
 
 
 class Tailer:
@@ -137,29 +139,45 @@ class Tailer:
             self._loop.call_soon_threadsafe(self._ended.set)
 
     def _follow(self) -> None:
-        watch = self._open_watch()
-        waiting = select.poll()
-        waiting.register(self._wake_read, select.POLLIN)
-        if watch is not None:
-            waiting.register(watch.descriptor, select.POLLIN)
+        self._watch = self._open_watch()
+        self._waiting = select.poll()
+        self._waiting.register(self._wake_read, select.POLLIN)
+        if self._watch is not None:
+            self._waiting.register(self._watch.descriptor, select.POLLIN)
         wait_s = self._poll_min_s
-        beside = ThreadPoolExecutor(1, f"sync {self._log.path.name}")  # a thread once there is need
         try:
             while not self._stopping:
-                self._log.refresh(self._prepare, beside=beside)
+                self._changed = 0
+                self._log.refresh(
+                    self._prepare, wait=None if self._watch is None else self._wait_for
+                )
                 view = self._log.view
                 if view is not self._seen:
                     self._seen = view
                     self._loop.call_soon_threadsafe(self._receive, view, None)
                     wait_s = self._poll_min_s
-                waiting.poll(1000 * (WATCH_CHECK_S if watch else wait_s))
+                if not self._changed & ~MARKED:
+                    self._wait(WATCH_CHECK_S if self._watch else wait_s)
                 wait_s = min(2 * wait_s, self._poll_max_s)
-                if watch is not None:
-                    watch.drain()
         finally:
-            beside.shutdown()
-            if watch is not None:
-                watch.close()
+            if self._watch is not None:
+                self._watch.close()
+
+    def _wait_for(self, condition: Callable[[], bool]) -> bool:
+        """Wait until a condition holds that only a change of the folder can bring about, or for a while."""
+        until = time.monotonic() + MARK_PATIENCE_S
+        while not condition():
+            left = until - time.monotonic()
+            if left <= 0 or self._stopping:
+                return False
+            self._wait(left)
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for the folder to change, or to be stopped."""
+        self._waiting.poll(math.ceil(1_000 * seconds))
+        if self._watch is not None:
+            self._changed |= self._watch.drain()
 
     def _open_watch(self) -> Inotify | None:
         """Return a watch on all that a view depends on, None where the file system has none."""
@@ -171,7 +189,7 @@ class Tailer:
             return None
         try:
             watch.watch(self._log.path, GONE)
-            watch.watch(self._log.path / ENTRIES, CREATED)
+            watch.watch(self._log.path / ENTRIES, CREATED | MARKED)
             watch.watch(self._log.path / PUBLICATIONS, CREATED)
             watch.watch(self._log.path / CHECKPOINTS, CREATED)
         except InotifyUnavailable:

@@ -231,6 +231,11 @@ def test_what_an_entry_publishes_is_shown_once_its_name_is_durable(
     synced.clear()
     assert log.refresh() is not None
     assert synced == []  # a publication is written after what it names is durable
+    writer.append([upsert("3")])
+    writer.commit(publish=True)
+    synced.clear()
+    assert log.refresh() is not None
+    assert synced == []  # its writer says that the entry's name is durable
     writer.close()
 
 
@@ -239,6 +244,8 @@ def test_a_reader_goes_without_where_folders_cannot_be_synced(
 ) -> None:
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1")])
+    for entry in (log_root / "shop" / "log").iterdir():
+        os.utime(entry)  # as if its writer had been killed before it found its name durable
     for number, shown in ((errno.EROFS, True), (errno.EINVAL, True), (errno.EIO, False)):
 
         def failing(descriptor: int, number: int = number) -> None:

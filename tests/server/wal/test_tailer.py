@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import CatalogReplaced, InternalError, LogCorrupted
+from tailrace.errors import CatalogReplaced, InternalError, LogCorrupted, LogError
+from tailrace_server.wal import objects
+from tailrace_server.wal import tailer as tailer_module
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.inotify import CREATED, Inotify, InotifyUnavailable
+from tailrace_server.wal.objects import object_name
 from tailrace_server.wal.tailer import Tailer
 from tailrace_server.wal.writer import LogWriter
-from tests.server.wal.logs import rows_of, transactions_in, upsert
+from tests.server.wal.logs import armed, rows_of, transactions_in, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tailrace_server.wal.view import LogView
 
 PATIENCE_S = 20.0
 
@@ -136,38 +141,84 @@ async def test_a_bug_in_the_thread_is_told_and_not_silent(
             await anext(tailer)
 
 
-class HeldBack(Executor):
-    """Does nothing until the test says that it is done."""
+class Visible:
+    """The log of a writer that was killed when its second entry could be seen and was not durable."""
 
-    def __init__(self) -> None:
-        self.begun: list[Future[Any]] = []
+    def __init__(self, log_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writer = LogWriter.open(log_root, "shop")
+        self.writer.append([upsert("1")])
+        self.writer.commit(publish=True)
+        self.log = CommitLog.open(log_root / "shop")
+        self.read = asyncio.Event()
+        self.synced = 0
+        self._loop, fsync = asyncio.get_running_loop(), os.fsync
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.begun.append(Future())
-        return self.begun[-1]
+        def counted(descriptor: int) -> None:
+            self.synced += threading.current_thread().name.startswith("tail ")
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", counted)
+
+    def prepare(self, view: LogView) -> None:
+        self._loop.call_soon_threadsafe(self.read.set)
+
+    def kill(self) -> None:
+        self.writer.append([upsert("2")])
+        with armed("entry.linked=error"), pytest.raises(LogError):
+            self.writer.commit(publish=True)
+
+    def mark(self) -> None:
+        """Do what its writer would have done next."""
+        entry, _ = self.log.read_entry(3) or pytest.fail("no entry")
+        path = self.log.path / "log" / object_name(3)
+        os.utime(path, ns=(entry.timestamp * 1_000, entry.timestamp * 1_000))
 
 
-def test_contract_06_what_an_entry_publishes_is_shown_once_its_name_is_durable(
-    log_root: Path,
+async def test_contract_06_what_an_entry_publishes_is_shown_once_its_writer_found_it_durable(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with LogWriter.open(log_root, "shop") as writer:
-        for key in "12":
-            writer.append([upsert(key)])
-            writer.commit(publish=True)
+    monkeypatch.setattr(tailer_module, "MARK_PATIENCE_S", PATIENCE_S)
+    visible = Visible(log_root, monkeypatch)
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        Tailer(visible.log, prepare=visible.prepare) as tailer,
+    ):
+        visible.kill()
+        await visible.read.wait()
+        assert visible.log.view.published == 1
+        visible.mark()
+        assert (await anext(tailer)).published == 2
+        assert not visible.synced
+
+
+@ways
+async def test_contract_06_what_its_writer_left_not_durable_is_shown_once_the_reader_made_it_so(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch, inotify: bool
+) -> None:
+    visible = Visible(log_root, monkeypatch)
+    async with asyncio.timeout(PATIENCE_S), Tailer(visible.log, inotify=inotify) as tailer:
+        visible.kill()
+        assert (await anext(tailer)).published == 2
+        assert visible.synced == 1
+
+
+async def test_a_writer_that_marks_nothing_is_waited_for_once(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[bool] = []
+
+    def wait(condition: Callable[[], bool]) -> bool:
+        waited.append(condition())
+        return waited[-1]
+
+    with LogWriter.open(log_root, "shop") as writer, monkeypatch.context() as patch:
         log = CommitLog.open(log_root / "shop")
-        writer.append([upsert("3")])
-        writer.commit(publish=True)
-        disk, prepared = HeldBack(), threading.Event()
-        reading = threading.Thread(
-            target=log.refresh, args=(lambda view: prepared.set(),), kwargs={"beside": disk}
-        )
-        reading.start()
-        assert prepared.wait(PATIENCE_S)
-        assert log.view.published == 2
-        (sync,) = disk.begun
-        sync.set_result(None)
-        reading.join(PATIENCE_S)
-        assert log.view.published == 3
+        patch.setattr(objects, "_mark", lambda path, mark: None)
+        for number in range(1, 4):
+            writer.append([upsert(str(number))])
+            writer.commit(publish=True)
+            assert log.refresh(wait=wait) is not None
+        assert waited == [False]
 
 
 def test_inotify_refuses_what_it_cannot_watch(tmp_path: Path) -> None:
