@@ -119,7 +119,7 @@ class Observer:
         except ExceptionGroup as group:
             error = group.exceptions[0]
             self.end(as_tailrace_error(error))
-            raise error from None
+            raise error from error.__cause__
 
     def see(self, view: LogView) -> None:
         """Take a view, unless a newer one has come by the other way: from the tailer, or by ``recover``."""
@@ -235,6 +235,7 @@ class Observer:
                 continue
             if self.routed < self.view.first_row:
                 self._leave_out_trimmed()
+                continue
             try:
                 await self._route_batch()
             except SegmentMissing as missing:
@@ -305,7 +306,8 @@ class Observer:
     def _leave_out_trimmed(self) -> None:
         """Pass over what retention took before anybody came for it; who still needs it gets its error."""
         view = self.view
-        self._pass(view.first_row, view.batch(0).first.preceding())
+        before = view.batch(0).first.preceding() if len(view) else self.newest
+        self._pass(view.first_row, before)
         for publisher in self.publishers():
             publisher.skip_to(self.routed)
 
