@@ -61,8 +61,12 @@ async def test_graphiql_runs_its_examples_and_asks_nobody_else(
 
 
 async def run(page: Page, operation: str) -> None:
-    """Press play and choose an operation of the example."""
-    await page.get_by_role("button", name="Execute").click()
+    """Press play and choose an operation of the example.
+
+    Play has a menu once the page has found the operations; before that it would run the first one.
+    """
+    play = page.get_by_role("button", name="Execute").and_(page.locator("[aria-haspopup=menu]"))
+    await play.click()
     await page.get_by_role("menuitem", name=operation).click()
 
 
