@@ -52,6 +52,10 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
 
+    Wait = Callable[[Callable[[], bool]], bool]
+    """Waits until a condition of the entries' folder holds, or as long as a writer should take to make a name
+    durable; returns whether it holds."""
+
 _HEADER_BYTES_MAX: Final = 4_096
 """A checkpoint's header is shorter than this."""
 
@@ -112,14 +116,13 @@ class CommitLog:
         self,
         prepare: Callable[[LogView], None] = lambda view: None,
         *,
-        wait: Callable[[Callable[[], bool]], bool] | None = None,
+        wait: Wait | None = None,
     ) -> LogView | None:
         """Read what is new; return the view of it, or None if nothing is that readers can see.
 
         Args:
             prepare: Called with the view before it is shown. It must not raise.
-            wait: Waits until a condition of the entries' folder holds, or as long as a writer should take to
-                make a name durable; returns whether it holds. None: the name is made durable here, at once.
+            wait: How to wait for the writer's mark; None: the name is made durable here, at once.
 
         Raises:
             CatalogReplaced: Another log stands in this one's place, or none does.
@@ -229,7 +232,7 @@ class CommitLog:
         self._durable_entry = max(self._durable_entry, header.last_entry)
         self.state.adopt(LogState.from_checkpoint(path, self._name, header, body, crc))
 
-    def make_durable(self, wait: Callable[[Callable[[], bool]], bool] | None = None) -> None:
+    def make_durable(self, wait: Wait | None = None) -> None:
         """See that the names of the entries read so far are durable, whatever has become of who wrote them.
 
         Raises:
@@ -249,9 +252,7 @@ class CommitLog:
             self._marks = self._marks or self._is_marked()  # its writer, too, has synced by now
         self._durable_entry = entry
 
-    def _show(
-        self, view: LogView, wait: Callable[[Callable[[], bool]], bool] | None = None
-    ) -> None:
+    def _show(self, view: LogView, wait: Wait | None = None) -> None:
         if view.published == self.state.published_by_entry:
             self.make_durable(wait)
         self.view = view
