@@ -29,7 +29,7 @@ from tailrace_server.capture.predicate import Predicate
 from tailrace_server.capture.rings import RingBudget
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.capture.statistics import EngineStatistics
-from tailrace_server.capture.subscription import Delivery
+from tailrace_server.capture.terms import Delivery
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs
 
 if TYPE_CHECKING:

@@ -34,7 +34,8 @@ from tailrace_server.capture.reading import first_position, past
 from tailrace_server.capture.router import Router
 from tailrace_server.capture.run import Mark, Run
 from tailrace_server.capture.statistics import ObserverStatistics
-from tailrace_server.capture.subscription import Acknowledgement, Subscription
+from tailrace_server.capture.subscription import Subscription
+from tailrace_server.capture.terms import Acknowledgement
 from tailrace_server.capture.turn import Turn
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.batch import SegmentMissing
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.rings import RingBudget
     from tailrace_server.capture.run import Selection
     from tailrace_server.capture.settings import EngineSettings
-    from tailrace_server.capture.subscription import Delivery
+    from tailrace_server.capture.terms import Delivery
     from tailrace_server.wal.view import LogView
 
 _log = structlog.get_logger("tailrace.engine")

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import weakref
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace.capture import Heartbeat
@@ -40,7 +39,6 @@ from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from uuid import UUID
 
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.counters import Counters
@@ -48,40 +46,9 @@ if TYPE_CHECKING:
     from tailrace_server.capture.intake import Beginning, SafePoint, Slice
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.publisher import Publisher
+    from tailrace_server.capture.terms import Acknowledgement, Delivery
 
 _DEMAND_MAX: Final = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """What the server made of a subscribe; always the first message."""
-
-    subscription_id: str
-    catalog: str
-    catalog_uuid: UUID
-    start: Position
-    """First position that can come, inclusive."""
-    resume_cursor: Cursor
-    """The cursor that stands just before the start."""
-    published: int
-    """The watermark when the start was resolved."""
-    heartbeat_interval_s: float
-    queue_captures: int
-    message_bytes: int
-    max_message_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """How a subscription wants to be served; resolved, nothing left open."""
-
-    content: Content
-    codec: Codec
-    demand: int | None
-    queue_captures: int
-    message_bytes: int
-    max_message_bytes: int
-    heartbeat_interval_s: float
 
 
 class Subscription:

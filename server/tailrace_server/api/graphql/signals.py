@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.capture import Heartbeat
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.subscription import Acknowledgement
+    from tailrace_server.capture.terms import Acknowledgement
 
 
 def acknowledgement(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.capture.engine import CatalogInfo
     from tailrace_server.capture.history import History
-    from tailrace_server.capture.subscription import Acknowledgement
+    from tailrace_server.capture.terms import Acknowledgement
 
 
 def acknowledgement(value: Acknowledgement, *, send_deadline_s: float, request_bytes: int) -> bytes:

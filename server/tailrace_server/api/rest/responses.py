@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.engine import CatalogInfo
     from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.history import History
-    from tailrace_server.capture.subscription import Acknowledgement
+    from tailrace_server.capture.terms import Acknowledgement
     from tailrace_server.wal.view import LogView
 
 
