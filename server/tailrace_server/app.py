@@ -34,6 +34,7 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.errors import CannotStart
 from tailrace_server.http import HttpFace, bind
 from tailrace_server.log_root import check_log_root
+from tailrace_server.scheduling import schedule
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def run(settings: ServerSettings) -> int:
     if settings.log is None:
         raise CannotStart("no log root: give --log ROOT, TAILRACE_LOG, or `log` in a --config file")
     check_log_root(settings.log)
+    schedule(settings.scheduling)
     try:
         uvloop.run(_run(settings))
     except* CannotStart as group:
