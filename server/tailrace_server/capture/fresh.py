@@ -2,7 +2,7 @@
 
 A commit of a few rows is wanted at once by everybody who is live, and to read it costs less than to
 hand it to a reader thread and back, twice. So the tailer's thread, which has just read the
-commit's entry, reads the batch too; the loop then routes and encodes it where it stands.
+commit's entry, takes the batch out of it; the loop then routes and encodes it where it stands.
 """
 
 from __future__ import annotations
@@ -68,15 +68,21 @@ class FreshBatches:
         """Return a batch if it is one of them."""
         return self._batches.get(ref.key)
 
-    def prepare(self, view: LogView) -> None:
-        """Read what is new in a view, if it is little; what cannot be read fails where it is asked for."""
+    def prepare(self, view: LogView, read: tuple[str, bytes]) -> None:
+        """Read what is new in a view, if it is little; what cannot be read fails where it is asked for.
+
+        Args:
+            view: What is about to be shown.
+            read: Path and bytes of the entry that was read last: it may carry what is new.
+        """
         row, self.end_row = self.end_row, view.end_row
         if not self.wanted:
             return
         try:
             for ref in _small_batches(view, row):
-                bodies = Bodies(self._reader.body(ref, BODY_COLUMNS))
-                self._batches[ref.key] = FreshBatch(group(self._reader.head(ref)), bodies)
+                file = read[1] if ref.segment.path == read[0] else None
+                bodies = Bodies(self._reader.body(ref, BODY_COLUMNS, file))
+                self._batches[ref.key] = FreshBatch(group(self._reader.head(ref, file)), bodies)
         except Exception:  # it is read again by who needs it, and fails there
             return
         while len(self._batches) > _BATCHES_MAX:

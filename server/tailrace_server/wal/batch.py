@@ -123,17 +123,21 @@ class BatchReader:
             self._files.clear()
             self._dictionaries.clear()
 
-    def head(self, ref: BatchRef) -> Head:
+    def head(self, ref: BatchRef, file: bytes | None = None) -> Head:
         """Read a batch's head.
+
+        Args:
+            ref: The batch.
+            file: The bytes of its file, where they have been read already; so in ``body``.
 
         Raises:
             LogCorrupted: A byte of it is wrong, or the file ends too early.
             SegmentMissing: The file is gone.
         """
-        data = self._read(ref.segment, ref.offset, ref.head_length)
+        data = self._read(ref.segment, ref.offset, ref.head_length, file)
         if crc32c(data) != ref.crc_head:
             raise LogCorrupted(ref.segment.path, ref.offset, "checksum of the batch's head")
-        dictionaries = self._dictionaries_of(ref.segment)
+        dictionaries = self._dictionaries_of(ref.segment, file)
         buffers = _Buffers(data)
         rows = ref.rows
         versions = buffers.array(0, np.dtype(np.int64), rows) + ref.segment.base_version
@@ -158,7 +162,9 @@ class BatchReader:
             nbytes=data.nbytes + versions.nbytes + type_codes.nbytes,
         )
 
-    def body(self, ref: BatchRef, columns: Collection[str]) -> dict[str, pa.BinaryArray]:
+    def body(
+        self, ref: BatchRef, columns: Collection[str], file: bytes | None = None
+    ) -> dict[str, pa.BinaryArray]:
         """Read some of a batch's bodies: any of ``change``, ``before``, ``after``; one read each.
 
         Raises:
@@ -170,21 +176,21 @@ class BatchReader:
         for place, name in enumerate(BODY_COLUMNS):
             length = ref.body_lengths[place]
             if name in columns:
-                data = self._read(ref.segment, offset, length)
+                data = self._read(ref.segment, offset, length, file)
                 if crc32c(data) != ref.crc_body[place]:
                     raise LogCorrupted(ref.segment.path, offset, f"checksum of the batch's {name}")
                 found[name] = _binary(data, ref.rows, nullable=bool(ref.body_nullable >> place & 1))
             offset += length
         return found
 
-    def _dictionaries_of(self, segment: SegmentRef) -> _Dictionaries:
+    def _dictionaries_of(self, segment: SegmentRef, file: bytes | None) -> _Dictionaries:
         with self._lock:
             known = self._dictionaries.get(segment.path)
         if known is not None:
             return known
         parts = []
         for offset, length, crc in segment.prefix:
-            data = self._read(segment, offset, length)
+            data = self._read(segment, offset, length, file)
             if crc32c(data) != crc:
                 raise LogCorrupted(
                     segment.path, offset, "checksum of a schema or dictionary message"
@@ -197,8 +203,12 @@ class BatchReader:
                 self._dictionaries.popitem(last=False)
         return found
 
-    def _read(self, segment: SegmentRef, offset: int, length: int) -> npt.NDArray[np.uint8]:
-        """Return bytes of a segment, in memory of their own."""
+    def _read(
+        self, segment: SegmentRef, offset: int, length: int, whole: bytes | None
+    ) -> npt.NDArray[np.uint8]:
+        """Return bytes of a segment: in memory of their own, or where ``whole`` has them."""
+        if whole is not None and offset + length <= len(whole):
+            return np.frombuffer(whole, np.uint8, length, offset)
         file = self._file(segment.path)
         data = np.empty(length, np.uint8)
         done = 0

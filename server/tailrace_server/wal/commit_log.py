@@ -28,8 +28,8 @@ from tailrace_server.wal.documents import (
     SEGMENTS,
     CheckpointBody,
     CheckpointHeader,
-    Entry,
     PublicationDocument,
+    ReadEntry,
     SchemaDocument,
 )
 from tailrace_server.wal.objects import (
@@ -52,12 +52,14 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
 
+    Prepare = Callable[[LogView, tuple[str, bytes]], None]
     Wait = Callable[[Callable[[], bool]], bool]
     """Waits until a condition of the entries' folder holds, or as long as a writer should take to make a name
     durable; returns whether it holds."""
 
 _HEADER_BYTES_MAX: Final = 4_096
 """A checkpoint's header is shorter than this."""
+_NOTHING_READ: Final = ("", b"")
 
 
 class CommitLog:
@@ -77,6 +79,8 @@ class CommitLog:
         """The names of the entries up to this one are durable for certain."""
         self._marks = True
         """Whether the catalog's writer marks entries as durable; False until it is seen to, once it did not."""
+        self._read_last = _NOTHING_READ
+        """Path and bytes of the entry read last."""
         self._schemas: dict[int, Schema] = {}
         self._schema_versions: list[int] = []
         self._schema_values: list[Schema] = []
@@ -114,14 +118,15 @@ class CommitLog:
 
     def refresh(
         self,
-        prepare: Callable[[LogView], None] = lambda view: None,
+        prepare: Prepare = lambda view, read: None,
         *,
         wait: Wait | None = None,
     ) -> LogView | None:
         """Read what is new; return the view of it, or None if nothing is that readers can see.
 
         Args:
-            prepare: Called with the view before it is shown. It must not raise.
+            prepare: Called with the view before it is shown, and with path and bytes of the entry read last. It
+                must not raise.
             wait: How to wait for the writer's mark; None: the name is made durable here, at once.
 
         Raises:
@@ -136,7 +141,8 @@ class CommitLog:
             if seen == (state.published, state.revision, state.oldest):
                 return None
             view = self._make_view()
-            prepare(view)
+            prepare(view, self._read_last)
+            self._read_last = _NOTHING_READ
             self._show(view, wait)
             return view
 
@@ -150,8 +156,8 @@ class CommitLog:
             if self._reads_only:
                 self.state.removed.clear()
 
-    def read_entry(self, number: int) -> tuple[Entry, int] | None:
-        """Return one entry and its CRC, or None where there is none yet."""
+    def read_entry(self, number: int) -> ReadEntry | None:
+        """Return one entry, or None where there is none yet."""
         return documents.read_entry(self._folder, number)
 
     def check_folder(self) -> None:
@@ -275,7 +281,9 @@ class CommitLog:
         """Read the entries that are new, to the end."""
         state = self.state
         while (found := self.read_entry(state.last_entry + 1)) is not None:
-            state.apply(f"{ENTRIES}/{object_name(state.last_entry + 1)}", *found)
+            path = f"{ENTRIES}/{object_name(state.last_entry + 1)}"
+            state.apply(path, found.entry, found.crc)
+            self._read_last = (path, found.data)
         released = state.publication
         if released is not None and released.entry > state.last_entry:
             # Entries are there before what publishes them, are read after it, and are never deleted.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -329,13 +329,23 @@ def read(catalog: Path | str, path: str, kind: type[_D]) -> tuple[_D, int] | Non
     return None if data is None else load(path, data, kind)
 
 
-def read_entry(catalog: Path | str, number: int) -> tuple[Entry, int] | None:
-    """Return an entry and its CRC, or None where there is none. Errors as ``load``."""
+class ReadEntry(NamedTuple):
+    """An entry as it was read."""
+
+    entry: Entry
+    crc: int
+    data: bytes
+    """The whole file, with the records that it carries."""
+
+
+def read_entry(catalog: Path | str, number: int) -> ReadEntry | None:
+    """Return an entry, or None where there is none. Errors as ``load``."""
     path = f"{ENTRIES}/{object_name(number)}"
     data = read_bytes(os.path.join(catalog, path))
     if data is None:
         return None
-    return load(path, without_records(data), Entry)  # type: ignore[arg-type]  # a union is no type[T]
+    found: tuple[Entry, int] = load(path, without_records(data), Entry)  # type: ignore[arg-type]
+    return ReadEntry(*found, data)
 
 
 def _refuse_newer(path: str, text: bytes) -> None:

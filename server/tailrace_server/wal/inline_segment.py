@@ -3,7 +3,7 @@
 It is the messages of a segment file without what stands around them, since the entry says where each lies::
 
     schema message, two dictionary messages     the same for the same dictionaries: kept
-    record batch message                        serialized
+    record batch message                        written from values (small_batch.py)
 
 The messages are byte for byte those that SegmentWriter makes of the same rows; a test holds them to that.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -27,9 +28,12 @@ from tailrace_server.wal.segment import (
     SegmentReceipt,
     with_dictionary,
 )
+from tailrace_server.wal.small_batch import small_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tailrace_server.wal.small_batch import SmallBatch
 
 ROWS_MAX: Final = 48
 """Rows that an entry carries at most; more are quicker with numpy."""
@@ -39,12 +43,7 @@ BYTES_MAX: Final = 64 << 10
 
 _DICTIONARIES_KEPT: Final = 256
 _TYPE: Final = HEAD_COLUMNS.index("entity_type")
-_HASH: Final = HEAD_COLUMNS.index("key_hash")
-_KEY: Final = HEAD_COLUMNS.index("primary_key")
 _CHANGED: Final = HEAD_COLUMNS.index("changed")
-_CODES: Final = pa.int32()
-_CODE_LISTS: Final = pa.list_(pa.int32())
-_KINDS: Final = tuple(field.type for field in RECORD_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +65,20 @@ def inline_segment(columns: Sequence[list[Any]]) -> InlineSegment:
     types, codes, counts = _encode_types(columns[_TYPE])
     names, lists = _encode_names(columns[_CHANGED - 1])
     frame = _frame(types, names)
-    message = _batch(columns, codes, lists, frame).serialize()
+    keys = zip(columns[_TYPE], columns[_TYPE + 1], strict=True)
+    hashes = [0 if None in each else key_hash(_seed(each[0]), each[1]) for each in keys]
+    batch = small_batch(columns, codes, hashes, lists)
     receipt = SegmentReceipt(
         path="",
         rows=len(codes),
-        bytes=len(frame.data) + len(message),
+        bytes=len(frame.data) + len(batch.data),
         transactions=columns[0][-1] + 1,
         continues=False,
         counts=counts,
-        batches=(_batch_row(len(frame.data), message, columns),),
+        batches=(_batch_row(len(frame.data), batch, columns),),
         prefix=frame.prefix,
     )
-    return InlineSegment(frame.data + message.to_pybytes(), receipt)
+    return InlineSegment(frame.data + batch.data, receipt)
 
 
 class _Frame(NamedTuple):
@@ -86,25 +87,30 @@ class _Frame(NamedTuple):
     data: bytes
     prefix: tuple[tuple[int, int, int], ...]
     """Offset, length and CRC-32C of each."""
-    types: pa.StringArray
-    names: pa.StringArray
 
 
 @lru_cache(_DICTIONARIES_KEPT)
 def _frame(types: tuple[str, ...], names: tuple[str, ...]) -> _Frame:
     """Cut the messages out of a stream with these dictionaries and one row."""
-    frame = _Frame(b"", (), pa.array(types, pa.utf8()), pa.array(names, pa.utf8()))
-    lead = ([0], [0], [3], [3], [None], [None], [None], [None], [None], [None])
+    arrays = {
+        "entity_type": pa.DictionaryArray.from_arrays(
+            pa.array([None], pa.int32()), pa.array(types, pa.utf8())
+        ),
+        "changed": with_dictionary(
+            pa.array([None], pa.list_(pa.int32())), pa.array(names, pa.utf8())
+        ),
+    }
+    row = [arrays.get(field.name, pa.array([None], field.type)) for field in RECORD_SCHEMA]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, RECORD_SCHEMA, options=WRITE_OPTIONS) as writer:
-        writer.write_batch(_batch(lead, [None], [None], frame))
+        writer.write_batch(pa.RecordBatch.from_arrays(row, schema=RECORD_SCHEMA))
     stream = sink.getvalue().to_pybytes()
     start = 0
     prefix = []
     while (message := ipc.outline(stream[start:])).kind is not ipc.MessageKind.BATCH:
         prefix.append((start, message.length, crc32c(stream[start : start + message.length])))
         start += message.length
-    return frame._replace(data=stream[:start], prefix=tuple(prefix))
+    return _Frame(stream[:start], tuple(prefix))
 
 
 @lru_cache(1_024)
@@ -140,49 +146,26 @@ def _encode_names(
     return tuple(known), lists
 
 
-def _batch(
-    columns: Sequence[list[Any]],
-    codes: list[int | None],
-    lists: list[list[int] | None],
-    frame: _Frame,
-) -> pa.RecordBatch:
-    hashes = [
-        0 if name is None or key is None else key_hash(_seed(name), key)
-        for name, key in zip(columns[_TYPE], columns[_KEY - 1], strict=True)
-    ]
-    arrays = [
-        *(pa.array(columns[place], _KINDS[place]) for place in range(_TYPE)),
-        pa.DictionaryArray.from_arrays(pa.array(codes, _CODES), frame.types, safe=False),
-        pa.array(hashes, _KINDS[_HASH]),
-        pa.array(columns[_KEY - 1], _KINDS[_KEY]),
-        with_dictionary(pa.array(lists, _CODE_LISTS), frame.names),
-        *(pa.array(column, pa.binary()) for column in columns[_CHANGED:]),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
-
-
-def _batch_row(start: int, data: pa.Buffer, columns: Sequence[list[Any]]) -> tuple[int, ...]:
+def _batch_row(start: int, batch: SmallBatch, columns: Sequence[list[Any]]) -> tuple[int, ...]:
     """Return the batch's row of the receipt; see table.BATCH_FIELDS."""
-    message = ipc.outline(data)
-    places = ipc.batch_buffers(data, message)[BUFFERS_OF_HEAD::BUFFERS_OF_BODY]
-    borders = [place for place, _ in places]
-    lengths = [end - begin for begin, end in zip(borders, [*borders[1:], len(data)], strict=True)]
-    crcs = [
-        crc32c(data.slice(begin, length)) for begin, length in zip(borders, lengths, strict=True)
-    ]
+    data = batch.data
+    places = batch.buffers[BUFFERS_OF_HEAD::BUFFERS_OF_BODY]
+    borders = [0, *(place for place, _ in places), len(data)]
+    lengths = [end - begin for begin, end in pairwise(borders)]
+    crc_head, *crcs = (crc32c(data[begin:end]) for begin, end in pairwise(borders))
     nullable = sum(1 << place for place, (_, length) in enumerate(places) if length)
     versions, indexes = columns[0], columns[1]
     return (
         start,
         len(data),
-        borders[0],
+        lengths[0],
         len(versions),
         versions[0],
         indexes[0],
         versions[-1],
         indexes[-1],
-        crc32c(data.slice(0, borders[0])),
-        *lengths,
+        crc_head,
+        *lengths[1:],
         nullable,
         *crcs,
     )

@@ -9,6 +9,7 @@ The flatbuffer tables and the fields used here (number of the field in its table
     Message      1 header_type: uint8 (1 Schema, 2 DictionaryBatch, 3 RecordBatch)
                  2 header: table   3 bodyLength: int64
     RecordBatch  0 length: int64
+                 1 nodes: vector of struct { int64 length; int64 null_count }, of each array
                  2 buffers: vector of struct { int64 offset; int64 length } into the body
 
 pyarrow tells neither, and the log needs both: a head is read without the body behind it.
@@ -82,12 +83,40 @@ def batch_rows(data: Any, message: Message) -> int:
 
 def batch_buffers(data: Any, message: Message) -> list[tuple[int, int]]:
     """Return offset (from the start of the message) and length of each buffer."""
-    place = _field(data, message.header, 2)
-    vector = place + _uint32(data, place)[0]
+    vector = _vector(data, message.header, 2)
     count = _uint32(data, vector)[0]
     numbers = struct.unpack_from(f"<{2 * count}q", data, vector + 4)
     start = message.body_start
     return [(start + at, length) for at, length in zip(numbers[::2], numbers[1::2], strict=True)]
+
+
+class NumberPlaces(NamedTuple):
+    """Where the metadata of a record batch message has its numbers, all int64."""
+
+    body_length: int
+    rows: int
+    nodes: int
+    """Length and number of nulls of each array."""
+    buffers: int
+    """Offset in the body and length of each buffer."""
+
+
+def number_places(data: Any) -> NumberPlaces:
+    """Return where the numbers stand of a record batch message that has rows and a body."""
+    table = PREFIX_LENGTH + _uint32(data, PREFIX_LENGTH)[0]
+    header = outline(data).header
+    return NumberPlaces(
+        body_length=_field(data, table, 3),
+        rows=_field(data, header, 0),
+        nodes=_vector(data, header, 1) + 4,
+        buffers=_vector(data, header, 2) + 4,
+    )
+
+
+def _vector(data: Any, table: int, number: int) -> int:
+    """Return the place of a vector that is a table's field: its count, and its elements behind that."""
+    place = _field(data, table, number)
+    return int(place + _uint32(data, place)[0])
 
 
 def _field(data: Any, table: int, number: int) -> int:

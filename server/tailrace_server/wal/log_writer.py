@@ -71,13 +71,10 @@ class _Buffer:
             column.append(value)
         self.bytes += sum(len(image) for image in values[-3:] if image is not None)
 
-    def segment(self, path: Path) -> InlineSegment | SegmentReceipt:
-        """Return a segment for the entry to carry, or write one that is too large for that."""
-        if len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX:
-            return inline_segment(self.columns)
-        with SegmentWriter(path) as segment:
-            segment.write(self.table())
-            return segment.close()
+    @property
+    def small(self) -> bool:
+        """Whether the commit's entry can carry it."""
+        return len(self.columns[0]) <= ROWS_MAX and self.bytes <= BYTES_MAX
 
     def table(self) -> pa.RecordBatch:
         arrays = [
@@ -265,9 +262,8 @@ class LogWriter:
         last = self._writer.state.writers.get(self._writer.writer)
         batch_id = 0 if last is None else last.batch_id + 1
         buffer = self._buffer
-        self._attempts += 1
-        path = self._writer.segment_path(batch_id, str(self._attempts))
-        self._attempt = _Attempt(batch_id, buffer.segment(path), buffer.schema_changes)
+        segment = inline_segment(buffer.columns) if buffer.small else self._write_segment(batch_id)
+        self._attempt = _Attempt(batch_id, segment, buffer.schema_changes)
         self._buffer = _Buffer()
         return self._finish_attempt(publish=publish)
 
@@ -304,6 +300,13 @@ class LogWriter:
             fault = self._mapping.fault_of(mutation.entity_type, after)
             if fault is not None:
                 raise InvalidRequest(f"{mutation.entity_type} {mutation.primary_key}: {fault}")
+
+    def _write_segment(self, batch_id: int) -> SegmentReceipt:
+        self._attempts += 1
+        path = self._writer.segment_path(batch_id, str(self._attempts))
+        with SegmentWriter(path) as segment:
+            segment.write(self._buffer.table())
+            return segment.close()
 
     def _finish_attempt(self, *, publish: bool = False) -> CommitReceipt | None:
         attempt = self._attempt

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from tailrace_server.wal.documents import ENTRIES, SegmentDocument
 from tailrace_server.wal.inline_segment import InlineSegment
@@ -51,22 +50,21 @@ def place_segments(
                 f"{receipt.path} continues a transaction, but no segment comes before it"
             )
         base = last_version if receipt.continues else last_version + 1
-        columns = np.array(receipt.batches, np.int64).T
-        columns[FIRST_VERSION] += base
-        columns[LAST_VERSION] += base
-        first_rows = end_row + np.cumsum(columns[ROWS]) - columns[ROWS]
-        lists = [*columns.tolist(), first_rows.tolist()]
+        columns = list(map(list, zip(*receipt.batches, strict=True)))
+        for place in (FIRST_VERSION, LAST_VERSION):
+            columns[place] = [base + version for version in columns[place]]
+        columns.append(list(accumulate(columns[ROWS][:-1], initial=end_row)))
         placed.append(
             SegmentDocument(
                 path=receipt.path,
                 rows=receipt.rows,
                 bytes=receipt.bytes,
                 base_version=base,
-                first=(int(columns[FIRST_VERSION, 0]), int(columns[FIRST_INDEX, 0])),
-                last=(int(columns[LAST_VERSION, -1]), int(columns[LAST_INDEX, -1])),
+                first=(columns[FIRST_VERSION][0], columns[FIRST_INDEX][0]),
+                last=(columns[LAST_VERSION][-1], columns[LAST_INDEX][-1]),
                 counts=receipt.counts,
                 prefix=list(receipt.prefix),
-                batches=dict(zip(BATCH_FIELDS, lists, strict=True)),
+                batches=dict(zip(BATCH_FIELDS, columns, strict=True)),
             )
         )
         last_version = placed[-1].last[0]

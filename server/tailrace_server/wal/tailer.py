@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from tailrace_server.wal.commit_log import CommitLog
+    from tailrace_server.wal.commit_log import CommitLog, Prepare
     from tailrace_server.wal.view import LogView
 
 POLL_MIN_S: Final = 0.001
@@ -48,7 +48,7 @@ class Tailer:
         poll_min_s: float = POLL_MIN_S,
         poll_max_s: float = POLL_MAX_S,
         inotify: bool = True,
-        prepare: Callable[[LogView], None] = lambda view: None,
+        prepare: Prepare = lambda view, read: None,
     ) -> None:
         """Follow from ``log.view`` as it is now.
 
@@ -57,8 +57,8 @@ class Tailer:
             poll_min_s: First wait after a change, without inotify.
             poll_max_s: Longest wait, without inotify.
             inotify: Use it where it works.
-            prepare: Called with a view, in the tailer's thread, before anybody has it: what it reads need
-                not be read later. It must not raise.
+            prepare: As of ``CommitLog.refresh``; called in the tailer's thread, before anybody has the view:
+                what it reads need not be read later.
         """
         self._prepare = prepare
         self._log = log

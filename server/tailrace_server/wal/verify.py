@@ -132,10 +132,10 @@ def _verify_objects(path: Path, result: Verification) -> LogState:
     try:
         while True:
             name = f"{ENTRIES}/{object_name(state.last_entry + 1)}"
-            entry = documents.read_entry(path, state.last_entry + 1)
-            if entry is None:
+            found = documents.read_entry(path, state.last_entry + 1)
+            if found is None:
                 break
-            state.apply(name, *entry)
+            state.apply(name, found.entry, found.crc)
             result.entries += 1
     except LogCorrupted as error:
         _note(result, error)

@@ -159,7 +159,7 @@ class Visible:
 
         monkeypatch.setattr(os, "fsync", counted)
 
-    def prepare(self, view: LogView) -> None:
+    def prepare(self, view: LogView, _: tuple[str, bytes]) -> None:
         self._loop.call_soon_threadsafe(self.read.set)
 
     def kill(self) -> None:
@@ -169,7 +169,7 @@ class Visible:
 
     def mark(self) -> None:
         """Do what its writer would have done next."""
-        entry, _ = self.log.read_entry(3) or pytest.fail("no entry")
+        entry, *_ = self.log.read_entry(3) or pytest.fail("no entry")
         path = self.log.path / "log" / object_name(3)
         os.utime(path, ns=(entry.timestamp * 1_000, entry.timestamp * 1_000))
 
