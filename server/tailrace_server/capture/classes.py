@@ -66,17 +66,14 @@ _Groups = list[tuple[int, "NDArray[np.int32]"]]
 def _compared(codes: NDArray[np.integer]) -> _Groups | None:
     """Return the rows of each code, by code; None if there are more than a few."""
     groups: _Groups = []
-    rest: NDArray[np.int32] | None = None
-    while len(codes):
+    first, left = 0, np.ones(len(codes), np.bool_)
+    while left[first]:
         if len(groups) == _FEW_CLASSES:
             return None
-        same = codes == codes[0]
-        here = np.flatnonzero(same).astype(np.int32)
-        groups.append((int(codes[0]), here if rest is None else rest[here]))
-        if len(here) == len(codes):
-            break
-        others = np.flatnonzero(~same).astype(np.int32)
-        rest, codes = others if rest is None else rest[others], codes[others]
+        same = codes == codes[first]
+        groups.append((int(codes[first]), np.flatnonzero(same).astype(np.int32)))
+        left ^= same
+        first = int(left.argmax())
     return sorted(groups, key=itemgetter(0))
 
 

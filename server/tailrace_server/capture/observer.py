@@ -250,8 +250,8 @@ class Observer:
 
     async def _route_batch(self) -> None:
         view = self.view
-        ref = view.batch(view.find_row(self.routed))
-        grouped = await self.reading.grouped(ref)
+        grouped = await self.reading.grouped_next(view, view.find_row(self.routed))
+        ref = grouped.head.ref
         images: Images = _NO_IMAGES
         if self._router.needs_images:
             images = await self.reading.images(ref, view)

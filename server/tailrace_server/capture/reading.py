@@ -6,13 +6,14 @@ near positions ask for the same window and share one reading of it.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from tailrace.errors import LogCorrupted
+from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.capture.cache import Kind
 from tailrace_server.capture.classes import GroupedHead, group
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from tailrace_server.wal.batch import BatchReader
     from tailrace_server.wal.table import BatchRef
     from tailrace_server.wal.view import LogView
+
+
+_AHEAD_MAX: Final = 8
+_AHEAD_ROWS: Final = 1 << 15
+"""Heads that are read in one go where one is needed after the other: so many, of so many records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,23 @@ class CatalogReading:
         key = (self._id, ref.key)
         return await self._cache.get(Kind.HEAD, key, partial(self._load_grouped, ref))
 
+    async def grouped_next(self, view: LogView, place: int) -> GroupedHead:
+        """Return the head of the batch at a place; if it must be read, those behind it are read with it."""
+        ref = view.batch(place)
+        if (fresh := self.fresh.get(ref)) is not None:
+            return fresh.grouped
+        key = (self._id, ref.key)
+        if (held := self._cache.get_nowait(Kind.HEAD, key)) is not None:
+            return cast("GroupedHead", held)
+        count = min(_AHEAD_MAX, max(1, _AHEAD_ROWS // ref.rows), len(view) - place)
+        behind = [view.batch(place + further) for further in range(1, count)]
+        found: list[GroupedHead] = []
+        grouped = await self._cache.get(
+            Kind.HEAD, key, partial(self._load_ahead, ref, behind, found)
+        )
+        self._keep_heads(found)
+        return grouped
+
     async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
         """Return a batch's ``after`` images, read now."""
         bodies = await self._cache.get(
@@ -147,9 +170,13 @@ class CatalogReading:
         scan = await self._cache.get(
             Kind.SCAN, key, partial(self._load_scan, view, window, predicate, matched)
         )
-        for grouped in matched:  # their frames are asked for next
-            self._cache.put(Kind.HEAD, (self._id, grouped.head.ref.key), grouped)
+        self._keep_heads(matched)  # their frames are asked for next
         return scan
+
+    def _keep_heads(self, heads: Sequence[GroupedHead]) -> None:
+        """Put heads into the cache that were read as a by-product."""
+        for grouped in heads:
+            self._cache.put(Kind.HEAD, (self._id, grouped.head.ref.key), grouped)
 
     def _window(self, view: LogView, place: int) -> range:
         """Return the places of the window that holds a batch: a fixed number, fewer where batches are large."""
@@ -221,6 +248,15 @@ class CatalogReading:
 
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
         return group(self._reader.head(ref))
+
+    def _load_ahead(
+        self, ref: BatchRef, behind: Sequence[BatchRef], found: list[GroupedHead]
+    ) -> GroupedHead:
+        """Return a batch's head and add those behind it to ``found``, up to one that cannot be read."""
+        grouped = self._load_grouped(ref)
+        with suppress(LogError):  # it is asked for again, and fails then
+            found.extend(map(self._head, behind))
+        return grouped
 
     def _load_bodies(self, ref: BatchRef, names: Sequence[str]) -> Bodies:
         return Bodies(self._reader.body(ref, names))
