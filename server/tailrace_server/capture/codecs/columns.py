@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from numpy.typing import NDArray
@@ -101,6 +101,21 @@ def cut(frames: pa.BinaryArray, message_bytes: int) -> Messages:
     borders = offsets[starts].tolist()
     pieces = [bytes(data[start:stop]) for start, stop in pairwise(borders)]
     return Messages(offsets - offsets[0], starts, pieces)
+
+
+def joined(frames: Sequence[bytes], message_bytes: int) -> Messages:
+    """Return the same of a few frames that are apart."""
+    starts: list[int] = []
+    size = 0
+    for place, frame in enumerate(frames):
+        if not starts or size + len(frame) > message_bytes:
+            starts.append(place)
+            size = 0
+        size += len(frame)
+    starts.append(len(frames))
+    offsets = np.array([*accumulate(map(len, frames), initial=0)], np.int64)
+    pieces = [b"".join(frames[start:stop]) for start, stop in pairwise(starts)]
+    return Messages(offsets, starts, pieces)
 
 
 class Codec(Protocol):

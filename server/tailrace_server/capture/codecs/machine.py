@@ -52,6 +52,8 @@ _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
 _address_of = ctypes.pythonapi.PyBytes_AsString
 _address_of.restype, _address_of.argtypes = ctypes.c_void_p, (ctypes.py_object,)
+_CONTENTS: Final[int] = _address_of(b"any") - id(b"any")
+"""Bytes from the head of a ``bytes`` object to what it holds."""
 
 
 def encode(columns: CaptureColumns) -> pa.BinaryArray:
@@ -85,7 +87,7 @@ def write(columns: CaptureColumns, message_bytes: int) -> Messages:
     borders = offsets[starts[: cut + 1]]
     data = [_new_bytes(None, size) for size in np.diff(borders).tolist()]
     # A message's address, less the bytes before it: where it would begin were they all one piece.
-    origins = np.array([_address_of(message) for message in data], np.int64) - borders[:-1]
+    origins = np.array([id(message) for message in data], np.int64) + (_CONTENTS - borders[:-1])
     ordinals = _NO_INTS if columns.ordinals is None else columns.ordinals
     numbers = columns.versions, columns.indexes, ordinals, columns.timestamps
     flags = columns.areas, columns.operations

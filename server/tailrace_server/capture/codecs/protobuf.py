@@ -8,7 +8,7 @@ Arrow, column by column. Arrow's fixed cost is 300 µs a batch, its cost a captu
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +21,15 @@ from tailrace_server.capture.codecs.columns import (
     binary,
     cut,
     fixed,
+    joined,
     lengths,
     present,
     spell,
 )
+from tailrace_server.wal.inline_segment import ROWS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,15 +48,17 @@ class ProtobufCodec(Codec):
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one element of ``SubscribeResponse.captures`` a capture."""
         if len(columns) <= _FEW:
-            return spelled(columns)
+            return pa.array(spelled(columns), pa.binary())
         machine = _machine_for(columns)
         return self.join(columns.gathered()) if machine is None else machine.encode(columns)
 
     def messages(self, columns: CaptureColumns, message_bytes: int) -> Messages:
         """Return the frames in messages; machine code writes each where it will stay."""
+        if len(columns) <= _FEW:
+            return joined(spelled(columns), message_bytes)
         machine = _machine_for(columns)
         if machine is None:
-            return cut(self.encode(columns), message_bytes)
+            return cut(self.join(columns.gathered()), message_bytes)
         return machine.write(columns, message_bytes)
 
     def join(self, columns: CaptureColumns) -> pa.BinaryArray:
@@ -101,40 +105,56 @@ class ProtobufCodec(Codec):
 
 
 def _machine_for(columns: CaptureColumns) -> accelerator.Machine | None:
-    """Return the compiled encoder where it is loaded and these are for it: many, at entity level."""
-    if len(columns) <= _FEW or columns.container_types is not None:
+    """Return the compiled encoder where it is loaded and these, which are many, are at entity level."""
+    if columns.container_types is not None:
         return None
     return accelerator.machine(len(columns))
 
 
-def spelled(columns: CaptureColumns) -> pa.BinaryArray:
+def spelled(columns: CaptureColumns) -> list[bytes]:
     """Return the frame of each capture, one after the other: the plain meaning of the wire form."""
-    rows = range(len(columns)) if columns.rows is None else columns.rows.tolist()
+    rows = list(range(len(columns))) if columns.rows is None else columns.rows.tolist()
     ordinals = [0] * len(rows) if columns.ordinals is None else columns.ordinals.tolist()
+    versions, indexes = columns.versions.tolist(), columns.indexes.tolist()
+    timestamps = columns.timestamps.tolist()
+    keys, changed = _values_of(columns.primary_keys, rows), _values_of(columns.changed, rows)
+    bodies = [
+        (tag, _values_of(columns.bodies[name], rows))
+        for name, tag in fields.BODIES.items()
+        if name in columns.bodies
+    ]
     frames = []
     for place, row in enumerate(rows):
         parts = [
             _numbers.pack(
-                *(fields.VERSION, columns.versions[place], fields.INDEX, columns.indexes[place]),
-                *(fields.ORDINAL, ordinals[place], fields.TIMESTAMP, columns.timestamps[place]),
+                *(fields.VERSION, versions[place], fields.INDEX, indexes[place]),
+                *(fields.ORDINAL, ordinals[place], fields.TIMESTAMP, timestamps[place]),
                 *(fields.AREA, columns.areas[row], fields.OPERATION, columns.operations[row]),
             )
         ]
         if columns.type_codes[row] >= 0:
             parts.append(fields.entity_type(columns.entity_types[columns.type_codes[row]]))
-        if (key := columns.primary_keys[row].as_py()) is not None:
-            parts.append(fields.field(fields.PRIMARY_KEY, key.encode()))
-        parts.append(_changed(columns.changed[row].as_py()))
+        if keys[place] is not None:
+            parts.append(fields.field(fields.PRIMARY_KEY, keys[place].encode()))
+        parts.append(_changed(changed[place]))
         if columns.container_types is not None:
             assert columns.container_names is not None
             parts.append(
                 _container(int(columns.container_types[place]), columns.container_names[place])
             )
-        for name, tag in fields.BODIES.items():
-            if name in columns.bodies and (body := columns.bodies[name][row].as_py()) is not None:
-                parts.append(fields.field(tag, body))
+        for tag, values in bodies:
+            if values[place] is not None:
+                parts.append(fields.field(tag, values[place]))
         frames.append(fields.field(fields.CAPTURE, b"".join(parts)))
-    return pa.array(frames, pa.binary())
+    return frames
+
+
+def _values_of(array: pa.Array, rows: Sequence[int]) -> list[Any]:
+    """Return the values of some rows; those of a small commit all in one call, which is quicker."""
+    if len(array) <= ROWS_MAX:
+        values = array.to_pylist()
+        return [values[row] for row in rows]
+    return [array[row].as_py() for row in rows]
 
 
 def append_text(
