@@ -11,9 +11,9 @@ subscriber that takes a whole one gets the block's own object, so a hundred of t
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
-from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from tailrace_server.capture.codecs.columns import CaptureColumns, cut
 from tailrace_server.capture.columns import cut_bodies, roles_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from uuid import UUID
 
     from numpy.typing import NDArray
@@ -37,13 +37,12 @@ _FEW: Final = 16
 """So many frames are picked faster one by one than by Arrow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
+class Frames(NamedTuple):
     """Captures on their way to a transport: wire bytes, and where they stand in the log."""
 
     data: bytes
     """The frames end to end, as the codec joins them."""
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
     """Captures in it."""
     last: tuple[int, int, int]
     """Version, index and ordinal of the last capture."""
@@ -77,10 +76,8 @@ class FrameBlock:
         self.offsets = messages.offsets
         self.starts = messages.starts
         self.messages = tuple(
-            Frames(data, stop - start, last)
-            for data, (start, stop), last in zip(
-                messages.data, pairwise(self.starts), self._lasts(), strict=True
-            )
+            Frames(data, stop - start, self.coordinates(stop - 1))
+            for data, (start, stop) in zip(messages.data, pairwise(self.starts), strict=True)
         )
         self.nbytes = int(self.offsets[-1]) + 24 * len(versions) + 300
 
@@ -118,21 +115,13 @@ class FrameBlock:
 
     def coordinates(self, place: int) -> tuple[int, int, int]:
         """Return version, index and ordinal of a capture."""
-        ordinal = 0 if self.ordinals is None else int(self.ordinals[place])
-        return int(self.versions[place]), int(self.indexes[place]), ordinal
-
-    def _lasts(self) -> Iterable[tuple[int, int, int]]:
-        """Return the coordinates of each message's last capture."""
-        places = np.array(self.starts[1:]) - 1
-        ordinals = repeat(0) if self.ordinals is None else self.ordinals[places].tolist()
-        return zip(
-            self.versions[places].tolist(), self.indexes[places].tolist(), ordinals, strict=False
-        )
+        ordinal = 0 if self.ordinals is None else self.ordinals.item(place)
+        return self.versions.item(place), self.indexes.item(place), ordinal
 
     def pick(self, selection: Selection, message_bytes: int) -> FrameBlock:
         """Return the block of a smaller, entity-level selection; this one must be of the whole batch."""
         rows = selection.rows
-        versions, indexes = self.versions[rows], self.indexes[rows]
+        versions, indexes = self.versions.take(rows), self.indexes.take(rows)
         return FrameBlock(cut(self._frames_of(rows), message_bytes), versions, indexes, None)
 
     def _frames_of(self, rows: NDArray[np.int32]) -> pa.BinaryArray:
@@ -174,8 +163,8 @@ def encode(
 ) -> FrameBlock:
     """Encode a selection of a batch. Pure; called in reader threads."""
     rows = None if selection.identity is None else selection.rows
-    versions = head.versions if rows is None else head.versions[rows]
-    indexes = head.indexes if rows is None else head.indexes[rows]
+    versions = head.versions if rows is None else head.versions.take(rows)
+    indexes = head.indexes if rows is None else head.indexes.take(rows)
     columns = CaptureColumns(
         catalog_uuid=catalog_uuid,
         versions=versions,

@@ -148,16 +148,17 @@ class Intake:
     def deliver(self, count: int, last: tuple[int, int, int]) -> None:
         """Drop the first ``count`` captures, all of the queue's first slice: they were handed over."""
         first = self.queue[0]
-        selection, start = first.run.selection, first.start
-        records = selection.records(start, start + count)
-        row = first.run.batch.first_row + selection.rows.item(start)
-        if self._delivered.rows == row + 1 and self.matched:
-            records -= 1  # the record was begun by an earlier message
+        selection, start, first_row = first.run.selection, first.start, first.run.batch.first_row
+        records = count
+        if selection.ordinals is not None:
+            records = selection.records(start, start + count)
+            row = first_row + selection.rows.item(start)
+            if self._delivered.rows == row + 1 and self.matched:
+                records -= 1  # the record was begun by an earlier message
         self.matched += records
-        first.start += count
+        first.start = stop = start + count
         self._captures -= count
-        last_row = first.run.batch.first_row + selection.rows.item(start + count - 1)
-        self._delivered = SafePoint(last_row + 1, *last)
+        self._delivered = SafePoint(first_row + selection.rows.item(stop - 1) + 1, *last)
         if first.start == first.stop:
             self.queue.popleft()
 

@@ -70,6 +70,7 @@ class Subscription:
         "_publisher",
         "_start_row",
         "_terminal",
+        "_time",
         "_waiter",
         "_waits_for",
         "acknowledgement",
@@ -99,7 +100,8 @@ class Subscription:
         self._ended_at: SafePoint | None = None
         """How far it had come when it ended; None while it has not."""
         self._waiter: asyncio.Future[None] | None = None
-        self._heartbeat_at = asyncio.get_running_loop().time() + delivery.heartbeat_interval_s
+        self._time = asyncio.get_running_loop().time
+        self._heartbeat_at = self._time() + delivery.heartbeat_interval_s
         self._delivered = 0
         self._delivered_bytes = 0
         self._held_bytes = 0
@@ -121,15 +123,14 @@ class Subscription:
         while True:
             if self._terminal is not None:
                 raise _again(self._terminal)
-            now = asyncio.get_running_loop().time()
-            if now >= self._heartbeat_at:
+            if (now := self._time()) >= self._heartbeat_at:
                 return self._heartbeat(now)
             if self._demand == 0:
                 self._look_ahead()
                 await self._wait()
                 continue
             try:
-                message = await self._advance()
+                message = self._ready() or await self._advance()
             except SegmentMissing as missing:
                 await self._read_again(missing)
             except Exception as error:  # ends this subscription, nobody else's
@@ -329,22 +330,31 @@ class Subscription:
         nothing.
         """
         first = self._intake.queue[0]
-        block = _held(first)
-        if block is None:
-            block = await self._block(first)
-        if self._has_ended():
-            return None
-        delivery = self._delivery
-        frames = block.take(first.start, self._room(first, 0))
-        if len(frames.data) > delivery.max_message_bytes:
-            stop = block.fitting(
-                first.start, first.start + frames.count, delivery.max_message_bytes
-            )
-            frames = block.take(first.start, stop - first.start)
-        if len(frames.data) > delivery.max_message_bytes:
+        frames = self._fitting(first, await self._block(first))
+        if len(frames.data) > self._delivery.max_message_bytes and self._terminal is None:
             frames = await self._header_only(first, frames)
-            if self._has_ended():
-                return None
+        return None if self._terminal is not None else self._taken(first, frames)
+
+    def _ready(self) -> Frames | None:
+        """Return the next message where an earlier one of its slice has left all that it takes."""
+        queue = self._intake.queue
+        if not queue or (left := queue[0].block) is None or (block := left()) is None:
+            return None
+        frames = self._fitting(first := queue[0], block)
+        if len(frames.data) > self._delivery.max_message_bytes:
+            return None
+        return self._taken(first, frames)
+
+    def _fitting(self, slice: Slice, block: FrameBlock) -> Frames:
+        """Return the next frames of a slice: as many as a message holds and demand allows, at least one."""
+        start, bytes_max = slice.start, self._delivery.max_message_bytes
+        frames = block.take(start, self._room(slice, 0))
+        if len(frames.data) > bytes_max:
+            stop = block.fitting(start, start + frames.count, bytes_max)
+            frames = block.take(start, stop - start)
+        return frames
+
+    def _taken(self, first: Slice, frames: Frames) -> Frames:
         self._intake.deliver(frames.count, frames.last)
         if first.start == first.stop and self._intake.queue:
             frames = self._joined(frames)
@@ -364,9 +374,6 @@ class Subscription:
             last = more.last
             self._intake.deliver(more.count, last)
         return frames if len(parts) == 1 else Frames(b"".join(parts), count, last)
-
-    def _has_ended(self) -> bool:
-        return self._terminal is not None
 
     def _room(self, slice: Slice, count: int) -> int:
         room = slice.stop - slice.start
@@ -409,7 +416,7 @@ class Subscription:
         self._delivered += count
         self._delivered_bytes += len(data)
         self._held_bytes = len(data)
-        self._handed_at = asyncio.get_running_loop().time()
+        self._handed_at = self._time()
         self._counters.captures_delivered += count
         self._counters.bytes_delivered += len(data)
         intake = self._intake
@@ -470,8 +477,3 @@ def _again(error: TailraceError) -> TailraceError:
     again = copy(error)
     again.__cause__ = error.__cause__
     return again
-
-
-def _held(slice: Slice) -> FrameBlock | None:
-    """Return a slice's frames where an earlier message of it left them, and the cache still has them."""
-    return None if slice.block is None else slice.block()
