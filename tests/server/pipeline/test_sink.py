@@ -68,7 +68,7 @@ def sink(
         result = writing.finish()
     if result is None:
         return [], None
-    records: Rows = pa.ipc.open_file(path).read_all().to_pylist()
+    records: Rows = pa.ipc.open_file(path.read_bytes()).read_all().to_pylist()
     return records, result
 
 
