@@ -27,6 +27,7 @@ from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
 from tailrace_server.api import requests
 from tailrace_server.capture.codecs import PROTOBUF, CaptureColumns
+from tailrace_server.wal.texts import NameLists, Texts
 
 UUID_ = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
 NAMES = pa.list_(pa.dictionary(pa.int32(), pa.string()))
@@ -77,10 +78,10 @@ def columns(captures: tuple[Capture, ...]) -> CaptureColumns:
         operations=np.array([each.operation for each in captures], np.uint8),
         type_codes=np.array([code.get(each.entity_type or "", -1) for each in captures], np.int32),
         entity_types=tuple(types),
-        primary_keys=pa.array([each.primary_key for each in captures], pa.string()),
-        changed=pa.array([each.changed for each in captures], NAMES),
-        bodies={
-            name: pa.array([getattr(each, name) for each in captures], pa.binary())
+        keys=Texts.of(pa.array([each.primary_key for each in captures], pa.string())),
+        names=NameLists.of(pa.array([each.changed for each in captures], NAMES)),
+        texts={
+            name: Texts.of(pa.array([getattr(each, name) for each in captures], pa.binary()))
             for name in ("change", "before", "after")
         },
         ordinals=np.array([each.ordinal for each in captures], np.int32),

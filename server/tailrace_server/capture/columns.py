@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tailrace_server.wal.texts import Texts
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,15 +38,10 @@ def roles_of(
     return roles
 
 
-def cut_bodies(
-    bodies: dict[str, pa.BinaryArray], names: tuple[str, ...]
-) -> dict[str, pa.BinaryArray]:
+def cut_bodies(bodies: dict[str, Texts], names: tuple[str, ...]) -> dict[str, Texts]:
     """Return each body as an object of the capture's one column; entity-level captures keep theirs whole."""
     return {
-        body: pa.array(
-            [_cut(image, name) for image, name in zip(images.to_pylist(), names, strict=True)],
-            pa.binary(),
-        )
+        body: Texts.of(pa.array(map(_cut, images.array.to_pylist(), names), pa.binary()))
         for body, images in bodies.items()
     }
 

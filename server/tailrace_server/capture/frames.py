@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs.columns import Codec, Messages
     from tailrace_server.capture.run import Selection
     from tailrace_server.wal.batch import Head
+    from tailrace_server.wal.texts import Texts
 
 _FEW: Final = 16
 """So many frames are picked faster one by one than by Arrow."""
@@ -152,7 +153,7 @@ def body_columns(content: Content) -> tuple[str, ...]:
 
 def encode(
     head: Head,
-    bodies: dict[str, pa.BinaryArray],
+    bodies: dict[str, Texts],
     selection: Selection,
     *,
     codec: Codec,
@@ -174,9 +175,9 @@ def encode(
         operations=head.operations,
         type_codes=head.type_codes,
         entity_types=head.entity_types,
-        primary_keys=head.primary_keys,
-        changed=head.changed,
-        bodies=bodies,
+        keys=head.keys,
+        names=head.names,
+        texts=bodies,
         rows=rows,
         ordinals=selection.ordinals,
     )
@@ -184,7 +185,7 @@ def encode(
         columns = columns.gathered()
         columns = replace(
             columns,
-            bodies=cut_bodies(columns.bodies, selection.names),
+            texts=cut_bodies(columns.texts, selection.names),
             container_types=roles_of(head, selection, schema_of),
             container_names=selection.names,
         )

@@ -1,8 +1,8 @@
 """Small batches that have just been published, read before anybody asks.
 
 A commit of a few rows is wanted at once by everybody who is live, and to read it costs less than to
-hand it to a reader thread and back, twice. So the tailer's thread, which has just read the
-commit's entry, takes the batch out of it; the loop then routes and encodes it where it stands.
+hand it to a reader thread and back, twice. So the tailer's thread reads the batch too, or takes it out
+of the entry that it has just read; the loop then routes and encodes it where it stands.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from tailrace_server.wal.record import BODY_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    import pyarrow as pa
-
     from tailrace_server.wal.batch import BatchReader
     from tailrace_server.wal.table import BatchRef
+    from tailrace_server.wal.texts import Texts
     from tailrace_server.wal.view import LogView
 
 _ROWS_MAX: Final = 48
@@ -32,14 +31,14 @@ _BATCHES_MAX: Final = 16
 class Bodies:
     """Body columns of one batch."""
 
-    columns: dict[str, pa.BinaryArray]
+    columns: dict[str, Texts]
 
     @property
     def nbytes(self) -> int:
         """Bytes that they hold."""
         return sum(column.nbytes for column in self.columns.values())
 
-    def only(self, names: Iterable[str]) -> dict[str, pa.BinaryArray]:
+    def only(self, names: Iterable[str]) -> dict[str, Texts]:
         """Return some of them."""
         return {name: self.columns[name] for name in names}
 
@@ -81,7 +80,7 @@ class FreshBatches:
         try:
             for ref in _small_batches(view, row):
                 file = read[1] if ref.segment.path == read[0] else None
-                bodies = Bodies(self._reader.body(ref, BODY_COLUMNS, file))
+                bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
                 self._batches[ref.key] = FreshBatch(group(self._reader.head(ref, file)), bodies)
         except Exception:  # it is read again by who needs it, and fails there
             return

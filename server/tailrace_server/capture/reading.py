@@ -126,7 +126,7 @@ class CatalogReading:
             (self._id, ref.key, ("after",)),
             partial(self._load_bodies, ref, ("after",)),
         )
-        return BatchImages(lambda: bodies.columns["after"], view.schema_of)
+        return BatchImages(lambda: bodies.columns["after"].array, view.schema_of)
 
     async def row_of(self, view: LogView, position: Position) -> int:
         """Return the row of the first published record at or after a position; the end if there is none."""
@@ -259,7 +259,7 @@ class CatalogReading:
         return grouped
 
     def _load_bodies(self, ref: BatchRef, names: Sequence[str]) -> Bodies:
-        return Bodies(self._reader.body(ref, names))
+        return Bodies(self._reader.texts(ref, names))
 
     def _bodies(self, ref: BatchRef, names: tuple[str, ...]) -> Bodies:
         fresh = self.fresh.get(ref)
@@ -281,7 +281,7 @@ class CatalogReading:
         for ref in refs:
             grouped = self._head(ref)
             images = BatchImages(
-                lambda ref=ref: self._bodies(ref, ("after",)).columns["after"],  # type: ignore[misc]
+                lambda ref=ref: self._bodies(ref, ("after",)).columns["after"].array,  # type: ignore[misc]
                 view.schema_of,
             )
             selection = predicate.select(grouped, images)

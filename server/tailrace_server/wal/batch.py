@@ -21,7 +21,8 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace_server.wal import ipc
 from tailrace_server.wal.documents import ENTRIES
 from tailrace_server.wal.objects import crc32c, translated
-from tailrace_server.wal.record import BODY_COLUMNS, NAME_TYPE, RECORD_SCHEMA
+from tailrace_server.wal.record import BODY_COLUMNS, RECORD_SCHEMA
+from tailrace_server.wal.texts import Dictionary, NameLists, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 _ENTRIES: Final = f"{ENTRIES}/"
 _OPEN_FILES_MAX: Final = 64
 _DICTIONARIES_MAX: Final = 256
-_CHANGED_TYPE: Final = pa.list_(NAME_TYPE)
+_UTF8, _BINARY = pa.utf8(), pa.binary()
+_INT64, _INT32, _UINT8, _UINT64 = map(np.dtype, (np.int64, np.int32, np.uint8, np.uint64))
 
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 _EMPTY_BATCH: Final = RECORD_SCHEMA.empty_table().to_batches(max_chunksize=1) or [
@@ -71,11 +73,22 @@ class Head:
     entity_types: tuple[str, ...]
     """The segment's dictionary; the batch may use some of it only."""
     key_hashes: npt.NDArray[np.uint64]
-    primary_keys: pa.StringArray
-    changed: pa.ListArray
-    """Of dictionary-encoded names."""
+    keys: Texts
+    """Primary keys."""
+    names: NameLists
+    """Of the columns that changed."""
     nbytes: int
     """Memory that it owns."""
+
+    @property
+    def primary_keys(self) -> pa.StringArray:
+        """The primary keys as Arrow has them."""
+        return self.keys.array
+
+    @property
+    def changed(self) -> pa.ListArray:
+        """The columns that changed as Arrow has them: lists of dictionary-encoded names."""
+        return self.names.array
 
 
 class _OpenFile:
@@ -95,7 +108,7 @@ class _Dictionaries:
     """The names that the codes of a segment stand for."""
 
     entity_types: tuple[str, ...]
-    columns: pa.StringArray
+    columns: Dictionary
 
 
 class BatchReader:
@@ -128,7 +141,7 @@ class BatchReader:
 
         Args:
             ref: The batch.
-            file: The bytes of its file, where they have been read already; so in ``body``.
+            file: The bytes of its file, where they have been read already; so in ``texts``.
 
         Raises:
             LogCorrupted: A byte of it is wrong, or the file ends too early.
@@ -140,32 +153,44 @@ class BatchReader:
         dictionaries = self._dictionaries_of(ref.segment, file)
         buffers = _Buffers(data)
         rows = ref.rows
-        versions = buffers.array(0, np.dtype(np.int64), rows) + ref.segment.base_version
-        types_validity, type_codes = buffers.buffer(8), buffers.array(4, np.dtype(np.int32), rows)
+        versions = buffers.array(0, _INT64, rows) + ref.segment.base_version
+        types_validity, type_codes = buffers.validity(8), buffers.array(4, _INT32, rows)
         if types_validity is not None:
-            valid = np.unpackbits(types_validity, count=rows, bitorder="little")
-            type_codes = np.where(valid, type_codes, np.int32(-1))
-        names = pa.DictionaryArray.from_arrays(
-            buffers.arrow(pa.int32(), 17, 2), dictionaries.columns, safe=False
-        )
+            bits = np.frombuffer(types_validity, _UINT8)
+            present = np.unpackbits(bits, count=rows, bitorder="little")
+            type_codes = type_codes | (present - np.uint8(1)).view(np.int8)  # -1 where it is null
         return Head(
             ref=ref,
             versions=versions,
-            indexes=buffers.array(1, np.dtype(np.int32), rows),
-            areas=buffers.array(2, np.dtype(np.uint8), rows),
-            operations=buffers.array(3, np.dtype(np.uint8), rows),
+            indexes=buffers.array(1, _INT32, rows),
+            areas=buffers.array(2, _UINT8, rows),
+            operations=buffers.array(3, _UINT8, rows),
             type_codes=type_codes,
             entity_types=dictionaries.entity_types,
-            key_hashes=buffers.array(5, np.dtype(np.uint64), rows),
-            primary_keys=buffers.arrow(pa.utf8(), 12, 3, rows),
-            changed=buffers.lists(15, rows, names),
+            key_hashes=buffers.array(5, _UINT64, rows),
+            keys=Texts(rows, buffers.validity(12), buffers.buffer(13), buffers.buffer(14), _UTF8),
+            names=NameLists(
+                rows,
+                buffers.validity(15),
+                buffers.buffer(16),
+                buffers.buffer(18),
+                dictionaries.columns,
+            ),
             nbytes=data.nbytes + versions.nbytes + type_codes.nbytes,
         )
 
-    def body(
+    def body(self, ref: BatchRef, columns: Collection[str]) -> dict[str, pa.BinaryArray]:
+        """Read some of a batch's bodies: any of ``change``, ``before``, ``after``.
+
+        Raises:
+            LogCorrupted: As of ``texts``; so SegmentMissing.
+        """
+        return {name: texts.array for name, texts in self.texts(ref, columns).items()}
+
+    def texts(
         self, ref: BatchRef, columns: Collection[str], file: bytes | None = None
-    ) -> dict[str, pa.BinaryArray]:
-        """Read some of a batch's bodies: any of ``change``, ``before``, ``after``; one read each.
+    ) -> dict[str, Texts]:
+        """Read the same, and leave it as it lies in memory; one read each.
 
         Raises:
             LogCorrupted: A byte of them is wrong, or the file ends too early.
@@ -179,7 +204,7 @@ class BatchReader:
                 data = self._read(ref.segment, offset, length, file)
                 if crc32c(data) != ref.crc_body[place]:
                     raise LogCorrupted(ref.segment.path, offset, f"checksum of the batch's {name}")
-                found[name] = _binary(data, ref.rows, nullable=bool(ref.body_nullable >> place & 1))
+                found[name] = _body(data, ref.rows, nullable=bool(ref.body_nullable >> place & 1))
             offset += length
         return found
 
@@ -206,9 +231,9 @@ class BatchReader:
     def _read(
         self, segment: SegmentRef, offset: int, length: int, whole: bytes | None
     ) -> npt.NDArray[np.uint8]:
-        """Return bytes of a segment: in memory of their own, or where ``whole`` has them."""
+        """Return bytes of a segment in memory of their own; ``whole`` is all of its file, if that was read."""
         if whole is not None and offset + length <= len(whole):
-            return np.frombuffer(whole, np.uint8, length, offset)
+            return np.frombuffer(whole, np.uint8, length, offset).copy()
         file = self._file(segment.path)
         data = np.empty(length, np.uint8)
         done = 0
@@ -256,58 +281,37 @@ def _decoded(prefix: bytes) -> _Dictionaries:
     batch = stream.read_next_batch()
     return _Dictionaries(
         entity_types=tuple(batch.column("entity_type").dictionary.to_pylist()),
-        columns=batch.column("changed").values.dictionary,
+        columns=Dictionary.of(batch.column("changed").values.dictionary),
     )
 
 
 class _Buffers:
     """The buffers of a head, by their number in the message."""
 
-    __slots__ = ("_data", "_memory", "_places")
+    __slots__ = ("_memory", "_places")
 
     def __init__(self, data: npt.NDArray[np.uint8]) -> None:
-        self._data = data
-        self._memory = pa.py_buffer(data)
-        message = ipc.outline(self._memory)
-        self._places = ipc.batch_buffers(self._memory, message)
+        self._memory = data.data
+        self._places = ipc.batch_buffers(self._memory, ipc.outline(self._memory))
 
-    def buffer(self, number: int) -> npt.NDArray[np.uint8] | None:
-        """Return a buffer's bytes, None where it is left out."""
+    def buffer(self, number: int) -> memoryview:
+        """Return a buffer's bytes."""
         offset, length = self._places[number]
-        return self._data[offset : offset + length] if length else None
+        return self._memory[offset : offset + length]
+
+    def validity(self, number: int) -> memoryview | None:
+        """Return a validity bitmap, None where it is left out."""
+        return self.buffer(number) if self._places[number][1] else None
 
     def array(self, column: int, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
         """Return the values of a fixed-width column of the first six."""
-        return np.frombuffer(self._data, dtype, rows, self._places[2 * column + 1][0])
-
-    def arrow(
-        self, kind: pa.DataType, number: int, count: int, rows: int | None = None
-    ) -> pa.Array:
-        """Return the Arrow array made of ``count`` buffers from a number on; as many rows as its last has."""
-        if rows is None:
-            rows = self._places[number + 1][1] // 4
-        return pa.Array.from_buffers(kind, rows, self._slices(number, count))
-
-    def lists(self, number: int, rows: int, child: pa.Array) -> pa.ListArray:
-        """Return the lists whose validity and offsets are the buffers from a number on."""
-        buffers = self._slices(number, 2)
-        return pa.Array.from_buffers(_CHANGED_TYPE, rows, buffers, children=[child])
-
-    def _slices(self, number: int, count: int) -> list[pa.Buffer | None]:
-        places = self._places[number : number + count]
-        slices = [self._memory.slice(offset, length) for offset, length in places]
-        if not places[0][1]:
-            slices[0] = None
-        return slices
+        return np.frombuffer(self._memory, dtype, rows, self._places[2 * column + 1][0])
 
 
-def _binary(data: npt.NDArray[np.uint8], rows: int, *, nullable: bool) -> pa.BinaryArray:
+def _body(data: npt.NDArray[np.uint8], rows: int, *, nullable: bool) -> Texts:
     """Return a body column from its bytes: validity, if any, offsets and data, each padded to 8."""
-    memory = pa.py_buffer(data)
-    validity_length = ((rows + 7) // 8 + 7) // 8 * 8 if nullable else 0
-    offsets_length = (4 * (rows + 1) + 7) // 8 * 8
-    validity = memory.slice(0, validity_length) if nullable else None
-    offsets = memory.slice(validity_length, offsets_length)
-    return pa.Array.from_buffers(
-        pa.binary(), rows, [validity, offsets, memory.slice(validity_length + offsets_length)]
-    )
+    memory = data.data
+    offsets = ((rows + 7) // 8 + 7) // 8 * 8 if nullable else 0
+    values = offsets + (4 * (rows + 1) + 7) // 8 * 8
+    validity = memory[:offsets] if nullable else None
+    return Texts(rows, validity, memory[offsets:values], memory[values:], _BINARY)

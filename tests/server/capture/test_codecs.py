@@ -26,6 +26,7 @@ from tailrace_server.capture.codecs import (
 )
 from tailrace_server.capture.codecs import cdcv2 as updates
 from tailrace_server.capture.codecs.protobuf import spelled
+from tailrace_server.wal.texts import NameLists, Texts
 
 if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
@@ -71,9 +72,9 @@ def columns(rows: list[dict[str, Any]], *, by_column: bool, wanted: set[str]) ->
         operations=np.array(each("operation"), np.uint8),
         type_codes=np.array(each("type"), np.int32),
         entity_types=TYPES,
-        primary_keys=pa.array(each("key"), pa.string()),
-        changed=pa.array(each("changed"), CHANGED),
-        bodies={name: pa.array(each(name), pa.binary()) for name in wanted},
+        keys=Texts.of(pa.array(each("key"), pa.string())),
+        names=NameLists.of(pa.array(each("changed"), CHANGED)),
+        texts={name: Texts.of(pa.array(each(name), pa.binary())) for name in wanted},
         ordinals=np.array([each[0] for each in containers], np.int32) if by_column else None,
         container_types=np.array([each[1] for each in containers], np.uint8) if by_column else None,
         container_names=tuple(each[2] for each in containers) if by_column else None,
@@ -147,9 +148,9 @@ def test_machine_code_reads_slices_of_arrays(
     part = columns(rows[start:], by_column=False, wanted=set(BODIES))
     sliced = replace(
         part,
-        primary_keys=whole.primary_keys[start:],
-        changed=whole.changed[start:],
-        bodies={name: body[start:] for name, body in whole.bodies.items()},
+        keys=Texts.of(whole.primary_keys[start:]),
+        names=NameLists.of(whole.changed[start:]),
+        texts={name: Texts.of(body[start:]) for name, body in whole.bodies.items()},
     )
     assert machine.encode(sliced).equals(machine.encode(part))
 

@@ -235,15 +235,15 @@ async def test_contract_18_a_read_that_hangs_keeps_nobody_else_waiting(
         writer.write([upsert(number)])
     released = threading.Event()
     hanging = threading.Event()
-    body = BatchReader.body
+    texts = BatchReader.texts
 
-    def slow_body(self: BatchReader, ref: BatchRef, columns: Collection[str]) -> object:
+    def slow_texts(self: BatchReader, ref: BatchRef, columns: Collection[str]) -> object:
         if ref.first == Position(1, 0):
             hanging.set()
             released.wait(PATIENCE_S)
-        return body(self, ref, columns)
+        return texts(self, ref, columns)
 
-    monkeypatch.setattr(BatchReader, "body", slow_body)
+    monkeypatch.setattr(BatchReader, "texts", slow_texts)
     async with Engine(log_root, quick()) as engine:
         stuck = await engine.subscribe("shop", start=OLDEST, content=Content.AFTER, codec=JSON)
         waiting = asyncio.ensure_future(receive(stuck, 8))

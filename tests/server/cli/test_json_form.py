@@ -17,6 +17,7 @@ from tailrace.criteria import Area, ContainerType, Content, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
 from tailrace_server.capture.codecs import JSON, CaptureColumns
+from tailrace_server.wal.texts import NameLists, Texts
 
 CATALOG = UUID("0f8fad5bd9cb469fa165708677289501")
 CHANGED = pa.list_(pa.dictionary(pa.int32(), pa.string()))
@@ -58,7 +59,7 @@ def captures(draw: st.DrawFn) -> Capture:
 def columns_of(capture: Capture, content: Content) -> CaptureColumns:
     """Return the engine's form of one capture."""
     bodies = {
-        name: pa.array([getattr(capture, name)], pa.binary())
+        name: Texts.of(pa.array([getattr(capture, name)], pa.binary()))
         for kind, name in (
             (Content.CHANGE, "change"),
             (Content.BEFORE, "before"),
@@ -76,9 +77,9 @@ def columns_of(capture: Capture, content: Content) -> CaptureColumns:
         operations=np.array([capture.operation], np.uint8),
         type_codes=np.array([-1 if capture.entity_type is None else 0], np.int32),
         entity_types=() if capture.entity_type is None else (capture.entity_type,),
-        primary_keys=pa.array([capture.primary_key], pa.string()),
-        changed=pa.array([capture.changed], CHANGED),
-        bodies=bodies,
+        keys=Texts.of(pa.array([capture.primary_key], pa.string())),
+        names=NameLists.of(pa.array([capture.changed], CHANGED)),
+        texts=bodies,
         ordinals=np.array([capture.ordinal], np.int32) if column else None,
         container_types=np.array([capture.container_type], np.uint8) if column else None,
         container_names=(capture.container_name or "",) if column else None,

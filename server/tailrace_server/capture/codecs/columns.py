@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
+from tailrace_server.wal.texts import NameLists, Texts
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
@@ -34,11 +36,11 @@ class CaptureColumns:
     type_codes: NDArray[np.int32]
     """A record: place in ``entity_types``; -1 on leads."""
     entity_types: tuple[str, ...]
-    primary_keys: pa.StringArray
-    """A record."""
-    changed: pa.ListArray
-    """A record."""
-    bodies: dict[str, pa.BinaryArray]
+    keys: Texts
+    """A record: primary keys."""
+    names: NameLists
+    """A record: the columns that changed."""
+    texts: dict[str, Texts]
     """A record: ``change``, ``before``, ``after``, those that the content asks for."""
     rows: NDArray[np.int32] | None = None
     """A capture: its record. None: one capture a record, in their order."""
@@ -48,6 +50,21 @@ class CaptureColumns:
     """A capture: role of the column; 0 at entity level."""
     container_names: tuple[str, ...] | None = None
     """A capture: name of the column; "" at entity level."""
+
+    @property
+    def primary_keys(self) -> pa.StringArray:
+        """``keys`` as Arrow has them."""
+        return self.keys.array
+
+    @property
+    def changed(self) -> pa.ListArray:
+        """``names`` as Arrow has them."""
+        return self.names.array
+
+    @property
+    def bodies(self) -> dict[str, pa.BinaryArray]:
+        """``texts`` as Arrow has them."""
+        return {name: texts.array for name, texts in self.texts.items()}
 
     def gathered(self) -> CaptureColumns:
         """Return the same captures with one record each."""
@@ -66,9 +83,9 @@ class CaptureColumns:
             areas=self.areas[rows],
             operations=self.operations[rows],
             type_codes=self.type_codes[rows],
-            primary_keys=taken(self.primary_keys),
-            changed=taken(self.changed),
-            bodies={name: taken(body) for name, body in self.bodies.items()},
+            keys=Texts.of(taken(self.primary_keys)),
+            names=NameLists.of(taken(self.changed)),
+            texts={name: Texts.of(taken(body)) for name, body in self.bodies.items()},
             rows=None,
         )
 

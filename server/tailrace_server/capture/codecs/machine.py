@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace_server.capture.codecs.columns import CaptureColumns
+    from tailrace_server.wal.texts import NameLists
 
     Bytes = NDArray[np.uint8]
     Ints = NDArray[np.int32]
@@ -50,10 +51,8 @@ _UNCUT: Final = 1 << 62
 
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
-_address_of = ctypes.pythonapi.PyBytes_AsString
-_address_of.restype, _address_of.argtypes = ctypes.c_void_p, (ctypes.py_object,)
-_CONTENTS: Final[int] = _address_of(b"any") - id(b"any")
-"""Bytes from the head of a ``bytes`` object to what it holds."""
+_CONTENTS: Final = bytes.__basicsize__ - 1
+"""Bytes from the head of a ``bytes`` object to what it holds; the one behind is a final zero."""
 
 
 def encode(columns: CaptureColumns) -> pa.BinaryArray:
@@ -72,14 +71,13 @@ def write(columns: CaptureColumns, message_bytes: int) -> Messages:
     count = len(columns)
     rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
     kind_offsets, kind_bytes = _kinds_of(columns.entity_types)
-    names = _Names(columns.changed)
-    texts, kept = _texts_of(columns)
+    lists, name_bytes = _lists_of(columns.names)
+    texts = _texts_of(columns)
     sizes = np.empty(count, np.int32)
     offsets = np.empty(count + 1, np.int64)
     starts = np.empty(count + 1, np.int64)
     cuts = np.zeros(1, np.int64)
     entries = rows, columns.type_codes, kind_offsets
-    lists = names.lists, names.offsets
     _measure(sizes, offsets, starts, cuts, message_bytes, *entries, texts, *lists)
 
     cut = int(cuts[0])
@@ -91,75 +89,37 @@ def write(columns: CaptureColumns, message_bytes: int) -> Messages:
     ordinals = _NO_INTS if columns.ordinals is None else columns.ordinals
     numbers = columns.versions, columns.indexes, ordinals, columns.timestamps
     flags = columns.areas, columns.operations
-    tables = kind_bytes, names.data
+    tables = kind_bytes, name_bytes
     _write(origins, starts, offsets, sizes, *numbers, *flags, *tables, *entries, texts, *lists)
-    del kept
     return Messages(offsets, starts[: cut + 1].tolist(), data)
 
 
-def _texts_of(columns: CaptureColumns) -> tuple[Longs, list[Any]]:
-    """Return tag, and addresses of validity (0: none is null), offsets and bytes of the key and of each body.
+def _texts_of(columns: CaptureColumns) -> Longs:
+    """Return tag and addresses of the key and of each body.
 
-    The first is the key, with tag 0 where all are null; then bodies that are not all null. Behind it: what
-    must live as long as the addresses are used.
+    The first is the key, with tag 0 where all are null; then bodies that are not all null.
     """
-    arrays = [(fields.PRIMARY_KEY, columns.primary_keys)]
-    arrays += [
-        (tag, columns.bodies[name]) for name, tag in fields.BODIES.items() if name in columns.bodies
+    key = columns.keys
+    found = [(0, 0, 0, 0) if key.all_null else (fields.PRIMARY_KEY, *key.addresses)]
+    found += [
+        (tag, *texts.addresses)
+        for name, tag in fields.BODIES.items()
+        if (texts := columns.texts.get(name)) is not None and not texts.all_null
     ]
-    found, kept = [(0, 0, 0, 0)], []
-    for tag, array in arrays:
-        if array.null_count == len(array):
-            continue
-        valid, offsets, data = array.buffers()
-        valid = _bitmap(array, valid)
-        kept.append((valid, offsets, data))
-        text = (
-            tag,
-            0 if valid is None else valid.address,
-            offsets.address + 4 * array.offset,
-            0 if data is None else data.address,
-        )
-        if tag == fields.PRIMARY_KEY:
-            found[0] = text
-        else:
-            found.append(text)
-    return np.array(found, np.int64), kept
+    return np.array(found, np.int64)
 
 
-class _Names:
-    """The ``changed`` lists: addresses, and their names as fields, one after the other."""
-
-    __slots__ = ("_kept", "data", "lists", "offsets")
-
-    def __init__(self, array: pa.ListArray) -> None:
-        if array.null_count == len(array):
-            self.lists, self.offsets, self.data = _NO_LISTS, _NO_INTS, _NO_BYTES
-            return
-        valid, offsets = array.buffers()[:2]
-        valid = _bitmap(array, valid)
-        places = array.values.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
-        self._kept = valid, offsets, places
-        self.lists = np.array(
-            [
-                0 if valid is None else valid.address,
-                offsets.address + 4 * array.offset,
-                places.ctypes.data,
-            ],
-            np.int64,
-        )
-        names = array.values.dictionary.to_pylist()
-        self.offsets, self.data = _table_of(map(fields.changed_name, names))
+def _lists_of(names: NameLists) -> tuple[tuple[Longs, Ints], Bytes]:
+    """Return the addresses of the lists and the table of their names as fields; empty where all are null."""
+    if names.all_null:
+        return (_NO_LISTS, _NO_INTS), _NO_BYTES
+    offsets, data = _fields_of(names.names)
+    return (np.array(names.addresses, np.int64), offsets), data
 
 
-def _bitmap(array: pa.Array, valid: pa.Buffer | None) -> pa.Buffer | None:
-    """Return the validity of an array from its first element on; None where all are present."""
-    if valid is None or not array.null_count:
-        return None
-    if array.offset:
-        present = array.is_valid().to_numpy(zero_copy_only=False)
-        return pa.py_buffer(np.packbits(present, bitorder="little"))
-    return valid
+@lru_cache(maxsize=64)
+def _fields_of(names: tuple[str, ...]) -> tuple[Ints, Bytes]:
+    return _table_of(map(fields.changed_name, names))
 
 
 @lru_cache(maxsize=64)

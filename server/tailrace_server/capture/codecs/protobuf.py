@@ -8,7 +8,7 @@ Arrow, column by column. Arrow's fixed cost is 300 µs a batch, its cost a captu
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +26,9 @@ from tailrace_server.capture.codecs.columns import (
     present,
     spell,
 )
-from tailrace_server.wal.inline_segment import ROWS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -117,11 +116,11 @@ def spelled(columns: CaptureColumns) -> list[bytes]:
     ordinals = [0] * len(rows) if columns.ordinals is None else columns.ordinals.tolist()
     versions, indexes = columns.versions.tolist(), columns.indexes.tolist()
     timestamps = columns.timestamps.tolist()
-    keys, changed = _values_of(columns.primary_keys, rows), _values_of(columns.changed, rows)
+    keys, changed = columns.keys.values(rows), columns.names.values(rows)
     bodies = [
-        (tag, _values_of(columns.bodies[name], rows))
+        (tag, columns.texts[name].values(rows))
         for name, tag in fields.BODIES.items()
-        if name in columns.bodies
+        if name in columns.texts
     ]
     frames = []
     for place, row in enumerate(rows):
@@ -134,8 +133,8 @@ def spelled(columns: CaptureColumns) -> list[bytes]:
         ]
         if columns.type_codes[row] >= 0:
             parts.append(fields.entity_type(columns.entity_types[columns.type_codes[row]]))
-        if keys[place] is not None:
-            parts.append(fields.field(fields.PRIMARY_KEY, keys[place].encode()))
+        if (key := keys[place]) is not None:
+            parts.append(fields.field(fields.PRIMARY_KEY, key))
         parts.append(_changed(changed[place]))
         if columns.container_types is not None:
             assert columns.container_names is not None
@@ -143,18 +142,10 @@ def spelled(columns: CaptureColumns) -> list[bytes]:
                 _container(int(columns.container_types[place]), columns.container_names[place])
             )
         for tag, values in bodies:
-            if values[place] is not None:
-                parts.append(fields.field(tag, values[place]))
+            if (body := values[place]) is not None:
+                parts.append(fields.field(tag, body))
         frames.append(fields.field(fields.CAPTURE, b"".join(parts)))
     return frames
-
-
-def _values_of(array: pa.Array, rows: Sequence[int]) -> list[Any]:
-    """Return the values of some rows; those of a small commit all in one call, which is quicker."""
-    if len(array) <= ROWS_MAX:
-        values = array.to_pylist()
-        return [values[row] for row in rows]
-    return [array[row].as_py() for row in rows]
 
 
 def append_text(

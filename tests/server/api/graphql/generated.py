@@ -16,6 +16,7 @@ from tailrace.schema import Column, Schema
 from tailrace_server.api.graphql.schema import build
 from tailrace_server.api.graphql.types import BODIES, HEAD
 from tailrace_server.capture.codecs import CaptureColumns
+from tailrace_server.wal.texts import NameLists, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,9 +210,11 @@ def columns(captures: list[dict[str, Any]], bodies: set[str], *, by_column: bool
         operations=np.array(each("operation"), np.uint8),
         type_codes=np.array(each("type"), np.int32),
         entity_types=("product", 'ord"er'),
-        primary_keys=pa.array(each("key"), pa.string()),
-        changed=pa.array(each("changed"), pa.list_(pa.dictionary(pa.int32(), pa.utf8()))),
-        bodies={name: pa.array(each(name), pa.binary()) for name in bodies},
+        keys=Texts.of(pa.array(each("key"), pa.string())),
+        names=NameLists.of(
+            pa.array(each("changed"), pa.list_(pa.dictionary(pa.int32(), pa.utf8())))
+        ),
+        texts={name: Texts.of(pa.array(each(name), pa.binary())) for name in bodies},
         ordinals=np.array([each[0] for each in containers], np.int32) if by_column else None,
         container_types=np.array([each[1] for each in containers], np.uint8) if by_column else None,
         container_names=tuple(each[2] for each in containers) if by_column else None,

@@ -1,0 +1,196 @@
+"""Columns of texts as they lie in memory, in three forms: values of Python, addresses, an array of Arrow.
+
+Of a small commit a few values are wanted, of a large batch machine code wants addresses. Both would pay for
+Arrow arrays that nobody looks at: ten calls a column, of code that has left the processor's caches
+wherever some milliseconds lie between two commits. So an array is made for who asks for it.
+
+The memory is laid out as Arrow's, little-endian::
+
+    validity   a bit a record, lowest first; left out where nothing is null
+    offsets    records + 1 int32: where each begins in what follows, and where the last ends
+    values     bytes; of lists of names: an int32 each, its place in the dictionary
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace_server.wal.record import NAME_TYPE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NAMES_TYPE: Final = pa.list_(NAME_TYPE)
+_bounds = struct.Struct("<ii").unpack_from
+
+
+class Addresses(NamedTuple):
+    """Where a column lies; good for as long as the column lives."""
+
+    validity: int
+    """0 where nothing is null."""
+    offsets: int
+    values: int
+
+
+class _Column:
+    """What both kinds have: which records have a value, and where it is."""
+
+    def __init__(
+        self, rows: int, validity: memoryview | None, offsets: memoryview, values: memoryview
+    ) -> None:
+        """Look at memory, in bytes, that keeps what it holds; it may be longer than the column."""
+        self._rows = rows
+        self._validity = validity
+        self._offsets = offsets
+        self._values = values
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it looks at."""
+        validity = 0 if self._validity is None else self._validity.nbytes
+        return validity + self._offsets.nbytes + self._values.nbytes
+
+    @property
+    def all_null(self) -> bool:
+        """Whether no record has a value."""
+        if self._validity is None:
+            return self._rows == 0
+        bits = int.from_bytes(self._validity[: (self._rows + 7) // 8], "little")
+        return not bits & ((1 << self._rows) - 1)
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where the column lies."""
+        validity, offsets = self._buffers
+        values = pa.py_buffer(self._values)
+        return Addresses(
+            0 if validity is None else validity.address, offsets.address, values.address
+        )
+
+    @property
+    def _buffers(self) -> tuple[pa.Buffer | None, pa.Buffer]:
+        validity = None if self._validity is None else pa.py_buffer(self._validity)
+        return validity, pa.py_buffer(self._offsets)
+
+    def _bounds_of(self, row: int) -> tuple[int, int] | None:
+        """Return where a record's value begins and ends; None where it has none."""
+        if self._validity is not None and not self._validity[row >> 3] >> (row & 7) & 1:
+            return None
+        start, stop = _bounds(self._offsets, 4 * row)
+        return start, stop
+
+
+class Texts(_Column):
+    """Strings or bytes, one a record, or null."""
+
+    def __init__(
+        self,
+        rows: int,
+        validity: memoryview | None,
+        offsets: memoryview,
+        values: memoryview,
+        kind: pa.DataType,
+    ) -> None:
+        """Look at memory; ``kind`` is utf8 or binary."""
+        super().__init__(rows, validity, offsets, values)
+        self._kind = kind
+
+    @classmethod
+    def of(cls, array: pa.StringArray | pa.BinaryArray) -> Texts:
+        """Return an array's values."""
+        array = _unsliced(array)
+        validity, offsets, values = map(_memory, array.buffers())
+        validity = validity if array.null_count else None
+        return cls(len(array), validity, offsets or _NOTHING, values or _NOTHING, array.type)
+
+    def values(self, rows: Iterable[int]) -> list[bytes | None]:
+        """Return the bytes of some records: for a few of them."""
+        bounds = map(self._bounds_of, rows)
+        return [None if each is None else bytes(self._values[slice(*each)]) for each in bounds]
+
+    @cached_property
+    def array(self) -> pa.StringArray | pa.BinaryArray:
+        """The column in Arrow's form."""
+        buffers = [*self._buffers, pa.py_buffer(self._values)]
+        return pa.Array.from_buffers(self._kind, self._rows, buffers)
+
+
+class Dictionary(NamedTuple):
+    """The names that codes stand for."""
+
+    array: pa.StringArray
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, array: pa.StringArray) -> Dictionary:
+        """Return an array's."""
+        return cls(array, tuple(array.to_pylist()))
+
+
+class NameLists(_Column):
+    """Lists of names, one a record, or null."""
+
+    def __init__(
+        self,
+        rows: int,
+        validity: memoryview | None,
+        offsets: memoryview,
+        codes: memoryview,
+        dictionary: Dictionary,
+    ) -> None:
+        """Look at memory."""
+        super().__init__(rows, validity, offsets, codes)
+        self._dictionary = dictionary
+
+    @classmethod
+    def of(cls, array: pa.ListArray) -> NameLists:
+        """Return an array's lists of dictionary-encoded names."""
+        array = _unsliced(array)
+        validity, offsets, *_ = map(_memory, array.buffers())
+        validity = validity if array.null_count else None
+        codes = array.values.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+        dictionary = Dictionary.of(array.values.dictionary)
+        return cls(len(array), validity, offsets or _NOTHING, codes.view(np.uint8).data, dictionary)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the codes stand for."""
+        return self._dictionary.names
+
+    def values(self, rows: Iterable[int]) -> list[list[str] | None]:
+        """Return the lists of some records: for a few of them."""
+        return [None if each is None else self._names(*each) for each in map(self._bounds_of, rows)]
+
+    @cached_property
+    def array(self) -> pa.ListArray:
+        """The column in Arrow's form."""
+        codes = pa.Array.from_buffers(
+            pa.int32(), len(self._values) // 4, [None, pa.py_buffer(self._values)]
+        )
+        names = pa.DictionaryArray.from_arrays(codes, self._dictionary.array, safe=False)
+        return pa.Array.from_buffers(_NAMES_TYPE, self._rows, [*self._buffers], children=[names])
+
+    def _names(self, start: int, stop: int) -> list[str]:
+        codes = struct.unpack_from(f"<{stop - start}i", self._values, 4 * start)
+        return [self._dictionary.names[code] for code in codes]
+
+
+_NOTHING: Final = memoryview(b"")
+
+
+def _memory(buffer: pa.Buffer | None) -> memoryview | None:
+    return None if buffer is None else memoryview(buffer)
+
+
+def _unsliced(array: pa.Array) -> pa.Array:
+    """Return the same array with its first element at the beginning of its buffers."""
+    return pa.concat_arrays([array, array.slice(0, 0)]) if array.offset else array
+
+
+__all__ = ["Addresses", "Dictionary", "NameLists", "Texts"]
