@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from tailrace_server.wal.batch import BatchReader
+    from tailrace_server.wal.documents import ReadEntry
     from tailrace_server.wal.table import BatchRef
     from tailrace_server.wal.texts import Texts
     from tailrace_server.wal.view import LogView
@@ -67,19 +68,19 @@ class FreshBatches:
         """Return a batch if it is one of them."""
         return self._batches.get(ref.key)
 
-    def prepare(self, view: LogView, read: tuple[str, bytes]) -> None:
+    def prepare(self, view: LogView, read: ReadEntry | None) -> None:
         """Read what is new in a view, if it is little; what cannot be read fails where it is asked for.
 
         Args:
             view: What is about to be shown.
-            read: Path and bytes of the entry that was read last: it may carry what is new.
+            read: The entry that was read last, which may carry what is new.
         """
         row, self.end_row = self.end_row, view.end_row
         if not self.wanted:
             return
         try:
             for ref in _small_batches(view, row):
-                file = read[1] if ref.segment.path == read[0] else None
+                file = read.data if read is not None and read.path == ref.segment.path else None
                 bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
                 self._batches[ref.key] = FreshBatch(group(self._reader.head(ref, file)), bodies)
         except Exception:  # it is read again by who needs it, and fails there

@@ -386,7 +386,7 @@ class CatalogWriter:
             found = self._log.read_entry(number)
             if found is None:
                 break
-            entry = found[0]
+            entry = found.entry
             if (
                 isinstance(entry, CommitEntry)
                 and entry.writer == self.writer

@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
 
-    Prepare = Callable[[LogView, tuple[str, bytes]], None]
+    Prepare = Callable[[LogView, ReadEntry | None], None]
+    """Makes ready what a view shows anew; is given the entry that was read last for it, if there was one."""
     Wait = Callable[[Callable[[], bool]], bool]
     """Waits until a condition of the entries' folder holds, or as long as a writer should take to make a name
     durable; returns whether it holds."""
 
 _HEADER_BYTES_MAX: Final = 4_096
 """A checkpoint's header is shorter than this."""
-_NOTHING_READ: Final = ("", b"")
 
 
 class CommitLog:
@@ -79,8 +79,6 @@ class CommitLog:
         """The names of the entries up to this one are durable for certain."""
         self._marks = True
         """Whether the catalog's writer marks entries as durable; False until it is seen to, once it did not."""
-        self._read_last = _NOTHING_READ
-        """Path and bytes of the entry read last."""
         self._schemas: dict[int, Schema] = {}
         self._schema_versions: list[int] = []
         self._schema_values: list[Schema] = []
@@ -125,8 +123,7 @@ class CommitLog:
         """Read what is new; return the view of it, or None if nothing is that readers can see.
 
         Args:
-            prepare: Called with the view before it is shown, and with path and bytes of the entry read last. It
-                must not raise.
+            prepare: Called with the view before it is shown. It must not raise.
             wait: How to wait for the writer's mark; None: the name is made durable here, at once.
 
         Raises:
@@ -135,26 +132,29 @@ class CommitLog:
             LogUnreadable: No permission any more, or a newer format.
         """
         with self._lock:
-            self.advance()
+            read = self.advance()
             before, state = self.view, self.state
             seen = (before.published, before.revision, before.oldest)
             if seen == (state.published, state.revision, state.oldest):
                 return None
             view = self._make_view()
-            prepare(view, self._read_last)
-            self._read_last = _NOTHING_READ
+            prepare(view, read)
             self._show(view, wait)
             return view
 
-    def advance(self) -> None:
-        """Read what is new to the end: checkpoints, publications, entries. Errors as ``refresh``."""
+    def advance(self) -> ReadEntry | None:
+        """Read what is new to the end: checkpoints, publications, entries; return the last entry of them.
+
+        Errors as ``refresh``.
+        """
         with self._lock:
             self.check_folder()
             self.follow_checkpoints()
             self._follow_publications()
-            self.follow_entries()
+            read = self.follow_entries()
             if self._reads_only:
                 self.state.removed.clear()
+            return read
 
     def read_entry(self, number: int) -> ReadEntry | None:
         """Return one entry, or None where there is none yet."""
@@ -277,13 +277,12 @@ class CommitLog:
                 return
             state.apply_publication(path, *found)
 
-    def follow_entries(self) -> None:
-        """Read the entries that are new, to the end."""
-        state = self.state
+    def follow_entries(self) -> ReadEntry | None:
+        """Read the entries that are new, to the end; return the last of them."""
+        state, last = self.state, None
         while (found := self.read_entry(state.last_entry + 1)) is not None:
-            path = f"{ENTRIES}/{object_name(state.last_entry + 1)}"
-            state.apply(path, found.entry, found.crc)
-            self._read_last = (path, found.data)
+            state.apply(found.path, found.entry, found.crc)
+            last = found
         released = state.publication
         if released is not None and released.entry > state.last_entry:
             # Entries are there before what publishes them, are read after it, and are never deleted.
@@ -296,6 +295,7 @@ class CommitLog:
         for version, id in state.schemas[len(self._schema_values) :]:
             self._schema_values.append(self._schema(id))
             self._schema_versions.append(version)
+        return last
 
     def _refuse_hole(self) -> None:
         """Notice at opening that the next entry has been lost: what can only have come after it is there.

@@ -332,6 +332,8 @@ def read(catalog: Path | str, path: str, kind: type[_D]) -> tuple[_D, int] | Non
 class ReadEntry(NamedTuple):
     """An entry as it was read."""
 
+    path: str
+    """Relative to the catalog."""
     entry: Entry
     crc: int
     data: bytes
@@ -345,7 +347,7 @@ def read_entry(catalog: Path | str, number: int) -> ReadEntry | None:
     if data is None:
         return None
     found: tuple[Entry, int] = load(path, without_records(data), Entry)  # type: ignore[arg-type]
-    return ReadEntry(*found, data)
+    return ReadEntry(path, *found, data)
 
 
 def _refuse_newer(path: str, text: bytes) -> None:

@@ -194,7 +194,7 @@ def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[
         found = log.read_entry(number)
         if found is None:
             return
-        entry = found[0]
+        entry = found.entry
         if isinstance(entry, CommitEntry):
             version = entry.last_version or version
         yield _entry_summary(entry, published=version <= published)

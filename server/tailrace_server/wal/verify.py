@@ -131,11 +131,10 @@ def _verify_objects(path: Path, result: Verification) -> LogState:
     state = LogState(document[0].name, document[0].uuid)
     try:
         while True:
-            name = f"{ENTRIES}/{object_name(state.last_entry + 1)}"
             found = documents.read_entry(path, state.last_entry + 1)
             if found is None:
                 break
-            state.apply(name, found.entry, found.crc)
+            state.apply(found.path, found.entry, found.crc)
             result.entries += 1
     except LogCorrupted as error:
         _note(result, error)

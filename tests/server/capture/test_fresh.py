@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tailrace_server.capture.fresh import FreshBatches
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
@@ -32,5 +34,29 @@ def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: 
         ref = view.batch(len(view) - 1)
         batch = fresh.get(ref)
         assert batch is not None
-        assert batch.bodies.columns == reader.body(ref, batch.bodies.columns)
+        found = {name: texts.array for name, texts in batch.bodies.columns.items()}
+        assert found == reader.body(ref, found)
         assert batch.grouped.head.primary_keys == reader.head(ref).primary_keys
+
+
+def test_a_batch_out_of_an_entry_keeps_nothing_of_the_entry(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer, BatchReader(log_root / "shop") as reader:
+        log = CommitLog.open(log_root / "shop")
+        writer.append([upsert("1")])
+        writer.commit(publish=True)
+        read = log.advance()
+        assert read is not None
+        assert log.advance() is None
+        entry = np.frombuffer(read.data, np.uint8)
+        view = CommitLog.open(log_root / "shop").view
+        ref = view.batch(len(view) - 1)
+        assert ref.segment.path == read.path
+        head = reader.head(ref, read.data)
+        body = reader.texts(ref, ["after"], read.data)["after"]
+        parts = (
+            head.indexes,
+            head.key_hashes,
+            body.array.buffers()[2],
+            head.primary_keys.buffers()[2],
+        )
+        assert not any(np.shares_memory(np.frombuffer(part, np.uint8), entry) for part in parts)

@@ -15,7 +15,6 @@ from tailrace_server.wal import tailer as tailer_module
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.inotify import CREATED, Inotify, InotifyUnavailable
-from tailrace_server.wal.objects import object_name
 from tailrace_server.wal.tailer import Tailer
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import armed, rows_of, transactions_in, upsert
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tailrace_server.wal.documents import ReadEntry
     from tailrace_server.wal.view import LogView
 
 PATIENCE_S = 20.0
@@ -159,7 +159,7 @@ class Visible:
 
         monkeypatch.setattr(os, "fsync", counted)
 
-    def prepare(self, view: LogView, _: tuple[str, bytes]) -> None:
+    def prepare(self, view: LogView, _: ReadEntry | None) -> None:
         self._loop.call_soon_threadsafe(self.read.set)
 
     def kill(self) -> None:
@@ -169,9 +169,9 @@ class Visible:
 
     def mark(self) -> None:
         """Do what its writer would have done next."""
-        entry, *_ = self.log.read_entry(3) or pytest.fail("no entry")
-        path = self.log.path / "log" / object_name(3)
-        os.utime(path, ns=(entry.timestamp * 1_000, entry.timestamp * 1_000))
+        found = self.log.read_entry(3) or pytest.fail("no entry")
+        mark = found.entry.timestamp * 1_000
+        os.utime(self.log.path / found.path, ns=(mark, mark))
 
 
 async def test_contract_06_what_an_entry_publishes_is_shown_once_its_writer_found_it_durable(
