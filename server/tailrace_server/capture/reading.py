@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _AHEAD_MAX: Final = 8
 _AHEAD_ROWS: Final = 1 << 15
-"""Heads that are read in one go where one is needed after the other: so many, of so many records."""
+"""Heads that are read in one go where one is needed after the other: so many, of so many records in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,7 @@ class CatalogReading:
         key = (self._id, ref.key)
         if (held := self._cache.get_nowait(Kind.HEAD, key)) is not None:
             return cast("GroupedHead", held)
-        count = min(_AHEAD_MAX, max(1, _AHEAD_ROWS // ref.rows), len(view) - place)
-        behind = [view.batch(place + further) for further in range(1, count)]
+        behind = _behind(view, place, rows=_AHEAD_ROWS - ref.rows)
         found: list[GroupedHead] = []
         grouped = await self._cache.get(
             Kind.HEAD, key, partial(self._load_ahead, ref, behind, found)
@@ -304,6 +303,17 @@ class CatalogReading:
             schema_of=view.schema_of,
             message_bytes=self._settings.message_bytes,
         )
+
+
+def _behind(view: LogView, place: int, *, rows: int) -> list[BatchRef]:
+    """Return the batches behind one, as many as may be read with it, of at most so many records."""
+    found = []
+    for next_place in range(place + 1, min(place + _AHEAD_MAX, len(view))):
+        rows -= view.rows(next_place)
+        if rows < 0:
+            break
+        found.append(view.batch(next_place))
+    return found
 
 
 def first_position(grouped: GroupedHead, offset: int) -> Position:

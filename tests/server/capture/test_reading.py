@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import LogCorrupted
+from tailrace_server.capture import reading as reading_module
 from tailrace_server.capture.cache import BatchCache
 from tailrace_server.capture.reading import CatalogReading
 from tailrace_server.capture.settings import EngineSettings
@@ -50,6 +51,23 @@ async def test_the_heads_behind_are_read_with_the_next(catalog: Path) -> None:
         found = [await reading.grouped_next(view, place) for place in range(COMMITS)]
         assert [each.head.ref for each in found] == [view.batch(place) for place in range(COMMITS)]
         assert cache.statistics().misses == 1
+
+
+async def test_no_more_heads_are_read_at_once_than_are_records_for(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_module, "_AHEAD_ROWS", 60)
+    with LogWriter.open(log_root, "shop") as writer:
+        for rows in (9, 29, 19, 9):  # and a lead each; the first has the record of the schema
+            writer.append([upsert(f"{rows}-{number}") for number in range(rows)])
+            writer.commit()
+    with reading_of(log_root / "shop") as (view, reading, cache):
+        assert [view.rows(place) for place in range(len(view))] == [11, 30, 20, 10]
+        misses = []
+        for place in range(len(view)):
+            await reading.grouped_next(view, place)
+            misses.append(cache.statistics().misses)
+        assert misses == [1, 1, 2, 2]
 
 
 async def test_one_that_is_damaged_fails_in_its_turn(catalog: Path) -> None:
