@@ -338,9 +338,12 @@ class Subscription:
     def _ready(self) -> Frames | None:
         """Return the next message where an earlier one of its slice has left all that it takes."""
         queue = self._intake.queue
-        if not queue or (left := queue[0].block) is None or (block := left()) is None:
+        if not queue or (reference := queue[0].block) is None:
             return None
-        frames = self._fitting(first := queue[0], block)
+        first, block = queue[0], reference()
+        if block is None:
+            return None
+        frames = self._fitting(first, block)
         if len(frames.data) > self._delivery.max_message_bytes:
             return None
         return self._taken(first, frames)

@@ -1,7 +1,7 @@
 """The IPC message of a small record batch, written from Python values without Arrow.
 
 Arrow needs a hundred calls for a batch of two rows, and where a writer commits every few milliseconds its code
-has left the processor's caches each time: 0.5 ms, half of a commit, against 0.15 here (docs/adr/0016). The
+has left the processor's caches each time, which is half of such a commit (docs/adr/0016). The
 message is byte for byte Arrow's: its metadata is cut once from one that Arrow wrote, only numbers are put in::
 
     metadata, as Arrow wrote it   length ∙ (length, nulls) of each array ∙ (offset, length) of each buffer
@@ -21,7 +21,7 @@ from tailrace_server.wal import ipc
 from tailrace_server.wal.record import RECORD_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _ALIGNMENT: Final = 8
 _NUMBERS: Final = tuple(zip(range(4), "qiBB", strict=True))
@@ -125,7 +125,7 @@ class _Body:
                     bits |= 1 << place
         self._buffers.append(bits.to_bytes((len(values) + 7) // 8, "little") if nulls else b"")
 
-    def _add_offsets(self, lengths: Any) -> None:
+    def _add_offsets(self, lengths: Iterable[int]) -> None:
         offsets = list(accumulate(lengths, initial=0))
         self._buffers.append(struct.pack(f"<{len(offsets)}i", *offsets))
 

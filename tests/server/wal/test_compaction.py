@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -278,7 +279,7 @@ def upkeep_processes() -> list[psutil.Process]:
     """Return those that this process has started; other tests may have left it a JVM."""
     children = psutil.Process().children()
     while any(each.is_running() and not each.cmdline() for each in children):
-        pass  # between its fork and its exec, or between the parts of that
+        time.sleep(0)  # a program that has just begun has no arguments for a moment
     return [each for each in children if "tailrace_server.wal.upkeep" in each.cmdline()]
 
 

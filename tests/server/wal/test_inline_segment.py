@@ -58,7 +58,10 @@ def usual(folder: Path, columns: list[list[Any]]) -> tuple[SegmentReceipt, bytes
         return writer.close(), path.read_bytes()
 
 
-@given(transactions=st.lists(st.lists(mutations, max_size=6), min_size=1, max_size=6))
+@given(
+    transactions=st.lists(st.lists(mutations, max_size=6), min_size=1, max_size=6)
+    | st.lists(mutations, min_size=ROWS_MAX - 1, max_size=ROWS_MAX - 1).map(lambda all_: [all_])
+)
 def test_the_messages_and_the_receipt_are_those_of_the_usual_writer(
     transactions: list[list[tuple[Any, ...]]],
 ) -> None:
