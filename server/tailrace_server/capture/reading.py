@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 
 
 _AHEAD_MAX: Final = 8
-_AHEAD_ROWS: Final = 1 << 15
-"""Heads that are read in one go where one is needed after the other: so many, of so many records in all."""
+_AHEAD_BYTES: Final = 1 << 20
+"""Heads that are read in one go where one is needed after the other: so many, and so large in all."""
+_AHEAD_SHARE: Final = 8
+"""They may be one part in so many of the cache at most, or they would push each other out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ class CatalogReading:
         key = (self._id, ref.key)
         if (held := self._cache.get_nowait(Kind.HEAD, key)) is not None:
             return cast("GroupedHead", held)
-        behind = _behind(view, place, rows=_AHEAD_ROWS - ref.rows)
+        bytes_max = min(_AHEAD_BYTES, self._settings.reads_bytes // _AHEAD_SHARE)
+        behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
         found: list[GroupedHead] = []
         grouped = await self._cache.get(
             Kind.HEAD, key, partial(self._load_ahead, ref, behind, found)
@@ -305,14 +308,15 @@ class CatalogReading:
         )
 
 
-def _behind(view: LogView, place: int, *, rows: int) -> list[BatchRef]:
-    """Return the batches behind one, as many as may be read with it, of at most so many records."""
+def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:
+    """Return the batches behind one, as many as may be read with it, with heads of at most so many bytes."""
     found = []
     for next_place in range(place + 1, min(place + _AHEAD_MAX, len(view))):
-        rows -= view.rows(next_place)
-        if rows < 0:
+        ref = view.batch(next_place)
+        bytes_max -= ref.head_length
+        if bytes_max < 0:
             break
-        found.append(view.batch(next_place))
+        found.append(ref)
     return found
 
 

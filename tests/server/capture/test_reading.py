@@ -28,11 +28,13 @@ COMMITS = 3
 
 
 @contextmanager
-def reading_of(catalog: Path) -> Iterator[tuple[LogView, CatalogReading, BatchCache]]:
+def reading_of(
+    catalog: Path, settings: EngineSettings | None = None
+) -> Iterator[tuple[LogView, CatalogReading, BatchCache]]:
     view = CommitLog.open(catalog).view
     with ThreadPoolExecutor(1) as threads, BatchReader(catalog) as reader:
         cache = BatchCache(1 << 30, 1 << 24, 1 << 24, threads)
-        yield view, CatalogReading(view.uuid, reader, cache, EngineSettings()), cache
+        yield view, CatalogReading(view.uuid, reader, cache, settings or EngineSettings()), cache
 
 
 @pytest.fixture
@@ -53,21 +55,23 @@ async def test_the_heads_behind_are_read_with_the_next(catalog: Path) -> None:
         assert cache.statistics().misses == 1
 
 
-async def test_no_more_heads_are_read_at_once_than_are_records_for(
-    log_root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bound", ["bytes", "share"])
+async def test_heads_are_read_in_one_go_up_to_so_many_bytes(
+    catalog: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr(reading_module, "_AHEAD_ROWS", 60)
-    with LogWriter.open(log_root, "shop") as writer:
-        for rows in (9, 29, 19, 9):  # and a lead each; the first has the record of the schema
-            writer.append([upsert(f"{rows}-{number}") for number in range(rows)])
-            writer.commit()
-    with reading_of(log_root / "shop") as (view, reading, cache):
-        assert [view.rows(place) for place in range(len(view))] == [11, 30, 20, 10]
+    settings = EngineSettings()
+    with reading_of(catalog) as (view, _, _):
+        two = view.batch(0).head_length + view.batch(1).head_length
+    if bound == "bytes":
+        monkeypatch.setattr(reading_module, "_AHEAD_BYTES", two)
+    else:
+        settings = EngineSettings(reads_bytes=8 * two)
+    with reading_of(catalog, settings) as (view, reading, cache):
         misses = []
-        for place in range(len(view)):
+        for place in range(COMMITS):
             await reading.grouped_next(view, place)
             misses.append(cache.statistics().misses)
-        assert misses == [1, 1, 2, 2]
+        assert misses == [1, 1, 2]
 
 
 async def test_one_that_is_damaged_fails_in_its_turn(catalog: Path) -> None:
