@@ -78,13 +78,6 @@ class _Column:
         validity = None if self._validity is None else pa.py_buffer(self._validity)
         return validity, pa.py_buffer(self._offsets)
 
-    def _bounds_of(self, row: int) -> tuple[int, int] | None:
-        """Return where a record's value begins and ends; None where it has none."""
-        if self._validity is not None and not self._validity[row >> 3] >> (row & 7) & 1:
-            return None
-        start, stop = _bounds(self._offsets, 4 * row)
-        return start, stop
-
 
 class Texts(_Column):
     """Strings or bytes, one a record, or null."""
@@ -111,8 +104,15 @@ class Texts(_Column):
 
     def values(self, rows: Iterable[int]) -> list[bytes | None]:
         """Return the bytes of some records: for a few of them."""
-        bounds = map(self._bounds_of, rows)
-        return [None if each is None else bytes(self._values[slice(*each)]) for each in bounds]
+        validity, offsets, values = self._validity, self._offsets, self._values
+        found: list[bytes | None] = []
+        for row in rows:
+            if validity is None or validity[row >> 3] >> (row & 7) & 1:
+                start, stop = _bounds(offsets, 4 * row)
+                found.append(values[start:stop].tobytes())
+            else:
+                found.append(None)
+        return found
 
     @cached_property
     def array(self) -> pa.StringArray | pa.BinaryArray:
@@ -165,7 +165,16 @@ class NameLists(_Column):
 
     def values(self, rows: Iterable[int]) -> list[list[str] | None]:
         """Return the lists of some records: for a few of them."""
-        return [None if each is None else self._names(*each) for each in map(self._bounds_of, rows)]
+        validity, names = self._validity, self._dictionary.names
+        found: list[list[str] | None] = []
+        for row in rows:
+            if validity is None or validity[row >> 3] >> (row & 7) & 1:
+                start, stop = _bounds(self._offsets, 4 * row)
+                codes = struct.unpack_from(f"<{stop - start}i", self._values, 4 * start)
+                found.append([names[code] for code in codes])
+            else:
+                found.append(None)
+        return found
 
     @cached_property
     def array(self) -> pa.ListArray:
@@ -175,10 +184,6 @@ class NameLists(_Column):
         )
         names = pa.DictionaryArray.from_arrays(codes, self._dictionary.array, safe=False)
         return pa.Array.from_buffers(_NAMES_TYPE, self._rows, [*self._buffers], children=[names])
-
-    def _names(self, start: int, stop: int) -> list[str]:
-        codes = struct.unpack_from(f"<{stop - start}i", self._values, 4 * start)
-        return [self._dictionary.names[code] for code in codes]
 
 
 _NOTHING: Final = memoryview(b"")
