@@ -148,8 +148,8 @@ def test_machine_code_reads_slices_of_arrays(
     part = columns(rows[start:], by_column=False, wanted=set(BODIES))
     sliced = replace(
         part,
-        keys=Texts.of(whole.primary_keys[start:]),
-        names=NameLists.of(whole.changed[start:]),
+        keys=Texts.of(whole.keys.array[start:]),
+        names=NameLists.of(whole.names.array[start:]),
         texts={name: Texts.of(body[start:]) for name, body in whole.bodies.items()},
     )
     assert machine.encode(sliced).equals(machine.encode(part))

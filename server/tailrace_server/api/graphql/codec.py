@@ -143,7 +143,7 @@ def _entity_types(columns: CaptureColumns) -> list[bytes]:
 
 
 def _changed(columns: CaptureColumns) -> list[bytes]:
-    spelled: list[bytes] = spell(columns.changed, _encode).to_pylist()
+    spelled: list[bytes] = spell(columns.names.array, _encode).to_pylist()
     return spelled
 
 
@@ -169,7 +169,7 @@ _HEADS: Final[dict[str, Callable[[CaptureColumns], list[bytes]]]] = {
     "area": lambda columns: [_AREAS[area] for area in columns.areas.tolist()],
     "operation": lambda columns: [_OPERATIONS[kind] for kind in columns.operations.tolist()],
     "entityType": _entity_types,
-    "primaryKey": lambda columns: list(map(_encode, columns.primary_keys.to_pylist())),
+    "primaryKey": lambda columns: list(map(_encode, columns.keys.array.to_pylist())),
     "changed": _changed,
     "containerType": _container_types,
     "containerName": _container_names,

@@ -76,7 +76,7 @@ def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
             text += b',"subject":' + _encode(columns.entity_types[type_code - 1])[:-1]
         texts.append(text)
     kinds = pa.array(texts, pa.binary()).take(pa.array(place))
-    keys = escaped(columns.primary_keys.view(pa.binary()))
+    keys = escaped(columns.keys.array.view(pa.binary()))
     keys = pc.binary_join_element_wise(_text(b"/"), keys, _text(b'"'), EMPTY)
     ends = pc.if_else(pa.array(columns.type_codes >= 0), keys.fill_null(b'"'), _text(b""))
     return pc.binary_join_element_wise(kinds, ends, EMPTY)

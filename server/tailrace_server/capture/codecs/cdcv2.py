@@ -87,7 +87,7 @@ def _parts(
 ) -> _Parts:
     rows = columns.areas == Area.DATA
     upserts = columns.operations == Operation.UPSERT
-    updates = upserts & present(columns.changed)
+    updates = upserts & present(columns.names.array)
     lacks = rows & ((upserts & ~has_after) | (updates & ~has_before) | (~upserts & ~has_before))
     said = rows & ~lacks
     return _Parts(said & has_before, said & upserts & has_after, lacks)
@@ -96,7 +96,7 @@ def _parts(
 def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
     """Return which records may say how often a row came or went."""
     rows: NDArray[np.bool_] = columns.areas == Area.DATA
-    return rows & present(_image(columns, "change")) & ~present(columns.changed)
+    return rows & present(_image(columns, "change")) & ~present(columns.names.array)
 
 
 def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
@@ -116,7 +116,7 @@ def _elements(
     types = pa.array([_entity_type(name) for name in columns.entity_types], pa.binary())
     parts = [types.take(pa.array(columns.type_codes[places]))]
     total = lengths(parts[0]).astype(np.int64)
-    total += append_text(parts, _PRIMARY_KEY, columns.primary_keys.take(taken))
+    total += append_text(parts, _PRIMARY_KEY, columns.keys.array.take(taken))
     if images is not None:
         total += append_text(parts, _DATA, images.take(taken))
     numbers = _numbers(columns.versions[places], diff)
@@ -170,7 +170,7 @@ def spelled(columns: CaptureColumns) -> pa.BinaryArray:
 
 def _element(columns: CaptureColumns, row: int, image: bytes | None, diff: int) -> bytes:
     update = _entity_type(columns.entity_types[columns.type_codes[row]])
-    if (key := columns.primary_keys[row].as_py()) is not None:
+    if (key := columns.keys.array[row].as_py()) is not None:
         update += fields.field(_PRIMARY_KEY, key.encode())
     if image is not None:
         update += fields.field(_DATA, image)

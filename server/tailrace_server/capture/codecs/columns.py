@@ -52,16 +52,6 @@ class CaptureColumns:
     """A capture: name of the column; "" at entity level."""
 
     @property
-    def primary_keys(self) -> pa.StringArray:
-        """``keys`` as Arrow has them."""
-        return self.keys.array
-
-    @property
-    def changed(self) -> pa.ListArray:
-        """``names`` as Arrow has them."""
-        return self.names.array
-
-    @property
     def bodies(self) -> dict[str, pa.BinaryArray]:
         """``texts`` as Arrow has them."""
         return {name: texts.array for name, texts in self.texts.items()}
@@ -83,8 +73,8 @@ class CaptureColumns:
             areas=self.areas[rows],
             operations=self.operations[rows],
             type_codes=self.type_codes[rows],
-            keys=Texts.of(taken(self.primary_keys)),
-            names=NameLists.of(taken(self.changed)),
+            keys=Texts.of(taken(self.keys.array)),
+            names=NameLists.of(taken(self.names.array)),
             texts={name: Texts.of(taken(body)) for name, body in self.bodies.items()},
             rows=None,
         )

@@ -58,10 +58,10 @@ class JsonCodec(Codec):
             *(_text(b',"ordinal":'), ordinals, _text(cursor.encode())),
             *(versions, dot, indexes, dot, ordinals),
             *(_text(b'","commitTimestamp":'), digits(columns.timestamps), _kinds(columns)),
-            *(_text(b',"primaryKey":'), _keys(columns.primary_keys)),
+            *(_text(b',"primaryKey":'), _keys(columns.keys.array)),
             *(
                 _text(b',"changed":'),
-                spell(columns.changed, _encode),
+                spell(columns.names.array, _encode),
             ),
         ]
         if columns.container_types is not None:

@@ -65,9 +65,9 @@ class ProtobufCodec(Codec):
         parts: list[pa.BinaryArray] = [self._numbers(columns), self._entity_type(columns)]
         total = np.full(len(columns), fields.NUMBERS.itemsize, np.int64)
         total += lengths(parts[1])
-        total += append_text(parts, fields.PRIMARY_KEY, columns.primary_keys)
-        if columns.changed.null_count < len(columns):
-            changed = spell(columns.changed, _changed)
+        total += append_text(parts, fields.PRIMARY_KEY, columns.keys.array)
+        if not columns.names.all_null:
+            changed = spell(columns.names.array, _changed)
             parts.append(changed)
             total += lengths(changed)
         if columns.container_types is not None:
