@@ -110,13 +110,9 @@ class CatalogReading:
         if (fresh := self.fresh.get(ref)) is not None:
             return fresh.grouped
         key = (self._id, ref.key)
-        if (held := self._cache.get_nowait(Kind.HEAD, key)) is not None:
-            return cast("GroupedHead", held)
-        bytes_max = min(_AHEAD_BYTES, self._settings.reads_bytes // _AHEAD_SHARE)
-        behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
         found: list[GroupedHead] = []
         grouped = await self._cache.get(
-            Kind.HEAD, key, partial(self._load_ahead, ref, behind, found)
+            Kind.HEAD, key, partial(self._load_ahead, view, place, found)
         )
         self._keep_heads(found)
         return grouped
@@ -251,11 +247,12 @@ class CatalogReading:
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
         return group(self._reader.head(ref))
 
-    def _load_ahead(
-        self, ref: BatchRef, behind: Sequence[BatchRef], found: list[GroupedHead]
-    ) -> GroupedHead:
+    def _load_ahead(self, view: LogView, place: int, found: list[GroupedHead]) -> GroupedHead:
         """Return a batch's head and add those behind it to ``found``, up to one that cannot be read."""
+        ref = view.batch(place)
         grouped = self._load_grouped(ref)
+        bytes_max = min(_AHEAD_BYTES, self._settings.reads_bytes // _AHEAD_SHARE)
+        behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
         with suppress(LogError):  # it is asked for again, and fails then
             found.extend(map(self._head, behind))
         return grouped
