@@ -40,10 +40,11 @@ def roles_of(
 
 def cut_bodies(bodies: dict[str, Texts], names: tuple[str, ...]) -> dict[str, Texts]:
     """Return each body as an object of the capture's one column; entity-level captures keep theirs whole."""
-    return {
-        body: Texts.of(pa.array(map(_cut, images.array.to_pylist(), names), pa.binary()))
-        for body, images in bodies.items()
-    }
+    found = {}
+    for body, images in bodies.items():
+        pairs = zip(images.array.to_pylist(), names, strict=True)
+        found[body] = Texts.of(pa.array([_cut(*pair) for pair in pairs], pa.binary()))
+    return found
 
 
 def _cut(image: bytes | None, name: str) -> bytes | None:
