@@ -150,7 +150,7 @@ def test_machine_code_reads_slices_of_arrays(
         part,
         keys=Texts.of(whole.keys.array[start:]),
         names=NameLists.of(whole.names.array[start:]),
-        texts={name: Texts.of(body[start:]) for name, body in whole.bodies.items()},
+        texts={name: Texts.of(body.array[start:]) for name, body in whole.texts.items()},
     )
     assert machine.encode(sliced).equals(machine.encode(part))
 

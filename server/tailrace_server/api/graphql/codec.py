@@ -178,7 +178,7 @@ _HEADS: Final[dict[str, Callable[[CaptureColumns], list[bytes]]]] = {
 
 
 def _images(columns: CaptureColumns, body: str) -> Iterable[bytes | None]:
-    found = columns.bodies.get(body)
+    found = columns.body(body)
     return [None] * len(columns) if found is None else found.to_pylist()
 
 

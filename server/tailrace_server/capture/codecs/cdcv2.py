@@ -101,7 +101,7 @@ def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
 
 def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
     """Return an image of each record; null where it was not asked for, as in a header."""
-    image = columns.bodies.get(name)
+    image = columns.body(name)
     return pa.nulls(len(columns), pa.binary()) if image is None else image
 
 

@@ -51,10 +51,10 @@ class CaptureColumns:
     container_names: tuple[str, ...] | None = None
     """A capture: name of the column; "" at entity level."""
 
-    @property
-    def bodies(self) -> dict[str, pa.BinaryArray]:
-        """``texts`` as Arrow has them."""
-        return {name: texts.array for name, texts in self.texts.items()}
+    def body(self, name: str) -> pa.BinaryArray | None:
+        """Return one of ``texts`` as Arrow has it; None where it was not asked for."""
+        found = self.texts.get(name)
+        return None if found is None else found.array
 
     def gathered(self) -> CaptureColumns:
         """Return the same captures with one record each."""
@@ -75,7 +75,7 @@ class CaptureColumns:
             type_codes=self.type_codes[rows],
             keys=Texts.of(taken(self.keys.array)),
             names=NameLists.of(taken(self.names.array)),
-            texts={name: Texts.of(taken(body)) for name, body in self.bodies.items()},
+            texts={name: Texts.of(taken(body.array)) for name, body in self.texts.items()},
             rows=None,
         )
 

@@ -67,7 +67,7 @@ class JsonCodec(Codec):
         if columns.container_types is not None:
             parts.append(_containers(columns))
         for name in _BODIES:
-            body = columns.bodies.get(name)
+            body = columns.body(name)
             if body is not None:
                 parts += [_text(f',"{name}":'.encode()), self._spliced(body).fill_null(b"null")]
         return pc.binary_join_element_wise(*parts, _text(b"},"), EMPTY)

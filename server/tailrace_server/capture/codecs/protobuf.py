@@ -75,7 +75,7 @@ class ProtobufCodec(Codec):
             parts.append(containers)
             total += lengths(containers)
         for name, tag in fields.BODIES.items():
-            body = columns.bodies.get(name)
+            body = columns.body(name)
             if body is not None and body.null_count < len(body):
                 total += append_text(parts, tag, body)
         prefix, _ = prefixes(fields.CAPTURE, total)
