@@ -14,8 +14,9 @@ The memory is laid out as Arrow's, little-endian::
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,9 @@ import pyarrow as pa
 from tailrace_server.wal.record import NAME_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+_V = TypeVar("_V")
 _NAMES_TYPE: Final = pa.list_(NAME_TYPE)
 _bounds = struct.Struct("<ii").unpack_from
 
@@ -38,17 +40,17 @@ class Addresses(NamedTuple):
     values: int
 
 
+@dataclass(eq=False)
 class _Column:
-    """What both kinds have: which records have a value, and where it is."""
+    """What both kinds have: which records have a value, and where it is.
 
-    def __init__(
-        self, rows: int, validity: memoryview | None, offsets: memoryview, values: memoryview
-    ) -> None:
-        """Look at memory, in bytes, that keeps what it holds; it may be longer than the column."""
-        self._rows = rows
-        self._validity = validity
-        self._offsets = offsets
-        self._values = values
+    Views of memory, in bytes, that keeps what it holds; they may be longer than the column.
+    """
+
+    _rows: int
+    _validity: memoryview | None
+    _offsets: memoryview
+    _values: memoryview
 
     @property
     def nbytes(self) -> int:
@@ -78,21 +80,23 @@ class _Column:
         validity = None if self._validity is None else pa.py_buffer(self._validity)
         return validity, pa.py_buffer(self._offsets)
 
+    def _each(self, rows: Iterable[int], value: Callable[[int, int], _V]) -> list[_V | None]:
+        """Return ``value`` of where each of some records' begins and ends; None where it is null."""
+        validity, offsets = self._validity, self._offsets
+        return [
+            value(*_bounds(offsets, 4 * row))
+            if validity is None or validity[row >> 3] >> (row & 7) & 1
+            else None
+            for row in rows
+        ]
 
+
+@dataclass(eq=False)
 class Texts(_Column):
     """Strings or bytes, one a record, or null."""
 
-    def __init__(
-        self,
-        rows: int,
-        validity: memoryview | None,
-        offsets: memoryview,
-        values: memoryview,
-        kind: pa.DataType,
-    ) -> None:
-        """Look at memory; ``kind`` is utf8 or binary."""
-        super().__init__(rows, validity, offsets, values)
-        self._kind = kind
+    _kind: pa.DataType
+    """utf8 or binary."""
 
     @classmethod
     def of(cls, array: pa.StringArray | pa.BinaryArray) -> Texts:
@@ -104,15 +108,7 @@ class Texts(_Column):
 
     def values(self, rows: Iterable[int]) -> list[bytes | None]:
         """Return the bytes of some records: for a few of them."""
-        validity, offsets, values = self._validity, self._offsets, self._values
-        found: list[bytes | None] = []
-        for row in rows:
-            if validity is None or validity[row >> 3] >> (row & 7) & 1:
-                start, stop = _bounds(offsets, 4 * row)
-                found.append(values[start:stop].tobytes())
-            else:
-                found.append(None)
-        return found
+        return self._each(rows, lambda start, stop: self._values[start:stop].tobytes())
 
     @cached_property
     def array(self) -> pa.StringArray | pa.BinaryArray:
@@ -133,20 +129,11 @@ class Dictionary(NamedTuple):
         return cls(array, tuple(array.to_pylist()))
 
 
+@dataclass(eq=False)
 class NameLists(_Column):
-    """Lists of names, one a record, or null."""
+    """Lists of names, one a record, or null; its values are their codes."""
 
-    def __init__(
-        self,
-        rows: int,
-        validity: memoryview | None,
-        offsets: memoryview,
-        codes: memoryview,
-        dictionary: Dictionary,
-    ) -> None:
-        """Look at memory."""
-        super().__init__(rows, validity, offsets, codes)
-        self._dictionary = dictionary
+    _dictionary: Dictionary
 
     @classmethod
     def of(cls, array: pa.ListArray) -> NameLists:
@@ -165,16 +152,7 @@ class NameLists(_Column):
 
     def values(self, rows: Iterable[int]) -> list[list[str] | None]:
         """Return the lists of some records: for a few of them."""
-        validity, names = self._validity, self._dictionary.names
-        found: list[list[str] | None] = []
-        for row in rows:
-            if validity is None or validity[row >> 3] >> (row & 7) & 1:
-                start, stop = _bounds(self._offsets, 4 * row)
-                codes = struct.unpack_from(f"<{stop - start}i", self._values, 4 * start)
-                found.append([names[code] for code in codes])
-            else:
-                found.append(None)
-        return found
+        return self._each(rows, self._names)
 
     @cached_property
     def array(self) -> pa.ListArray:
@@ -184,6 +162,10 @@ class NameLists(_Column):
         )
         names = pa.DictionaryArray.from_arrays(codes, self._dictionary.array, safe=False)
         return pa.Array.from_buffers(_NAMES_TYPE, self._rows, [*self._buffers], children=[names])
+
+    def _names(self, start: int, stop: int) -> list[str]:
+        codes = struct.unpack_from(f"<{stop - start}i", self._values, 4 * start)
+        return [self._dictionary.names[code] for code in codes]
 
 
 _NOTHING: Final = memoryview(b"")
