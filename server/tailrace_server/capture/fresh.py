@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.capture.classes import GroupedHead, group
+from tailrace_server.wal.inline_segment import ROWS_MAX
 from tailrace_server.wal.record import BODY_COLUMNS
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.texts import Texts
     from tailrace_server.wal.view import LogView
 
-_ROWS_MAX: Final = 48
-"""As many as an entry carries; more are worth a reader thread."""
 _BATCHES_MAX: Final = 16
 """Of one view, and kept in all."""
 
@@ -94,7 +93,7 @@ def _small_batches(view: LogView, row: int) -> list[BatchRef]:
     refs: list[BatchRef] = []
     while row < view.end_row:
         ref = view.batch(view.find_row(row))
-        if ref.rows > _ROWS_MAX or len(refs) == _BATCHES_MAX:
+        if ref.rows > ROWS_MAX or len(refs) == _BATCHES_MAX:
             return []
         refs.append(ref)
         row = ref.first_row + ref.rows
