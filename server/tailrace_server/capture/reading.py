@@ -238,11 +238,14 @@ class CatalogReading:
     # From here on: reader threads.
 
     def _head(self, ref: BatchRef) -> GroupedHead:
+        held = self._held_head(ref)
+        return self._load_grouped(ref) if held is None else held
+
+    def _held_head(self, ref: BatchRef) -> GroupedHead | None:
         fresh = self.fresh.get(ref)
         if fresh is not None:
             return fresh.grouped
-        held = self._cache.peek(Kind.HEAD, (self._id, ref.key))
-        return self._load_grouped(ref) if held is None else cast("GroupedHead", held)
+        return cast("GroupedHead | None", self._cache.peek(Kind.HEAD, (self._id, ref.key)))
 
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
         return group(self._reader.head(ref))
@@ -293,8 +296,9 @@ class CatalogReading:
 
     def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         names = body_columns(content)
+        held = self._held_head(run.batch)
         return encode(
-            self._head(run.batch).head,
+            self._reader.head(run.batch) if held is None else held.head,
             self._bodies(run.batch, names).only(names) if names else {},
             run.selection,
             codec=codec,
