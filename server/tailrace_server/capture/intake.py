@@ -90,7 +90,8 @@ class Intake:
         "_captures",
         "_captures_max",
         "_covered",
-        "_delivered",
+        "_delivered_last",
+        "_delivered_rows",
         "_overrun",
         "matched",
         "mode",
@@ -113,7 +114,8 @@ class Intake:
         self._overrun = False
         self._captures = 0
         self._captures_max = captures_max
-        self._delivered = before
+        self._delivered_rows = before.rows
+        self._delivered_last = before[1:]
         self._covered = before
 
     @property
@@ -148,19 +150,25 @@ class Intake:
     def deliver(self, count: int, last: tuple[int, int, int]) -> None:
         """Drop the first ``count`` captures, all of the queue's first slice: they were handed over."""
         first = self.queue[0]
-        selection, start, first_row = first.run.selection, first.start, first.run.batch.first_row
+        run, start = first.run, first.start
+        selection, first_row = run.selection, run.batch.first_row
         records = count
         if selection.ordinals is not None:
             records = selection.records(start, start + count)
             row = first_row + selection.rows.item(start)
-            if self._delivered.rows == row + 1 and self.matched:
+            if self._delivered_rows == row + 1 and self.matched:
                 records -= 1  # the record was begun by an earlier message
         self.matched += records
         first.start = stop = start + count
         self._captures -= count
-        self._delivered = SafePoint(first_row + selection.rows.item(stop - 1) + 1, *last)
-        if first.start == first.stop:
+        self._delivered_rows = first_row + selection.rows.item(stop - 1) + 1
+        self._delivered_last = last
+        if stop == first.stop:
             self.queue.popleft()
+
+    @property
+    def _delivered(self) -> SafePoint:
+        return SafePoint(self._delivered_rows, *self._delivered_last)
 
     def put_back(self) -> None:
         """Forget the queue and read it again from the log: a batch that it refers to is gone."""

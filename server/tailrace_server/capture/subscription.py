@@ -130,7 +130,7 @@ class Subscription:
                 await self._wait()
                 continue
             try:
-                message = self._ready() or await self._advance()
+                message = self.ready() or await self._advance()
             except SegmentMissing as missing:
                 await self._read_again(missing)
             except Exception as error:  # ends this subscription, nobody else's
@@ -138,6 +138,26 @@ class Subscription:
             else:
                 if message is not None:
                     return message
+
+    def ready(self) -> Frames | None:
+        """Return what ``receive`` would return, if an earlier message of its slice has left all that it takes.
+
+        None: ask ``receive``. Most messages of a large batch come this way, so it is one plain step.
+        """
+        self._held_bytes = 0
+        queue, demand = self._intake.queue, self._demand
+        if not queue or (reference := queue[0].block) is None or demand == 0:
+            return None
+        if (block := reference()) is None or self._terminal is not None:
+            return None
+        if (now := self._time()) >= self._heartbeat_at:
+            return None
+        first = queue[0]
+        room = first.stop - first.start
+        frames = block.take(first.start, room if demand is None else min(room, demand))
+        if len(frames.data) > self._delivery.max_message_bytes:
+            return None
+        return self._taken(first, frames, now)
 
     def request(self, n: int) -> None:
         """Add demand for ``n`` captures; adds up and saturates.
@@ -333,20 +353,7 @@ class Subscription:
         frames = self._fitting(first, await self._block(first))
         if len(frames.data) > self._delivery.max_message_bytes and self._terminal is None:
             frames = await self._header_only(first, frames)
-        return None if self._terminal is not None else self._taken(first, frames)
-
-    def _ready(self) -> Frames | None:
-        """Return the next message where an earlier one of its slice has left all that it takes."""
-        queue = self._intake.queue
-        if not queue or (reference := queue[0].block) is None:
-            return None
-        first, block = queue[0], reference()
-        if block is None:
-            return None
-        frames = self._fitting(first, block)
-        if len(frames.data) > self._delivery.max_message_bytes:
-            return None
-        return self._taken(first, frames)
+        return None if self._terminal is not None else self._taken(first, frames, self._time())
 
     def _fitting(self, slice: Slice, block: FrameBlock) -> Frames:
         """Return the next frames of a slice: as many as a message holds and demand allows, at least one."""
@@ -357,11 +364,33 @@ class Subscription:
             frames = block.take(start, stop - start)
         return frames
 
-    def _taken(self, first: Slice, frames: Frames) -> Frames:
-        self._intake.deliver(frames.count, frames.last)
-        if first.start == first.stop and self._intake.queue:
+    def _taken(self, first: Slice, frames: Frames, now: float) -> Frames:
+        """Take frames of the first slice out of the queue, with what can be joined to them."""
+        intake = self._intake
+        intake.deliver(frames.count, frames.last)
+        if first.start == first.stop and intake.queue:
             frames = self._joined(frames)
-        return self._hand_over(frames)
+        if len(intake.queue) < 2:
+            self._look_for_more()
+        data, count = frames.data, frames.count
+        if self._demand is not None:
+            self._demand -= count
+        self._delivered += count
+        self._delivered_bytes += len(data)
+        self._held_bytes = len(data)
+        self._handed_at = now
+        self._counters.captures_delivered += count
+        self._counters.bytes_delivered += len(data)
+        return frames
+
+    def _look_for_more(self) -> None:
+        """Say so if it is taking the last of what is routed."""
+        if self._intake.next.row < self._observer.routed:
+            return
+        if self._intake.queue:
+            self._publisher.hungry(self)
+        else:
+            self._publisher.caught_up(self)
 
     def _joined(self, frames: Frames) -> Frames:
         """Return a message with what fits of the slices behind it, and is ready."""
@@ -411,24 +440,6 @@ class Subscription:
         header = (await self._block(slice, Content.HEADER)).frame(slice.start)
         header = self._delivery.codec.with_omitted(header, len(frames.data) - len(header))
         return Frames(header, 1, frames.last)
-
-    def _hand_over(self, frames: Frames) -> Frames:
-        data, count = frames.data, frames.count
-        if self._demand is not None:
-            self._demand -= count
-        self._delivered += count
-        self._delivered_bytes += len(data)
-        self._held_bytes = len(data)
-        self._handed_at = self._time()
-        self._counters.captures_delivered += count
-        self._counters.bytes_delivered += len(data)
-        intake = self._intake
-        if len(intake.queue) < 2 and intake.next.row >= self._observer.routed:
-            if intake.queue:
-                self._publisher.hungry(self)
-            else:
-                self._publisher.caught_up(self)
-        return frames
 
     def _heartbeat(self, now: float) -> Heartbeat:
         interval = self._delivery.heartbeat_interval_s

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.subscription import Subscription
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -263,8 +262,12 @@ class ChangeCaptureService:
                 )
                 updates = UpdateStream(subscription) if subscription.codec is CDCV2 else None
                 while True:
-                    message = await subscription.receive()
-                    data = _bytes_of(message)
+                    message = subscription.ready() or await subscription.receive()
+                    data = (
+                        responses.heartbeat(message)
+                        if isinstance(message, Heartbeat)
+                        else message.data
+                    )
                     await sender.send(data + updates.behind(message) if updates else data)
         except SendDeadlineExceeded:
             if subscription.error is not None:
@@ -348,10 +351,6 @@ def _on_end(sender: GuardedSender, error: TailraceError) -> None:
     """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
     if isinstance(error, SubscriberTooSlow):
         sender.interrupt()
-
-
-def _bytes_of(message: Frames | Heartbeat) -> bytes:
-    return responses.heartbeat(message) if isinstance(message, Heartbeat) else message.data
 
 
 async def _next_request(context: Context) -> bytes | None:
