@@ -164,8 +164,10 @@ def encode(
 ) -> FrameBlock:
     """Encode a selection of a batch. Pure; called in reader threads."""
     rows = None if selection.identity is None else selection.rows
-    versions = head.versions if rows is None else head.versions.take(rows)
-    indexes = head.indexes if rows is None else head.indexes.take(rows)
+    versions, indexes = head.versions, head.indexes
+    if rows is not None:
+        places = rows.astype(np.intp)  # once, not in each of them
+        versions, indexes = versions.take(places), indexes.take(places)
     columns = CaptureColumns(
         catalog_uuid=catalog_uuid,
         versions=versions,

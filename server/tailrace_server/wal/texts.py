@@ -63,8 +63,10 @@ class _Column:
         """Whether no record has a value."""
         if self._validity is None:
             return self._rows == 0
-        bits = int.from_bytes(self._validity[: (self._rows + 7) // 8], "little")
-        return not bits & ((1 << self._rows) - 1)
+        octets, bits = divmod(self._rows, 8)
+        if any(self._validity[:octets]):
+            return False
+        return not bits or not self._validity[octets] & ((1 << bits) - 1)
 
     @property
     def addresses(self) -> Addresses:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numba
@@ -83,7 +84,7 @@ def write(columns: CaptureColumns, message_bytes: int) -> Messages:
     cut = int(cuts[0])
     starts[cut] = count
     borders = offsets[starts[: cut + 1]]
-    data = [_new_bytes(None, size) for size in np.diff(borders).tolist()]
+    data = [_new_bytes(None, end - start) for start, end in pairwise(borders.tolist())]
     # A message's address, less the bytes before it: where it would begin were they all one piece.
     origins = np.array([id(message) for message in data], np.int64) + (_CONTENTS - borders[:-1])
     ordinals = _NO_INTS if columns.ordinals is None else columns.ordinals
