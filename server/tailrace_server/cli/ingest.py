@@ -352,6 +352,25 @@ def cdcv2(
     return INCOMPLETE
 
 
+@ingest_app.command("prepare")
+def prepare() -> None:
+    """Archive Spark's classes, so that it starts in half the time from now on.
+
+    Once for a Java and a Spark; takes about a minute and 170 MB. Nothing
+    else changes: without the archive Spark starts as it always has.
+    """
+    from tailrace_server.pipeline.prepare import prepare as prepare_spark
+    from tailrace_server.pipeline.progress import Reporter
+
+    reporter = Reporter()
+    try:
+        reporter.wait("running Spark once …")
+        archive = prepare_spark()
+    finally:
+        reporter.finish()
+    reporter.note(f"{archive.stat().st_size / 1e6:,.0f} MB of classes in {archive}")
+
+
 def _key_columns(text: str) -> tuple[str, tuple[str, ...]]:
     table, _, columns = text.partition("=")
     names = tuple(name.strip() for name in columns.split(","))

@@ -32,7 +32,7 @@ from tailrace_server.errors import CannotStart
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, MutableMapping
 
-__all__ = ["JavaMissing", "JavaRuntime", "ensure_java", "find_java"]
+__all__ = ["JavaMissing", "JavaRuntime", "ensure_java", "find_java", "kept_folders"]
 
 OLDEST_USABLE = 17
 """The oldest Java feature version that Spark 4.3 starts on."""
@@ -197,7 +197,7 @@ def _shim(runtime: JavaRuntime, environment: Mapping[str, str]) -> Path:
     script = SHIM.format(module=VECTOR_MODULE, java=shlex.quote(str(runtime.home / "bin" / "java")))
     key = hashlib.sha256(script.encode()).hexdigest()[:16]
     refused = []
-    for folder in _shim_folders(environment):
+    for folder in kept_folders(environment):
         home = folder / f"tailrace-java-{key}"
         try:
             if not (home / "bin" / "java").exists():
@@ -209,8 +209,8 @@ def _shim(runtime: JavaRuntime, environment: Mapping[str, str]) -> Path:
     raise JavaMissing(tuple(refused))
 
 
-def _shim_folders(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where a shim may live: below the virtual environment, else in the user's cache."""
+def kept_folders(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield where to keep what is made for a runtime: below the virtual environment, or in the user's cache."""
     if sys.prefix != sys.base_prefix:
         yield Path(sys.prefix)
     cache = environment.get("XDG_CACHE_HOME")

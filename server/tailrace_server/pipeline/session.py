@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.errors import CannotStart
+from tailrace_server.pipeline.class_archive import options_to_make, options_to_use
 from tailrace_server.pipeline.java import ensure_java
 from tailrace_server.pipeline.launch import interruptible
 
@@ -55,6 +56,7 @@ def spark_session(
     master: str = "local[*]",
     quick: bool = True,
     conf: Mapping[str, str] | None = None,
+    archive_into: Path | None = None,
 ) -> Iterator[SparkSession]:
     """Start a session, and stop it at the end.
 
@@ -65,13 +67,15 @@ def spark_session(
         master: Where Spark runs; ``local[*]`` uses this machine's cores.
         quick: Start fast rather than run fast for hours.
         conf: Settings on top of ours.
+        archive_into: Where the JVM writes an archive of its classes when it ends; None: it uses the one that
+            there is.
 
     Raises:
         JavaMissing: There is no Java to run Spark on.
         SparkNotStarted: The JVM did not start; with what it said last.
         StartInterrupted: A signal came meanwhile.
     """
-    ensure_java()
+    home = ensure_java()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
@@ -79,13 +83,18 @@ def spark_session(
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     temporary = tempfile.gettempdir()  # what TMPDIR says, which a JVM does not ask
-    options = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()} -Djava.io.tmpdir={quote(temporary)}"
+    options = [
+        f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+        f"-Djava.io.tmpdir={quote(temporary)}",
+        options_to_make(archive_into) if archive_into else options_to_use(home),
+        _QUICK_START if quick else "",
+    ]
     builder = (
         SparkSession.builder.appName(name)
         .master(master)
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.local.dir", temporary)
-        .config("spark.driver.extraJavaOptions", f"{options} {_QUICK_START}" if quick else options)
+        .config("spark.driver.extraJavaOptions", " ".join(options))
         .config(map={**CONF, **(conf or {})})
     )
     with tempfile.TemporaryFile(prefix="tailrace-spark-") as said:
