@@ -20,7 +20,7 @@ import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model
@@ -37,7 +37,7 @@ from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.errors import ConfigError
-from tailrace_server.scheduling import Scheduling
+from tailrace_server.scheduling import Scheduling  # noqa: TC001 - get_type_hints reads it
 from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ class Setting:
     """Key in the file; flag and variable follow from it."""
     field: str
     """Name of the dataclass field."""
+    kind: Any
+    """Its annotation."""
     unit: str
     default: Any
     reason: str
@@ -130,10 +132,12 @@ class Loaded:
 
 def described(cls: type) -> tuple[Setting, ...]:
     """Return the settings that a dataclass declares, in its order; other fields are passed over."""
+    kinds = get_type_hints(cls)
     return tuple(
         Setting(
             name=_PLAIN_NAMES.get(field.name, field.name),
             field=field.name,
+            kind=kinds[field.name],
             unit=field.metadata["unit"],
             default=field.default,
             reason=field.metadata["reason"],
@@ -313,12 +317,8 @@ def _type(each: Setting) -> Any:
         return Annotated[Address, NoDecode, BeforeValidator(Address.parse)]
     if each.name == "http":
         return Annotated[Address | None, NoDecode, BeforeValidator(_address_or_off)]
-    if each.name == "log_level":
-        return Literal["debug", "info", "warning", "error"]
-    if each.name == "log_format":
-        return Literal["auto", "json", "console"]
-    if each.name == "scheduling":
-        return Scheduling
+    if get_origin(each.kind) is Literal:
+        return each.kind
     return Annotated[int, Field(ge=1, le=1 << 62)]
 
 
