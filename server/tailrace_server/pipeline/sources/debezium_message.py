@@ -1,0 +1,217 @@
+"""One message of Debezium: the shapes that a line may have, and what a message says of its row and transaction.
+
+A line may wrap a message in its schema, in its key, or both, each as JSON or as a string that holds JSON.
+Only what names the row and its transaction is parsed; images are cut out raw.
+
+Source: Debezium documentation, PostgreSQL and MySQL connectors.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+import orjson
+
+from tailrace_server.pipeline.changes import UNORDERED
+
+NO_POSITION: Final = (0, 0, 0)
+"""Of a row whose source does not say where it stands."""
+
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_DIGITS_AT_END = re.compile(r"(\d{1,18})$", re.ASCII)
+_NULL: Final = b"null"
+_SALVAGE: Final = (
+    re.compile(rb'"transaction"\s*:\s*\{[^{}]*?"id"\s*:\s*"((?:[^"\\]|\\.)+)"'),
+    re.compile(rb'"txId"\s*:\s*"?(\w+)'),
+    re.compile(rb'"gtid"\s*:\s*"([^"\\]+)"'),
+)
+
+
+class Source(msgspec.Struct):
+    """The parts of the source block that name the row and its place."""
+
+    connector: str | None = None
+    name: str | None = None
+    db: str | None = None
+    schema: str | None = None
+    table: str | None = None
+    ts_us: _Int64 | None = None
+    ts_ms: _Int64 | None = None
+    txId: int | str | None = None
+    lsn: _Natural | None = None
+    sequence: str | None = None
+    gtid: str | None = None
+    file: str | None = None
+    pos: _Natural | None = None
+    row: _Natural | None = None
+
+
+class Transaction(msgspec.Struct):
+    """The transaction block of an envelope. Some converters write its numbers as strings."""
+
+    id: str | None = None
+    total_order: int | str | None = None
+
+
+class Message(msgspec.Struct):
+    """All shapes of a line at once; absent members stay empty."""
+
+    schema: msgspec.Raw = msgspec.Raw()
+    payload: msgspec.Raw = msgspec.Raw()
+    key: msgspec.Raw = msgspec.Raw()
+    value: msgspec.Raw = msgspec.Raw()
+    op: str | None = None
+    before: msgspec.Raw = msgspec.Raw()
+    after: msgspec.Raw = msgspec.Raw()
+    source: Source | None = None
+    transaction: Transaction | None = None
+    ts_ms: _Int64 | None = None
+    status: str | None = None
+    id: msgspec.Raw = msgspec.Raw()
+    event_count: _Natural | None = None
+
+
+class Unusable(ValueError):
+    """What is said of a line that goes to quarantine."""
+
+
+class Incompatible(Unusable):
+    """A value that its declared type cannot hold."""
+
+
+_decode_message = msgspec.json.Decoder(Message).decode
+
+
+def unwrap(line: bytes) -> tuple[Message | None, bytes | None, bytes]:
+    """Return the innermost message of a line, its message key, and the schema block that stands beside it.
+
+    None is no message, for a line that says nothing, and no key; no block is empty.
+    """
+    key = None
+    block = b""
+    text: bytes = line
+    for _ in range(4):  # {"key", "value"} around {"schema", "payload"}, each perhaps as a string
+        if text.strip() == _NULL:
+            return None, key, block
+        message = _decode_message(text)
+        if message.op is not None or message.status is not None:
+            return message, key, block
+        block = bytes(message.schema)
+        inner = message.value if _given(message.value) else message.payload
+        if not _given(inner):
+            raise Unusable("not a Debezium message: no op, no payload, no value")
+        if _given(message.key) and key is None and _given(message.value):
+            given = _unquote(bytes(message.key))
+            key = None if given == _NULL else given
+        text = _unquote(bytes(inner))
+    raise Unusable("not a Debezium message: wrapped too deep")
+
+
+def _given(raw: msgspec.Raw) -> bool:
+    return len(bytes(raw)) > 0
+
+
+def _unquote(text: bytes) -> bytes:
+    """Return the JSON inside a JSON string; text that is no string, or none that holds JSON, as it is."""
+    if text[:1] != b'"':
+        return text
+    inner = orjson.loads(text).encode()
+    return inner if inner[:1] in (b"{", b"n") else text
+
+
+def image_of(raw: msgspec.Raw) -> bytes | None:
+    """Return an image as the source wrote it; None where there is none."""
+    image = bytes(raw)
+    if not image or image == _NULL:
+        return None
+    if image[:1] != b"{":
+        raise Unusable("an image is not a JSON object")
+    return image
+
+
+def id_of(message: Message) -> str | None:
+    """Return what the source calls the transaction of a message; None where it does not say."""
+    if message.op is None and message.status is not None:
+        text = bytes(message.id)
+        return str(orjson.loads(text)) if text and text != _NULL else None
+    if message.transaction is not None and message.transaction.id:
+        return message.transaction.id
+    source = message.source
+    if source is None:
+        return None
+    if source.txId is not None:
+        return str(source.txId)
+    if source.gtid:
+        return source.gtid
+    if source.file is not None and source.pos is not None:
+        return f"file={source.file},pos={source.pos}"  # as Debezium itself writes it
+    return None
+
+
+def salvaged_id(line: bytes) -> str | None:
+    """Look for the transaction id in a line that is no JSON, so that it counts towards END."""
+    for pattern in _SALVAGE:
+        found = pattern.search(line)
+        if found:
+            return found[1].decode(errors="replace")
+    return None
+
+
+def total_order(message: Message) -> int:
+    """Return a row's place in its transaction; UNORDERED where the source does not say."""
+    order = message.transaction.total_order if message.transaction else None
+    if order is None:
+        return UNORDERED
+    try:
+        number = int(order)
+    except ValueError:
+        raise Unusable(f"transaction.total_order is not a number: {order!r}") from None
+    if not 0 <= number < 2**63:
+        raise Unusable(f"transaction.total_order is out of range: {number}")
+    return number
+
+
+def position_of(source: Source) -> tuple[int, int, int]:
+    """Return the source position of a row, in commit order.
+
+    PostgreSQL sends transactions in the order of their commits, which the LSN of a row does not
+    show: a transaction that began earlier may commit later. ``sequence`` holds the last commit
+    before the row's own, so (last commit, LSN) does. Where it is missing the LSN stands for it: it
+    lies above every earlier commit.
+    """
+    if source.lsn is not None:
+        return _last_commit(source.sequence) or source.lsn, source.lsn, 0
+    if source.file is not None and source.pos is not None:
+        digits = _DIGITS_AT_END.search(source.file)
+        return int(digits[1]) if digits else 0, source.pos, source.row or 0
+    return NO_POSITION
+
+
+def _last_commit(sequence: str | None) -> int:
+    if not sequence:
+        return 0
+    try:
+        values = orjson.loads(sequence)
+        commit = int(values[0]) if isinstance(values, list) and values and values[0] else 0
+    except (ValueError, TypeError):
+        return 0
+    return commit if 0 <= commit < 2**63 else 0
+
+
+def timestamp_of(message: Message, source: Source) -> int | None:
+    """Return when the source made the change, µs."""
+    if source.ts_us is not None:
+        return source.ts_us
+    millis = source.ts_ms if source.ts_ms is not None else message.ts_ms
+    if millis is None:
+        return None
+    return millis * 1000 if abs(millis) < 2**53 else None
+
+
+def source_name(source: Source) -> str | None:
+    """Return ``connector:name``, as much of it as there is."""
+    parts = [part for part in (source.connector, source.name) if part]
+    return ":".join(parts) or None
