@@ -123,4 +123,7 @@ class Run:
     def place_of(self, mark: Mark) -> int:
         """Return the place of the first capture at or after a mark; ``len(self)`` if there is none."""
         offset = mark.row - self.batch.first_row
-        return 0 if offset < 0 else self.selection.first_at_or_after(offset, mark.ordinal)
+        first = self.selection.rows.item(0)
+        if offset < first or (offset == first and not mark.ordinal):
+            return 0
+        return self.selection.first_at_or_after(offset, mark.ordinal)

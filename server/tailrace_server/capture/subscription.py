@@ -71,6 +71,7 @@ class Subscription:
         "_start_row",
         "_terminal",
         "_time",
+        "_timer",
         "_waiter",
         "_waits_for",
         "acknowledgement",
@@ -100,6 +101,8 @@ class Subscription:
         self._ended_at: SafePoint | None = None
         """How far it had come when it ended; None while it has not."""
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Wakes it for its next heartbeat; none is made for each wait."""
         self._time = asyncio.get_running_loop().time
         self._heartbeat_at = self._time() + delivery.heartbeat_interval_s
         self._delivered = 0
@@ -260,16 +263,15 @@ class Subscription:
         if self._waits_for is not None:
             await self._resolve_start(self._waits_for)
             return None
-        if intake.queue:
-            return await self._deliver()
-        match self._refill():
+        outcome = Outcome.FILLED if intake.queue else self._refill()
+        match outcome:
+            case Outcome.FILLED:
+                return await self._deliver()
             case Outcome.OVERRUN:
                 await self._read_log()
             case Outcome.CAUGHT_UP:
                 self._publisher.caught_up(self)
                 await self._wait()
-            case Outcome.FILLED:
-                pass
         return None
 
     def _look_ahead(self) -> None:
@@ -467,18 +469,25 @@ class Subscription:
     async def _wait(self) -> None:
         """Wait for a wake-up or the next heartbeat. Loses nothing: state is looked at again afterwards."""
         loop = asyncio.get_running_loop()
+        if self._timer is None:
+            self._timer = loop.call_at(self._heartbeat_at, self._heartbeat_due)
         self._waiter = loop.create_future()
-        timer = loop.call_at(self._heartbeat_at, self.wake)
         try:
             await self._waiter
         finally:
-            timer.cancel()
             self._waiter = None
+
+    def _heartbeat_due(self) -> None:
+        self._timer = None
+        self.wake()
 
     def _finish(self, terminal: TailraceError) -> None:
         self._ended_at = self._safe_point()  # while the queue still says what was not handed over
         self._terminal = terminal
         self._intake.queue.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._observer.detach(self, self._publisher)
         self.wake()
         if self.on_end is not None:
