@@ -200,15 +200,16 @@ class Intake:
 
     def _take(self, run: Run) -> bool:
         """Queue a run from the next mark on; False when the queue is full before its end."""
-        start = run.place_of(self.next)
-        stop = min(len(run), start + self._captures_max - self._captures)
+        start, length = run.place_of(self.next), len(run)
+        stop = min(length, start + self._captures_max - self._captures)
         if stop > start:
             self.queue.append(Slice(run, start, stop))
             self._captures += stop - start
-        if stop < len(run):
+        if stop < length:
             self.next = run.mark(stop)
             return False
-        self.next = max(self.next, Mark(run.last_row + 1))
+        if (end_row := run.last_row + 1) > self.next.row:
+            self.next = Mark(end_row)
         return True
 
     def _enter_live(self) -> None:
