@@ -94,8 +94,6 @@ class Setting:
     """Key in the file; flag and variable follow from it."""
     field: str
     """Name of the dataclass field."""
-    kind: Any
-    """Its annotation."""
     unit: str
     default: Any
     reason: str
@@ -132,12 +130,10 @@ class Loaded:
 
 def described(cls: type) -> tuple[Setting, ...]:
     """Return the settings that a dataclass declares, in its order; other fields are passed over."""
-    kinds = get_type_hints(cls)
     return tuple(
         Setting(
             name=_PLAIN_NAMES.get(field.name, field.name),
             field=field.name,
-            kind=kinds[field.name],
             unit=field.metadata["unit"],
             default=field.default,
             reason=field.metadata["reason"],
@@ -301,6 +297,9 @@ class _Variables(EnvSettingsSource):
     """The environment as a source; a class of its own so that tests may hand in another one."""
 
 
+_KINDS: Final = get_type_hints(ServerSettings)
+
+
 def _type(each: Setting) -> Any:
     """Return the annotation that reads and bounds a setting's value."""
     if each.unit == "bytes":
@@ -317,8 +316,8 @@ def _type(each: Setting) -> Any:
         return Annotated[Address, NoDecode, BeforeValidator(Address.parse)]
     if each.name == "http":
         return Annotated[Address | None, NoDecode, BeforeValidator(_address_or_off)]
-    if get_origin(each.kind) is Literal:
-        return each.kind
+    if get_origin(kind := _KINDS.get(each.field)) is Literal:
+        return kind
     return Annotated[int, Field(ge=1, le=1 << 62)]
 
 
