@@ -12,6 +12,7 @@ from tailrace_server.errors import CannotStart
 from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.class_archive import archive_name
 from tailrace_server.pipeline.java import ensure_java, kept_folders
+from tailrace_server.pipeline.launch import StartInterrupted
 from tailrace_server.pipeline.progress import Reporter
 from tailrace_server.pipeline.session import spark_session
 from tailrace_server.pipeline.settings import IngestSettings
@@ -64,26 +65,37 @@ def prepare() -> Path:
 
 
 def _run(folder: Path, archive: Path) -> None:
-    """Ingest a feed twice, in the driver and in tasks, in a JVM that writes the archive when it ends."""
+    """Ingest a feed twice, in the driver and in tasks, in a JVM that writes the archive when it ends.
+
+    Raises:
+        KeyboardInterrupt: A signal came; the JVM has gone without writing.
+    """
     for _ in write_feed(make_feed(0, _TRANSACTIONS), folder / "input", parts=2):
         pass
-    with spark_session("tailrace prepare", archive_into=archive) as spark:
-        for catalog, small_batch_rows in (("driver", 20_000), ("tasks", 0)):
-            settings = IngestSettings(
-                input=folder / "input",
-                log=folder / "log",
-                catalog=catalog,
-                small_batch_rows=small_batch_rows,
-            )
-            ingest_debezium(settings, Reporter(quiet=True), spark)
-        machine = _process(spark)
+    machine = None
     try:
+        with spark_session("tailrace prepare", archive_into=archive) as spark:
+            machine = _process(spark)
+            for catalog, small_batch_rows in (("driver", 20_000), ("tasks", 0)):
+                settings = IngestSettings(
+                    input=folder / "input",
+                    log=folder / "log",
+                    catalog=catalog,
+                    small_batch_rows=small_batch_rows,
+                )
+                if ingest_debezium(settings, Reporter(quiet=True), spark).signal is not None:
+                    raise KeyboardInterrupt
         assert machine.stdin is not None
         machine.stdin.close()  # it ends when its input does
         machine.wait(_WRITES_S)
     except subprocess.TimeoutExpired:
-        machine.kill()
-        machine.wait()
+        pass  # then there is no archive
+    except StartInterrupted:
+        raise KeyboardInterrupt from None
+    finally:
+        if machine is not None:
+            machine.kill()
+            machine.wait()
 
 
 def _process(spark: SparkSession) -> subprocess.Popen[bytes]:
