@@ -68,6 +68,11 @@ def interruptible() -> Iterator[None]:
         if started or isinstance(error, StartInterrupted):
             _end(started)
             raise StartInterrupted from None
+        if not isinstance(error, Exception):
+            # Spark puts a handler of its own in the place of ours on its way, and that was called.
+            left = [pid for pid in _descendants() if pid not in others]
+            _signal(left, signal.SIGTERM)
+            _end(left)
         raise
     finally:
         for number in handled:
