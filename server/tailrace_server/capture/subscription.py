@@ -148,16 +148,15 @@ class Subscription:
         None: ask ``receive``. Most messages of a large batch come this way, so it is one plain step.
         """
         self._held_bytes = 0
-        queue, demand = self._intake.queue, self._demand
-        if not queue or (reference := queue[0].block) is None or demand == 0:
+        queue = self._intake.queue
+        if not queue or (reference := queue[0].block) is None or self._demand == 0:
             return None
         if (block := reference()) is None or self._terminal is not None:
             return None
         if (now := self._time()) >= self._heartbeat_at:
             return None
         first = queue[0]
-        room = first.stop - first.start
-        frames = block.take(first.start, room if demand is None else min(room, demand))
+        frames = self._fitting(first, block)
         if len(frames.data) > self._delivery.max_message_bytes:
             return None
         return self._taken(first, frames, now)
