@@ -51,7 +51,13 @@ class Selection:
         return len(self.rows)
 
     def first_at_or_after(self, offset: int, ordinal: int) -> int:
-        """Return the place of the first capture at or after a record's offset in the batch and an ordinal."""
+        """Return the place of the first capture at or after a record's offset in the batch and an ordinal.
+
+        Not of an empty selection. Before the first is where most ask, so numpy is not asked for that.
+        """
+        first = self.rows.item(0)
+        if offset < first or (offset == first and not ordinal):
+            return 0
         place = int(np.searchsorted(self.rows, offset))
         if ordinal and self.ordinals is not None:
             while (
@@ -122,8 +128,4 @@ class Run:
 
     def place_of(self, mark: Mark) -> int:
         """Return the place of the first capture at or after a mark; ``len(self)`` if there is none."""
-        offset = mark.row - self.batch.first_row
-        first = self.selection.rows.item(0)
-        if offset < first or (offset == first and not mark.ordinal):
-            return 0
-        return self.selection.first_at_or_after(offset, mark.ordinal)
+        return self.selection.first_at_or_after(mark.row - self.batch.first_row, mark.ordinal)
