@@ -54,8 +54,7 @@ def interruptible() -> Iterator[None]:
         handler = before[signal.Signals(number)]
         if started or not callable(handler):
             return
-        started.extend(pid for pid in _descendants() if pid not in others)
-        _signal(started, signal.SIGTERM)
+        started.extend(_tell_to_end(others))
         handler(number, frame)
         raise StartInterrupted
 
@@ -70,13 +69,18 @@ def interruptible() -> Iterator[None]:
             raise StartInterrupted from None
         if not isinstance(error, Exception):
             # Spark puts a handler of its own in the place of ours on its way, and that was called.
-            left = [pid for pid in _descendants() if pid not in others]
-            _signal(left, signal.SIGTERM)
-            _end(left)
+            _end(_tell_to_end(others))
         raise
     finally:
         for number in handled:
             signal.signal(number, before[number])
+
+
+def _tell_to_end(others: set[int]) -> list[int]:
+    """Tell the processes below this one to end, but for others; return them."""
+    pids = [pid for pid in _descendants() if pid not in others]
+    _signal(pids, signal.SIGTERM)
+    return pids
 
 
 def _end(pids: list[int]) -> None:
