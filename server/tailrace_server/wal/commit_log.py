@@ -12,6 +12,7 @@ durable itself. A follower reads the entry while it waits for the mark.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from typing import TYPE_CHECKING, Final
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 
     Prepare = Callable[[LogView, ReadEntry | None], None]
     """Makes ready what a view shows anew; is given the entry that was read last for it, if there was one."""
-    Wait = Callable[[Callable[[], bool]], bool]
-    """Waits until a condition of the entries' folder holds, or as long as a writer should take to make a name
+    Wait = Callable[[str, Callable[[], bool]], bool]
+    """Waits until a condition of the file at a path holds, or as long as a writer should take to make its name
     durable; returns whether it holds."""
 
 _HEADER_BYTES_MAX: Final = 4_096
@@ -118,12 +119,15 @@ class CommitLog:
         self,
         prepare: Prepare = lambda view, read: None,
         *,
+        new_entries: int | None = None,
         wait: Wait | None = None,
     ) -> LogView | None:
         """Read what is new; return the view of it, or None if nothing is that readers can see.
 
         Args:
             prepare: Called with the view before it is shown. It must not raise.
+            new_entries: How many names have appeared among the entries, if nothing else has changed, as who
+                watches the folders knows; None: everything is looked at.
             wait: How to wait for the writer's mark; None: the name is made durable here, at once.
 
         Raises:
@@ -132,7 +136,7 @@ class CommitLog:
             LogUnreadable: No permission any more, or a newer format.
         """
         with self._lock:
-            read = self.advance()
+            read = self.advance() if new_entries is None else self.follow_entries(new_entries)
             before, state = self.view, self.state
             seen = (before.published, before.revision, before.oldest)
             if seen == (state.published, state.revision, state.oldest):
@@ -151,10 +155,7 @@ class CommitLog:
             self.check_folder()
             self.follow_checkpoints()
             self._follow_publications()
-            read = self.follow_entries()
-            if self._reads_only:
-                self.state.removed.clear()
-            return read
+            return self.follow_entries()
 
     def read_entry(self, number: int) -> ReadEntry | None:
         """Return one entry, or None where there is none yet."""
@@ -251,7 +252,7 @@ class CommitLog:
         if marked:
             self._marks = True
         elif self._marks and wait is not None:
-            marked = self._marks = wait(self._is_marked)
+            marked = self._marks = wait(self._last_path, self._is_marked)
         if not marked:
             with os_errors(f"cannot make {self.path / ENTRIES} durable"):
                 sync_names(self.path / ENTRIES)
@@ -265,8 +266,12 @@ class CommitLog:
 
     def _is_marked(self) -> bool:
         """Return whether the writer of the last entry has said that its name is durable."""
-        path = os.path.join(self._folder, ENTRIES, object_name(self.state.last_entry))
-        return is_marked(path, self.state.last_timestamp)
+        return is_marked(self._last_path, self.state.last_timestamp)
+
+    @property
+    def _last_path(self) -> str:
+        """Where the last entry is."""
+        return os.path.join(self._folder, ENTRIES, object_name(self.state.last_entry))
 
     def _follow_publications(self) -> None:
         state = self.state
@@ -277,12 +282,19 @@ class CommitLog:
                 return
             state.apply_publication(path, *found)
 
-    def follow_entries(self) -> ReadEntry | None:
-        """Read the entries that are new, to the end; return the last of them."""
+    def follow_entries(self, count_max: int | None = None) -> ReadEntry | None:
+        """Read the entries that are new, to the end or as many as are known of; return the last of them."""
         state, last = self.state, None
-        while (found := self.read_entry(state.last_entry + 1)) is not None:
+        for _ in itertools.count() if count_max is None else range(count_max):
+            found = self.read_entry(state.last_entry + 1)
+            if found is None:
+                break
             state.apply(found.path, found.entry, found.crc)
             last = found
+        if last is not None and last.marked:
+            self._durable_entry, self._marks = last.entry.number, True
+        if self._reads_only:
+            state.removed.clear()
         released = state.publication
         if released is not None and released.entry > state.last_entry:
             # Entries are there before what publishes them, are read after it, and are never deleted.
@@ -332,7 +344,7 @@ class CommitLog:
         published = state.published
         count = state.published_batches()
         commits = state.commits.columns
-        commit_count = int(commits[0, : len(state.commits)].searchsorted(published, "right"))
+        commit_count = state.commits.count_up_to(0, published)
         return LogView(
             uuid=state.uuid,
             name=state.name,
@@ -340,7 +352,7 @@ class CommitLog:
             oldest=state.oldest,
             end_row=end_of_rows(state.batches, count, state.end_row),
             committed=state.last_version,
-            newest_timestamp=int(commits[1, commit_count - 1]) if commit_count else 0,
+            newest_timestamp=commits.item(1, commit_count - 1) if commit_count else 0,
             revision=state.revision,
             entry=state.last_entry,
             _batches=state.batches.columns,

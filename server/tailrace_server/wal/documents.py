@@ -18,7 +18,15 @@ from msgspec import Struct
 from tailrace.criteria import ContainerType
 from tailrace.errors import LogCorrupted, LogUnreadable
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.wal.objects import object_name, read_bytes, seal, unseal, without_records
+from tailrace_server.wal.objects import (
+    is_mark,
+    object_name,
+    read_bytes,
+    read_file,
+    seal,
+    unseal,
+    without_records,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -338,16 +346,19 @@ class ReadEntry(NamedTuple):
     crc: int
     data: bytes
     """The whole file, with the records that it carries."""
+    marked: bool
+    """Whether its writer had said by then that its name is durable."""
 
 
 def read_entry(catalog: Path | str, number: int) -> ReadEntry | None:
     """Return an entry, or None where there is none. Errors as ``load``."""
     path = f"{ENTRIES}/{object_name(number)}"
-    data = read_bytes(os.path.join(catalog, path))
-    if data is None:
+    file = read_file(os.path.join(catalog, path))
+    if file is None:
         return None
-    found: tuple[Entry, int] = load(path, without_records(data), Entry)  # type: ignore[arg-type]
-    return ReadEntry(path, *found, data)
+    found: tuple[Entry, int] = load(path, without_records(file.data), Entry)  # type: ignore[arg-type]
+    entry, crc = found
+    return ReadEntry(path, entry, crc, file.data, is_mark(file.modified_ns, entry.timestamp))
 
 
 def _refuse_newer(path: str, text: bytes) -> None:

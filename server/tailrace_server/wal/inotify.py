@@ -21,16 +21,18 @@ CREATED: Final = 0x100 | 0x80
 """IN_CREATE | IN_MOVED_TO: a name has appeared in the folder."""
 
 MARKED: Final = 0x4
-"""IN_ATTRIB: a file in the folder got other times or permissions."""
+"""IN_ATTRIB: a file got other times or permissions."""
 
 GONE: Final = 0x800 | 0x400
 """IN_MOVE_SELF | IN_DELETE_SELF: the folder itself was renamed or deleted."""
 
 _ONLY_DIRECTORIES: Final = 0x01000000
+_ONCE: Final = 0x80000000
 _READ_BYTES: Final = 65_536
 _event: Final = struct.Struct("iIII").unpack_from
 _EVENT_BYTES: Final = 16
 """A watch, a mask, a cookie and the length of the name behind them."""
+_EVENT_BYTES_MAX: Final = _EVENT_BYTES + 256
 _STATFS_BYTES: Final = 256
 """More than the struct of any architecture; only its first word, the type, is read."""
 
@@ -70,8 +72,8 @@ class Inotify:
         if self.descriptor < 0:
             raise InotifyUnavailable(ctypes.get_errno(), "inotify_init1")
 
-    def watch(self, folder: Path, mask: int) -> None:
-        """Watch a folder for events of a mask.
+    def watch(self, folder: Path, mask: int) -> int:
+        """Watch a folder for events of a mask; return what to know them by.
 
         Raises:
             InotifyUnavailable: The folder's file system does not report changes, or the user's watches are
@@ -83,21 +85,39 @@ class Inotify:
             kind = int.from_bytes(status.raw[:8], sys.byteorder) & 0xFFFFFFFF
             if kind in _REMOTE_FILE_SYSTEMS:
                 raise InotifyUnavailable(errno.EOPNOTSUPP, f"remote file system {kind:#x}")
-        if self._library.inotify_add_watch(self.descriptor, path, mask | _ONLY_DIRECTORIES) < 0:
-            raise InotifyUnavailable(ctypes.get_errno(), f"inotify_add_watch {folder}")
+        return self._add(path, mask | _ONLY_DIRECTORIES)
 
-    def drain(self) -> int:
-        """Forget the events that are waiting and return their masks, joined; what they are about is read."""
-        masks = 0
+    def watch_once(self, file: str, mask: int) -> int:
+        """Watch a file for one event of a mask; return what to know it by.
+
+        Raises:
+            InotifyUnavailable: The file is gone, or the user's watches are used up.
+        """
+        return self._add(os.fsencode(file), mask | _ONCE)
+
+    def _add(self, path: bytes, mask: int) -> int:
+        watch: int = self._library.inotify_add_watch(self.descriptor, path, mask)
+        if watch < 0:
+            raise InotifyUnavailable(ctypes.get_errno(), f"inotify_add_watch {os.fsdecode(path)}")
+        return watch
+
+    def drain(self) -> list[int]:
+        """Forget the events that are waiting and return whose they were, an element each.
+
+        A number that ``watch`` has not returned stands for events that were lost.
+        """
+        watches = []
         with suppress(BlockingIOError):
             while True:
                 data = os.read(self.descriptor, _READ_BYTES)
                 place = 0
                 while place < len(data):
-                    _, mask, _, length = _event(data, place)
-                    masks |= mask
+                    watch, _, _, length = _event(data, place)
+                    watches.append(watch)
                     place += _EVENT_BYTES + length
-        return masks
+                if place < _READ_BYTES - _EVENT_BYTES_MAX:
+                    break  # the kernel gives all that fit
+        return watches
 
     def close(self) -> None:
         """Close the descriptor and its watches."""

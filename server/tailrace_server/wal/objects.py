@@ -32,7 +32,7 @@ import errno
 import itertools
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
 
@@ -118,8 +118,25 @@ def carries_records(catalog: Path | str, path: str) -> bool:
     return read_bytes(os.path.join(catalog, path), 1) not in (None, b"{")
 
 
+class FileContent(NamedTuple):
+    """A file as it was read."""
+
+    data: bytes
+    modified_ns: int
+    """Its time of modification just before."""
+
+
 def read_bytes(path: str | Path, limit: int | None = None) -> bytes | None:
     """Return the bytes of a file, its first ``limit`` only if given, or None where there is none.
+
+    Errors as ``read_file``.
+    """
+    found = read_file(path, limit)
+    return None if found is None else found.data
+
+
+def read_file(path: str | Path, limit: int | None = None) -> FileContent | None:
+    """Return what is in a file, its first ``limit`` bytes only if given, or None where there is none.
 
     Raises:
         LogUnreadable: It may not be read.
@@ -132,12 +149,12 @@ def read_bytes(path: str | Path, limit: int | None = None) -> bytes | None:
     except OSError as error:
         raise translated(error, f"cannot read {path}") from error
     try:
-        size = os.fstat(descriptor).st_size
-        wanted = size if limit is None else min(size, limit)
+        status = os.fstat(descriptor)
+        wanted = status.st_size if limit is None else min(status.st_size, limit)
         data = os.read(descriptor, wanted)
         while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
             data += more
-        return data
+        return FileContent(data, status.st_mtime_ns)
     except OSError as error:
         raise translated(error, f"cannot read {path}") from error
     finally:
@@ -154,7 +171,7 @@ def create(
         final: Path of the object relative to it.
         data: Its bytes.
         failpoint: Prefix of the failpoints ``.before_link``, ``.linked`` and ``.after_link``.
-        mark: Time of modification, µs, to give it once its name is durable; see ``is_marked``.
+        mark: Time of modification, µs, to give it once its name is durable; see ``is_mark``.
 
     Raises:
         LogFull: No room; nothing has become visible.
@@ -178,13 +195,18 @@ def create(
     return True
 
 
-def is_marked(path: str, mark: int) -> bool:
-    """Return whether a file's time of modification is ``mark``, µs: who gave it its name found it durable.
+def is_mark(modified_ns: int, mark: int) -> bool:
+    """Return whether a time of modification is ``mark``, µs: who gave the file its name found it durable.
 
     A file that was only written has the time of that, to the nanosecond.
     """
+    return modified_ns == 1_000 * mark
+
+
+def is_marked(path: str, mark: int) -> bool:
+    """Return whether a file's time of modification is a mark now; see ``is_mark``."""
     try:
-        return os.stat(path).st_mtime_ns == 1_000 * mark
+        return is_mark(os.stat(path).st_mtime_ns, mark)
     except OSError:
         return False
 

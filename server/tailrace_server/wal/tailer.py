@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 POLL_MIN_S: Final = 0.001
 POLL_MAX_S: Final = 0.05
 WATCH_CHECK_S: Final = 1.0
-"""Look at the folder this often also where inotify says nothing."""
+"""Look at all of the log this often, also where inotify says nothing or tells of entries alone."""
 MARK_PATIENCE_S: Final = 0.02
 """Wait so long for a writer to say that an entry's name is durable; a disk needs one or two milliseconds."""
 
@@ -66,6 +66,12 @@ class Tailer:
         self._poll_min_s = poll_min_s
         self._poll_max_s = poll_max_s
         self._use_inotify = inotify
+        self._changed: list[int] = []
+        """Whose events have come since the last look."""
+        self._entries = -1
+        """Whose are the entries'."""
+        self._look_at = 0.0
+        """When to look at everything, whatever the events say."""
         self._newest: LogView | None = None
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -147,37 +153,53 @@ class Tailer:
         wait_s = self._poll_min_s
         try:
             while not self._stopping:
-                self._changed = 0
                 self._log.refresh(
-                    self._prepare, wait=None if self._watch is None else self._wait_for
+                    self._prepare,
+                    new_entries=self._new_entries(),
+                    wait=None if self._watch is None else self._wait_for,
                 )
                 view = self._log.view
                 if view is not self._seen:
                     self._seen = view
                     self._loop.call_soon_threadsafe(self._receive, view, None)
                     wait_s = self._poll_min_s
-                if not self._changed & ~MARKED:
+                if not self._changed:
                     self._wait(WATCH_CHECK_S if self._watch else wait_s)
                 wait_s = min(2 * wait_s, self._poll_max_s)
         finally:
             if self._watch is not None:
                 self._watch.close()
 
-    def _wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Wait until a condition holds that only a change of the folder can bring about, or for a while."""
+    def _new_entries(self) -> int | None:
+        """Return how many names have appeared among the entries; None where all is to be looked at."""
+        changed, self._changed = self._changed, []
+        now = time.monotonic()
+        if set(changed) == {self._entries} and now < self._look_at:
+            return len(changed)
+        self._look_at = now + WATCH_CHECK_S
+        return None
+
+    def _wait_for(self, path: str, condition: Callable[[], bool]) -> bool:
+        """Wait until a condition holds that only a change of a file can bring about, or for a while."""
+        assert self._watch is not None
         until = time.monotonic() + MARK_PATIENCE_S
+        try:
+            mark = self._watch.watch_once(path, MARKED)
+        except InotifyUnavailable:
+            return False
         while not condition():
             left = until - time.monotonic()
             if left <= 0 or self._stopping:
                 return False
             self._wait(left)
+        self._changed = [each for each in self._changed if each != mark]
         return True
 
     def _wait(self, seconds: float) -> None:
         """Wait for the folder to change, or to be stopped."""
         self._waiting.poll(math.ceil(1_000 * seconds))
         if self._watch is not None:
-            self._changed |= self._watch.drain()
+            self._changed += self._watch.drain()
 
     def _open_watch(self) -> Inotify | None:
         """Return a watch on all that a view depends on, None where the file system has none."""
@@ -189,7 +211,7 @@ class Tailer:
             return None
         try:
             watch.watch(self._log.path, GONE)
-            watch.watch(self._log.path / ENTRIES, CREATED | MARKED)
+            self._entries = watch.watch(self._log.path / ENTRIES, CREATED)
             watch.watch(self._log.path / PUBLICATIONS, CREATED)
             watch.watch(self._log.path / CHECKPOINTS, CREATED)
         except InotifyUnavailable:

@@ -207,7 +207,7 @@ async def test_a_writer_that_marks_nothing_is_waited_for_once(
 ) -> None:
     waited: list[bool] = []
 
-    def wait(condition: Callable[[], bool]) -> bool:
+    def wait(_: str, condition: Callable[[], bool]) -> bool:
         waited.append(condition())
         return waited[-1]
 
