@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -62,11 +63,12 @@ def _decode_shape(packed: bytes) -> _Shape:
 class GrowingColumns:
     """Columns of int64 of equal length that only grow."""
 
-    __slots__ = ("_columns", "_length")
+    __slots__ = ("_columns", "_flat", "_length")
 
     def __init__(self, width: int) -> None:
-        self._columns: Columns = np.empty((width, _CAPACITY_MIN), np.int64)
+        self._columns: Columns = np.empty((width, 0), np.int64)
         self._length = 0
+        self._make_room(_CAPACITY_MIN)
 
     def __len__(self) -> int:
         return self._length
@@ -84,28 +86,55 @@ class GrowingColumns:
     def append(self, added: Columns) -> None:
         """Append columns of shape (width, n)."""
         length = self._length + added.shape[1]
+        self._make_room(length)
+        self._columns[:, self._length : length] = added
+        self._length = length
+
+    def append_row(self, numbers: Iterable[int]) -> None:
+        """Append one number to each column."""
+        self._make_room(self._length + 1)
+        flat, at, step = self._flat, self._length, self._columns.shape[1]
+        for number in numbers:
+            flat[at] = number
+            at += step
+        self._length += 1
+
+    def last(self, column: int) -> int:
+        """Return the newest number of a column."""
+        return int(self._flat[column * self._columns.shape[1] + self._length - 1])
+
+    def count_up_to(self, column: int, number: int) -> int:
+        """Return how many of a column that does not fall are at most a number."""
+        if not self._length or self.last(column) <= number:
+            return self._length  # what is asked mostly, so numpy is not
+        return int(self._columns[column, : self._length].searchsorted(number, "right"))
+
+    def _make_room(self, length: int) -> None:
         if length > self._columns.shape[1]:
             grown = np.empty((len(self._columns), max(length, 2 * self._length)), np.int64)
             grown[:, : self._length] = self._columns[:, : self._length]
             self._columns = grown
-        self._columns[:, self._length : length] = added
-        self._length = length
+            self._flat = grown.data.cast("B").cast("q")
+            """The same memory, column behind column."""
 
 
 class SegmentTable(GrowingColumns):
     """The segments of a log, in its order; a SegmentRef is made when it is asked for."""
 
-    __slots__ = ("_packed",)
+    __slots__ = ("_newest_shape", "_newest_shape_place", "_packed")
 
     def __init__(self) -> None:
         super().__init__(_SHAPE_LENGTH + 1)
         self._packed = bytearray()
+        self._newest_shape: tuple[object, object] | None = None
+        """Of the segment that ``add`` has added last, and where it is packed; None where it is not known."""
+        self._newest_shape_place = (0, 0)
 
     def __getitem__(self, place: int) -> SegmentRef:
         """Return the segment at a place, 0 the oldest."""
         if not 0 <= place < self._length:
             raise IndexError(f"segment {place} of {self._length}")
-        numbers: list[Any] = self._columns[:, place].tolist()
+        numbers: list[Any] = [*map(self._columns.item, range(len(self._columns)), repeat(place))]
         base_version, rows, size, path, path_length, shape, shape_length = numbers
         prefix, counts = _decode_shape(bytes(self._packed[shape : shape + shape_length]))
         return SegmentRef(
@@ -155,7 +184,9 @@ class SegmentTable(GrowingColumns):
             )
             for segment, shape in self._with_shapes(segments)
         ]
-        if added:
+        if len(added) == 1:
+            self.append_row(added[0])
+        elif added:
             self.append(np.array(added, np.int64).T)
 
     def slice(self, start: int, stop: int) -> SegmentTable:
@@ -179,22 +210,20 @@ class SegmentTable(GrowingColumns):
         added[_PATH] += len(self._packed)
         added[_SHAPE] += len(self._packed)
         self._packed += other._packed
+        self._newest_shape = None
         self.append(added)
 
     def _with_shapes(
         self, segments: Iterable[SegmentRef]
     ) -> Iterator[tuple[SegmentRef, tuple[int, int]]]:
         """Yield each segment with where its shape is packed."""
-        before: tuple[object, object] | None = None
-        place = (0, 0)
-        if self._length:
-            place = tuple(self._columns[_SHAPE:, self._length - 1].tolist())
-            before = _decode_shape(bytes(self._packed[place[0] : sum(place)]))
+        before, place = self._newest_shape, self._newest_shape_place
         for segment in segments:
             shape = (segment.prefix, segment.counts)
             if shape != before:
                 before, place = shape, self._pack(_encode_shape(shape))
             yield segment, place
+        self._newest_shape, self._newest_shape_place = before, place
 
     def _pack(self, data: bytes) -> tuple[int, int]:
         """Append bytes to what is packed; return where they begin, and how many they are."""

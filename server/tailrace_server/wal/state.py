@@ -24,6 +24,7 @@ from tailrace_server.wal.documents import (
     OpenEntry,
     PendingSegment,
     PublicationDocument,
+    SegmentDocument,
     SegmentLists,
 )
 from tailrace_server.wal.table import (
@@ -37,11 +38,13 @@ from tailrace_server.wal.table import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     import numpy.typing as npt
 
 COMMIT_FIELDS: Final = ("first_version", "timestamp")
+_INT64_END: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,24 +165,13 @@ class LogState:
                 raise LogCorrupted(
                     path, 0, f"version {entry.first_version} follows {self.last_version}"
                 )
-            tables = [
-                batch_columns(path, segment.batches, BATCH_FIELDS) for segment in entry.segments
-            ]
-            for segment, columns in zip(entry.segments, tables, strict=True):
-                if int(columns[FIRST_ROW, 0]) != self.end_row:
-                    raise LogCorrupted(
-                        path, 0, f"{segment.path} does not begin at row {self.end_row}"
-                    )
-                ref = SegmentRef(
-                    path=segment.path,
-                    base_version=segment.base_version,
-                    prefix=tuple(segment.prefix),
-                    rows=segment.rows,
-                    bytes=segment.bytes,
-                    counts=segment.counts,
-                )
-                self.batches.append_segment(ref, columns)
-                self.end_row += segment.rows
+            only = _only_batch(entry)
+            if only is not None:
+                self._check_row(path, entry.segments[0], only[FIRST_ROW])
+                self.batches.append_batch(_segment_ref(entry.segments[0]), only)
+                self.end_row += entry.segments[0].rows
+            else:
+                self._append_segments(path, entry.segments)
             self.commits.add(entry.first_version, entry.timestamp)
             self.last_version = entry.last_version
             self.last_commit_entry = entry.number
@@ -193,6 +185,17 @@ class LogState:
                 self.removed[spent.path] = entry.timestamp
         self.pending = tuple(entry.pending)
         self.writers[entry.writer] = BatchKey(entry.batch_id, entry.k, entry.number)
+
+    def _append_segments(self, path: str, segments: Sequence[SegmentDocument]) -> None:
+        tables = [batch_columns(path, segment.batches, BATCH_FIELDS) for segment in segments]
+        for segment, columns in zip(segments, tables, strict=True):
+            self._check_row(path, segment, int(columns[FIRST_ROW, 0]))
+            self.batches.append_segment(_segment_ref(segment), columns)
+            self.end_row += segment.rows
+
+    def _check_row(self, path: str, segment: SegmentDocument, first_row: int) -> None:
+        if first_row != self.end_row:
+            raise LogCorrupted(path, 0, f"{segment.path} does not begin at row {self.end_row}")
 
     def apply_publication(self, path: str, publication: PublicationDocument, crc: int) -> None:
         """Move on by one publication.
@@ -361,8 +364,32 @@ class LogState:
 
     def published_batches(self) -> int:
         """Return how many batches readers may see."""
-        versions = self.batches.columns[LAST_VERSION, : len(self.batches)]
-        return int(np.searchsorted(versions, self.published, "right"))
+        return self.batches.count_up_to(LAST_VERSION, self.published)
+
+
+def _segment_ref(document: SegmentDocument) -> SegmentRef:
+    return SegmentRef(
+        path=document.path,
+        base_version=document.base_version,
+        prefix=tuple(document.prefix),
+        rows=document.rows,
+        bytes=document.bytes,
+        counts=document.counts,
+    )
+
+
+def _only_batch(entry: CommitEntry) -> list[int] | None:
+    """Return the numbers of a commit's batch if it has one only; None also where they are not sound."""
+    if len(entry.segments) != 1:
+        return None
+    lists = entry.segments[0].batches
+    numbers = [lists[field][0] for field in BATCH_FIELDS if len(lists.get(field, ())) == 1]
+    if (
+        len(numbers) < len(BATCH_FIELDS)
+        or not -_INT64_END <= min(numbers) <= max(numbers) < _INT64_END
+    ):
+        return None
+    return numbers
 
 
 def batch_columns(path: str, lists: FieldLists, fields: tuple[str, ...]) -> npt.NDArray[np.int64]:

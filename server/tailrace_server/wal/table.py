@@ -9,6 +9,7 @@ what is known of the segments 9 MB (segment_table.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from tailrace.position import Position
 from tailrace_server.wal.segment_table import GrowingColumns, SegmentRef, SegmentTable
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
     import numpy.typing as npt
 
@@ -100,11 +101,19 @@ class BatchTable(GrowingColumns):
         """Bytes of what is in it and in the table of segments, without the room for what is to come."""
         return super().nbytes + self.segments.nbytes
 
+    def append_batch(self, segment: SegmentRef, batch: Iterable[int]) -> None:
+        """Append a segment of one batch, numbers in the order of BATCH_FIELDS."""
+        self.append_row((*batch, len(self.segments)))
+        self.segments.add([segment])
+
     def append_segment(self, segment: SegmentRef, batches: Columns) -> None:
         """Append a segment's batches, shape (len(BATCH_FIELDS), n)."""
-        place = np.full((1, batches.shape[1]), len(self.segments), np.int64)
+        place, length = len(self.segments), self._length + batches.shape[1]
         self.segments.add([segment])
-        self.append(np.concatenate([batches, place]))
+        self._make_room(length)
+        self._columns[:SEGMENT, self._length : length] = batches
+        self._columns[SEGMENT, self._length : length] = place
+        self._length = length
 
     def slice(self, start: int, stop: int | None = None) -> BatchTable:
         """Return a new table of some of the batches, and of the segments that they need."""
@@ -135,12 +144,12 @@ class CommitTable(GrowingColumns):
 
     def add(self, first_version: int, timestamp: int) -> None:
         """Append one commit."""
-        self.append(np.array([[first_version], [timestamp]], np.int64))
+        self.append_row((first_version, timestamp))
 
 
 def batch_ref(segments: SegmentTable, columns: Columns, place: int) -> BatchRef:
     """Return the batch at a place of a table's columns."""
-    values: list[Any] = columns[:, place].tolist()
+    values: list[Any] = [*map(columns.item, range(_WIDTH), repeat(place))]
     return BatchRef(
         segment=segments[values[SEGMENT]],
         offset=values[0],
@@ -169,8 +178,11 @@ def find_position(columns: Columns, length: int, position: Position) -> int:
 
 def find_row(columns: Columns, length: int, row: int) -> int:
     """Return the batch that holds a running number: the first for a lower one, ``length`` past the last row."""
-    if not length or row >= columns[FIRST_ROW, length - 1] + columns[ROWS, length - 1]:
-        return length
+    if not length:
+        return 0
+    last = columns.item(FIRST_ROW, length - 1)
+    if row >= last:  # what is asked mostly, so numpy is not
+        return length - (row < last + columns.item(ROWS, length - 1))
     return max(0, int(np.searchsorted(columns[FIRST_ROW, :length], row, "right")) - 1)
 
 
