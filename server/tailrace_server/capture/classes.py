@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace_server.wal.few import FEW, int32s
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace_server.wal.batch import Head
 
 _CLASSES_PER_TYPE: Final = 64
-_SMALL: Final = 48
-"""Below so many rows a plain loop beats numpy."""
 _FEW_CLASSES: Final = 6
 """So many classes are compared for, one after the other, before all is sorted."""
 
@@ -49,7 +49,7 @@ class GroupedHead:
 
 def group(head: Head) -> GroupedHead:
     """Group a batch's records by class. Pure; any thread may call it."""
-    if len(head.versions) < _SMALL:
+    if len(head.versions) <= FEW:
         return GroupedHead(head, _group_few(head))
     codes = (head.type_codes + np.int32(1)) * np.int32(_CLASSES_PER_TYPE)
     codes += head.areas << np.uint8(3) | head.operations
@@ -98,4 +98,4 @@ def _group_few(head: Head) -> tuple[tuple[RecordClass, NDArray[np.int32]], ...]:
     for row, (area, operation, code) in enumerate(columns):
         name = head.entity_types[code] if code >= 0 else None
         rows.setdefault(RecordClass(area, operation, name), []).append(row)
-    return tuple((key, np.array(found, np.int32)) for key, found in rows.items())
+    return tuple((key, int32s(found)) for key, found in rows.items())

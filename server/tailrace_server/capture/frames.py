@@ -21,6 +21,7 @@ import pyarrow as pa
 from tailrace.criteria import Content
 from tailrace_server.capture.codecs.columns import CaptureColumns, cut
 from tailrace_server.capture.columns import cut_bodies, roles_of
+from tailrace_server.wal.few import FEW, int32s, int64s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +166,10 @@ def encode(
     """Encode a selection of a batch. Pure; called in reader threads."""
     rows = None if selection.identity is None else selection.rows
     versions, indexes = head.versions, head.indexes
-    if rows is not None:
+    if rows is not None and len(rows) <= FEW:
+        few = rows.tolist()
+        versions, indexes = int64s([*map(versions.item, few)]), int32s([*map(indexes.item, few)])
+    elif rows is not None:
         places = rows.astype(np.intp)  # once, not in each of them
         versions, indexes = versions.take(places), indexes.take(places)
     columns = CaptureColumns(

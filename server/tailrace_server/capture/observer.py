@@ -263,7 +263,7 @@ class Observer:
                 for subscription in tuple(publisher.subscriptions):
                     subscription.end(as_tailrace_error(selection))
                 continue
-            first = first_position(grouped, int(selection.rows[0]))
+            first = first_position(grouped, selection.rows.item(0))
             publisher.append(Run(ref, selection, first, crowded))
         self._pass(ref.first_row + ref.rows, ref.last)
         await self._wake([publisher for publisher, _ in found])

@@ -288,7 +288,7 @@ class CatalogReading:
             )
             selection = predicate.select(grouped, images)
             if len(selection):
-                runs.append(Run(ref, selection, first_position(grouped, int(selection.rows[0]))))
+                runs.append(Run(ref, selection, first_position(grouped, selection.rows.item(0))))
                 matched.append(grouped)
         last = refs[-1]
         nbytes = 200 + sum(run.nbytes for run in runs)
@@ -324,7 +324,7 @@ def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:
 def first_position(grouped: GroupedHead, offset: int) -> Position:
     """Return the position of a record of a batch."""
     head = grouped.head
-    return Position(int(head.versions[offset]), int(head.indexes[offset]))
+    return Position(head.versions.item(offset), head.indexes.item(offset))
 
 
 def past(position: Position) -> Position:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace_server.wal.few import FEW
+
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
@@ -83,9 +85,13 @@ NOTHING: Final = Selection((), np.empty(0, np.int32))
 _OFFSETS: Final = np.arange(1 << 16, dtype=np.int32)
 """Shared by all whole-batch selections, so that they cost nothing."""
 
+_WHOLE_FEW: Final = tuple(Selection(None, _OFFSETS[:rows]) for rows in range(FEW + 1))
+
 
 def whole(rows: int) -> Selection:
     """Return the selection of every record of a batch, entity level."""
+    if rows <= FEW:
+        return _WHOLE_FEW[rows]
     offsets = _OFFSETS[:rows] if rows <= len(_OFFSETS) else np.arange(rows, dtype=np.int32)
     return Selection(None, offsets)
 
@@ -113,18 +119,18 @@ class Run:
     @property
     def first_row(self) -> int:
         """Running number of its first capture's record."""
-        return self.batch.first_row + int(self.selection.rows[0])
+        return self.batch.first_row + self.selection.rows.item(0)
 
     @property
     def last_row(self) -> int:
         """Running number of its last capture's record."""
-        return self.batch.first_row + int(self.selection.rows[-1])
+        return self.batch.first_row + self.selection.rows.item(-1)
 
     def mark(self, place: int) -> Mark:
         """Return the mark of the capture at a place."""
         selection = self.selection
-        ordinal = 0 if selection.ordinals is None else int(selection.ordinals[place])
-        return Mark(self.batch.first_row + int(selection.rows[place]), ordinal)
+        ordinal = 0 if selection.ordinals is None else selection.ordinals.item(place)
+        return Mark(self.batch.first_row + selection.rows.item(place), ordinal)
 
     def place_of(self, mark: Mark) -> int:
         """Return the place of the first capture at or after a mark; ``len(self)`` if there is none."""

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow as pa
 from tailrace.errors import LogCorrupted, LogError
 from tailrace_server.wal import ipc
 from tailrace_server.wal.documents import ENTRIES
+from tailrace_server.wal.few import FEW, int32s, int64s
 from tailrace_server.wal.objects import crc32c, translated
 from tailrace_server.wal.record import BODY_COLUMNS, RECORD_SCHEMA
 from tailrace_server.wal.texts import Dictionary, NameLists, Texts
@@ -111,6 +112,15 @@ class _Dictionaries:
     columns: Dictionary
 
 
+class _Part(NamedTuple):
+    """A part of a segment that is read at once."""
+
+    name: str
+    offset: int
+    length: int
+    crc: int
+
+
 class BatchReader:
     """Reads the batches of one catalog. Thread-safe; blocks, so call it from reader threads.
 
@@ -147,18 +157,29 @@ class BatchReader:
             LogCorrupted: A byte of it is wrong, or the file ends too early.
             SegmentMissing: The file is gone.
         """
-        data = self._read(ref.segment, ref.offset, ref.head_length, file)
-        if crc32c(data) != ref.crc_head:
-            raise LogCorrupted(ref.segment.path, ref.offset, "checksum of the batch's head")
+        part = _Part("the batch's head", ref.offset, ref.head_length, ref.crc_head)
+        data = self._read(ref.segment, part, file)
         dictionaries = self._dictionaries_of(ref.segment, file)
         buffers = _Buffers(data)
         rows = ref.rows
-        versions = buffers.array(0, _INT64, rows) + ref.segment.base_version
+        versions = buffers.array(0, _INT64, rows)
         types_validity, type_codes = buffers.validity(8), buffers.array(4, _INT32, rows)
-        if types_validity is not None:
-            bits = np.frombuffer(types_validity, _UINT8)
-            present = np.unpackbits(bits, count=rows, bitorder="little")
-            type_codes = type_codes | (present - np.uint8(1)).view(np.int8)  # -1 where it is null
+        if rows <= FEW:
+            base = ref.segment.base_version
+            versions = int64s([base + version for version in versions.tolist()])
+            if types_validity is not None:
+                type_codes = int32s(
+                    [
+                        code if types_validity[row >> 3] >> (row & 7) & 1 else -1
+                        for row, code in enumerate(type_codes.tolist())
+                    ]
+                )
+        else:
+            versions = versions + ref.segment.base_version
+            if types_validity is not None:
+                bits = np.frombuffer(types_validity, _UINT8)
+                present = np.unpackbits(bits, count=rows, bitorder="little")
+                type_codes = type_codes | (present - np.uint8(1)).view(np.int8)  # -1 where null
         return Head(
             ref=ref,
             versions=versions,
@@ -201,9 +222,8 @@ class BatchReader:
         for place, name in enumerate(BODY_COLUMNS):
             length = ref.body_lengths[place]
             if name in columns:
-                data = self._read(ref.segment, offset, length, file)
-                if crc32c(data) != ref.crc_body[place]:
-                    raise LogCorrupted(ref.segment.path, offset, f"checksum of the batch's {name}")
+                part = _Part(f"the batch's {name}", offset, length, ref.crc_body[place])
+                data = self._read(ref.segment, part, file)
                 found[name] = _body(data, ref.rows, nullable=bool(ref.body_nullable >> place & 1))
             offset += length
         return found
@@ -215,12 +235,8 @@ class BatchReader:
             return known
         parts = []
         for offset, length, crc in segment.prefix:
-            data = self._read(segment, offset, length, file)
-            if crc32c(data) != crc:
-                raise LogCorrupted(
-                    segment.path, offset, "checksum of a schema or dictionary message"
-                )
-            parts.append(data.tobytes())
+            part = _Part("a schema or dictionary message", offset, length, crc)
+            parts.append(self._read(segment, part, file).tobytes())
         found = _decoded(b"".join(parts))
         with self._lock:
             self._dictionaries[segment.path] = found
@@ -228,18 +244,23 @@ class BatchReader:
                 self._dictionaries.popitem(last=False)
         return found
 
-    def _read(
-        self, segment: SegmentRef, offset: int, length: int, whole: bytes | None
-    ) -> npt.NDArray[np.uint8]:
-        """Return bytes of a segment in memory of their own; ``whole`` is all of its file, if that was read."""
-        if whole is not None and offset + length <= len(whole):
-            return np.frombuffer(whole, np.uint8, length, offset).copy()
+    def _read(self, segment: SegmentRef, part: _Part, whole: bytes | None) -> memoryview:
+        """Return a part of a segment in memory of its own; ``whole`` is all of its file, if that was read."""
+        if whole is not None and part.offset + part.length <= len(whole):
+            taken = whole[part.offset : part.offset + part.length]
+            _check(segment, part, taken)
+            return memoryview(taken)
+        data = self._read_file(segment, part)
+        _check(segment, part, data)
+        return data.data
+
+    def _read_file(self, segment: SegmentRef, part: _Part) -> npt.NDArray[np.uint8]:
         file = self._file(segment.path)
-        data = np.empty(length, np.uint8)
+        data = np.empty(part.length, np.uint8)
         done = 0
         try:
-            while done < length:
-                read = os.preadv(file.descriptor, [data[done:].data], offset + done)
+            while done < part.length:
+                read = os.preadv(file.descriptor, [data[done:].data], part.offset + done)
                 if not read:
                     end = os.fstat(file.descriptor).st_size
                     raise LogCorrupted(
@@ -247,7 +268,8 @@ class BatchReader:
                     )
                 done += read
         except OSError as error:
-            raise translated(error, f"cannot read {segment.path} at byte {offset}") from error
+            doing = f"cannot read {segment.path} at byte {part.offset}"
+            raise translated(error, doing) from error
         return data
 
     def _file(self, path: str) -> _OpenFile:
@@ -285,13 +307,18 @@ def _decoded(prefix: bytes) -> _Dictionaries:
     )
 
 
+def _check(segment: SegmentRef, part: _Part, data: bytes | npt.NDArray[np.uint8]) -> None:
+    if crc32c(data) != part.crc:
+        raise LogCorrupted(segment.path, part.offset, f"checksum of {part.name}")
+
+
 class _Buffers:
     """The buffers of a head, by their number in the message."""
 
     __slots__ = ("_memory", "_places")
 
-    def __init__(self, data: npt.NDArray[np.uint8]) -> None:
-        self._memory = data.data
+    def __init__(self, data: memoryview) -> None:
+        self._memory = data
         self._places = ipc.batch_buffers(self._memory, ipc.outline(self._memory))
 
     def buffer(self, number: int) -> memoryview:
@@ -308,9 +335,8 @@ class _Buffers:
         return np.frombuffer(self._memory, dtype, rows, self._places[2 * column + 1][0])
 
 
-def _body(data: npt.NDArray[np.uint8], rows: int, *, nullable: bool) -> Texts:
+def _body(memory: memoryview, rows: int, *, nullable: bool) -> Texts:
     """Return a body column from its bytes: validity, if any, offsets and data, each padded to 8."""
-    memory = data.data
     offsets = ((rows + 7) // 8 + 7) // 8 * 8 if nullable else 0
     values = offsets + (4 * (rows + 1) + 7) // 8 * 8
     validity = memory[:offsets] if nullable else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.schema import Schema
+from tailrace_server.wal.few import FEW, int64s
 from tailrace_server.wal.table import (
     FIRST_ROW,
     ROWS,
@@ -100,6 +101,12 @@ class LogView:
         count = self._commit_count
         if not count or not len(versions):
             return np.zeros_like(versions)
+        if versions.item(0) >= self._commits.item(
+            0, count - 1
+        ):  # of the newest, as what is live is
+            timestamp = self._commits.item(1, count - 1)
+            few = len(versions) <= FEW
+            return int64s([timestamp] * len(versions)) if few else np.full_like(versions, timestamp)
         firsts, timestamps = self._commits[0, :count], self._commits[1, :count]
         first = max(int(firsts.searchsorted(versions[0], "right")) - 1, 0)
         last = max(int(firsts.searchsorted(versions[-1], "right")) - 1, 0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
+from tailrace_server.wal.few import int64s
 from tailrace_server.wal.texts import NameLists, Texts
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def joined(frames: Sequence[bytes], message_bytes: int) -> Messages:
             size = 0
         size += len(frame)
     starts.append(len(frames))
-    offsets = np.array([*accumulate(map(len, frames), initial=0)], np.int64)
+    offsets = int64s([*accumulate(map(len, frames), initial=0)])
     pieces = [b"".join(frames[start:stop]) for start, stop in pairwise(starts)]
     return Messages(offsets, starts, pieces)
 
