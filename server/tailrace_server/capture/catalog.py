@@ -119,7 +119,8 @@ class ObservedCatalog:
             observer = Observer(view, reading, refresh, self._settings, self._counters, self._rings)
             self.observer = observer
             self.opened.set()
-            async with Tailer(log, prepare=reading.fresh.prepare) as tailer:
+            fresh = reading.fresh
+            async with Tailer(log, prepare=fresh.prepare, foresee=fresh.foresee) as tailer:
                 await observer.run(tailer)
 
 

@@ -7,12 +7,14 @@ of the entry that it has just read; the loop then routes and encodes it where it
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.capture.classes import GroupedHead, group
 from tailrace_server.wal.inline_segment import ROWS_MAX
 from tailrace_server.wal.record import BODY_COLUMNS
+from tailrace_server.wal.state import carried_batch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -58,6 +60,8 @@ class FreshBatches:
         """Begin with none; nothing is read before there is somebody to read it for."""
         self._reader = reader
         self._batches: dict[Hashable, FreshBatch] = {}
+        self._ahead: FreshBatch | None = None
+        """What an entry carries that is not there yet."""
         self.end_row = 0
         """First row of what is new; the observer sets it before the tailer begins."""
         self.wanted = False
@@ -66,6 +70,18 @@ class FreshBatches:
     def get(self, ref: BatchRef) -> FreshBatch | None:
         """Return a batch if it is one of them."""
         return self._batches.get(ref.key)
+
+    def foresee(self, read: ReadEntry) -> None:
+        """Read what an entry carries that may become the next one; it is given to nobody before it has."""
+        self._ahead = None
+        with suppress(Exception):  # it is read again once it is there, and fails then
+            ref = carried_batch(read)
+            if self.wanted and ref is not None and ref.rows <= ROWS_MAX:
+                self._ahead = self._load(ref, read.data)
+
+    def _load(self, ref: BatchRef, file: bytes | None) -> FreshBatch:
+        bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
+        return FreshBatch(group(self._reader.head(ref, file)), bodies)
 
     def prepare(self, view: LogView, read: ReadEntry | None) -> None:
         """Read what is new in a view, if it is little; what cannot be read fails where it is asked for.
@@ -77,11 +93,14 @@ class FreshBatches:
         row, self.end_row = self.end_row, view.end_row
         if not self.wanted:
             return
+        ahead, self._ahead = self._ahead, None
         try:
             for ref in _small_batches(view, row):
+                if ahead is not None and ahead.grouped.head.ref == ref:
+                    self._batches[ref.key] = ahead
+                    continue
                 file = read.data if read is not None and read.path == ref.segment.path else None
-                bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
-                self._batches[ref.key] = FreshBatch(group(self._reader.head(ref, file)), bodies)
+                self._batches[ref.key] = self._load(ref, file)
         except Exception:  # it is read again by who needs it, and fails there
             return
         while len(self._batches) > _BATCHES_MAX:

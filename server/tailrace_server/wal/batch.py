@@ -26,7 +26,7 @@ from tailrace_server.wal.record import BODY_COLUMNS, RECORD_SCHEMA
 from tailrace_server.wal.texts import Dictionary, NameLists, Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Hashable
     from pathlib import Path
 
     import numpy.typing as npt
@@ -132,7 +132,7 @@ class BatchReader:
         self._catalog = os.fspath(catalog)
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
-        self._dictionaries: OrderedDict[str, _Dictionaries] = OrderedDict()
+        self._dictionaries: OrderedDict[Hashable, _Dictionaries] = OrderedDict()
 
     def __enter__(self) -> BatchReader:
         return self
@@ -229,8 +229,9 @@ class BatchReader:
         return found
 
     def _dictionaries_of(self, segment: SegmentRef, file: bytes | None) -> _Dictionaries:
+        key = (segment.path, segment.prefix)  # an entry that is read ahead may become another
         with self._lock:
-            known = self._dictionaries.get(segment.path)
+            known = self._dictionaries.get(key)
         if known is not None:
             return known
         parts = []
@@ -239,7 +240,7 @@ class BatchReader:
             parts.append(self._read(segment, part, file).tobytes())
         found = _decoded(b"".join(parts))
         with self._lock:
-            self._dictionaries[segment.path] = found
+            self._dictionaries[key] = found
             while len(self._dictionaries) > _DICTIONARIES_MAX:
                 self._dictionaries.popitem(last=False)
         return found

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import CatalogReplaced, LogCorrupted
 from tailrace_server.wal import documents
+from tailrace_server.wal.arriving import ArrivingEntry
 from tailrace_server.wal.catalog_folder import check_folders, read_catalog
 from tailrace_server.wal.documents import (
     CATALOG_FILE,
@@ -80,6 +81,8 @@ class CommitLog:
         """The names of the entries up to this one are durable for certain."""
         self._marks = True
         """Whether the catalog's writer marks entries as durable; False until it is seen to, once it did not."""
+        self._arriving: ArrivingEntry | None = None
+        """The entry that has been read ahead."""
         self._schemas: dict[int, Schema] = {}
         self._schema_versions: list[int] = []
         self._schema_values: list[Schema] = []
@@ -286,7 +289,7 @@ class CommitLog:
         """Read the entries that are new, to the end or as many as are known of; return the last of them."""
         state, last = self.state, None
         for _ in itertools.count() if count_max is None else range(count_max):
-            found = self.read_entry(state.last_entry + 1)
+            found = self._next_entry()
             if found is None:
                 break
             state.apply(found.path, found.entry, found.crc)
@@ -308,6 +311,24 @@ class CommitLog:
             self._schema_values.append(self._schema(id))
             self._schema_versions.append(version)
         return last
+
+    def _next_entry(self) -> ReadEntry | None:
+        number = self.state.last_entry + 1
+        arriving, self._arriving = self._arriving, None
+        if arriving is not None and arriving.read.entry.number == number:
+            found = arriving.arrived()
+            if found is not None:
+                return found
+        return self.read_entry(number)
+
+    def foresee(self, name: str) -> ReadEntry | None:
+        """Read the next entry by its temporary name, so that it need not be read once it is there.
+
+        Return it, or None if it is not the next one. Nothing that it says is true yet.
+        """
+        with self._lock:
+            self._arriving = ArrivingEntry.find(self._folder, name, self.state.last_entry + 1)
+            return None if self._arriving is None else self._arriving.read
 
     def _refuse_hole(self) -> None:
         """Notice at opening that the next entry has been lost: what can only have come after it is there.

@@ -31,6 +31,8 @@ from tailrace_server.wal.objects import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace_server.wal.objects import FileContent
+
 FORMAT_VERSION: Final = 1
 """Version of everything in a catalog's folder."""
 
@@ -354,8 +356,16 @@ def read_entry(catalog: Path | str, number: int) -> ReadEntry | None:
     """Return an entry, or None where there is none. Errors as ``load``."""
     path = f"{ENTRIES}/{object_name(number)}"
     file = read_file(os.path.join(catalog, path))
-    if file is None:
-        return None
+    return None if file is None else entry_in(path, file)
+
+
+def entry_in(path: str, file: FileContent) -> ReadEntry:
+    """Return the entry that a file holds. Errors as ``load``.
+
+    Args:
+        path: Where it is or will be, relative to the catalog.
+        file: What was read of it.
+    """
     found: tuple[Entry, int] = load(path, without_records(file.data), Entry)  # type: ignore[arg-type]
     entry, crc = found
     return ReadEntry(path, entry, crc, file.data, is_mark(file.modified_ns, entry.timestamp))

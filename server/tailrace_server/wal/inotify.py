@@ -12,7 +12,7 @@ import os
 import struct
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +23,15 @@ CREATED: Final = 0x100 | 0x80
 MARKED: Final = 0x4
 """IN_ATTRIB: a file got other times or permissions."""
 
+WRITTEN: Final = 0x2
+"""IN_MODIFY: bytes were written to a file in the folder."""
+
 GONE: Final = 0x800 | 0x400
 """IN_MOVE_SELF | IN_DELETE_SELF: the folder itself was renamed or deleted."""
 
 _ONLY_DIRECTORIES: Final = 0x01000000
 _ONCE: Final = 0x80000000
-_READ_BYTES: Final = 65_536
+_READ_BYTES: Final = 8_192
 _event: Final = struct.Struct("iIII").unpack_from
 _EVENT_BYTES: Final = 16
 """A watch, a mask, a cookie and the length of the name behind them."""
@@ -54,6 +57,20 @@ _REMOTE_FILE_SYSTEMS: Final = frozenset(
 
 class InotifyUnavailable(OSError):
     """Not Linux, a remote file system, or no watches left: poll instead."""
+
+
+class Event(NamedTuple):
+    """Something has happened."""
+
+    watch: int
+    """What was watched."""
+    padded_name: bytes
+    """Name of the file in the folder, with zeros behind it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file in the folder."""
+        return os.fsdecode(self.padded_name.rstrip(b"\0"))
 
 
 class Inotify:
@@ -101,23 +118,24 @@ class Inotify:
             raise InotifyUnavailable(ctypes.get_errno(), f"inotify_add_watch {os.fsdecode(path)}")
         return watch
 
-    def drain(self) -> list[int]:
-        """Forget the events that are waiting and return whose they were, an element each.
+    def drain(self) -> list[Event]:
+        """Return the events that are waiting, and forget them.
 
-        A number that ``watch`` has not returned stands for events that were lost.
+        One of a watch that ``watch`` has not returned stands for events that were lost.
         """
-        watches = []
+        events = []
         with suppress(BlockingIOError):
             while True:
                 data = os.read(self.descriptor, _READ_BYTES)
                 place = 0
                 while place < len(data):
                     watch, _, _, length = _event(data, place)
-                    watches.append(watch)
-                    place += _EVENT_BYTES + length
+                    place += _EVENT_BYTES
+                    events.append(Event(watch, data[place : place + length]))
+                    place += length
                 if place < _READ_BYTES - _EVENT_BYTES_MAX:
                     break  # the kernel gives all that fit
-        return watches
+        return events
 
     def close(self) -> None:
         """Close the descriptor and its watches."""

@@ -18,12 +18,13 @@ Exclusive creation::
     open a file without a name (O_TMPFILE) in the folder of final, write, fsync
     link(it, final); fsync the folder
 
-    where the file system has no files without a name (NFS and others):
-    write tmp/<name>, fsync; link(tmp/<name>, final); fsync the folder of final; unlink tmp/<name>
+    where the file system has no files without a name (NFS and others), and for entries that publish themselves:
+    write tmp/<name>.<unique>, fsync; link(it, final); fsync the folder of final; unlink it
 
 ``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual
 exclusion between writers. Someone who is not told whether the link was made (a time-out) reads the object
-back and compares. A file without a name goes with the process that made it: a crash leaves nothing behind.
+back and compares. A file without a name goes with the process that made it: a crash leaves nothing behind. One
+with a temporary name can be read meanwhile by who waits for it (arriving.py).
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ class FileContent(NamedTuple):
     data: bytes
     modified_ns: int
     """Its time of modification just before."""
+    inode: tuple[int, int]
+    """Device and inode: no other file has them as long as one is open."""
 
 
 def read_bytes(path: str | Path, limit: int | None = None) -> bytes | None:
@@ -142,23 +145,36 @@ def read_file(path: str | Path, limit: int | None = None) -> FileContent | None:
         LogUnreadable: It may not be read.
         LogError: The device failed.
     """
+    descriptor = open_file(path)
+    if descriptor is None:
+        return None
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return content_of(descriptor, path, limit)
+    finally:
+        os.close(descriptor)
+
+
+def open_file(path: str | Path) -> int | None:
+    """Open a file to be read; None where there is none. Errors as ``read_file``."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise translated(error, f"cannot read {path}") from error
+
+
+def content_of(descriptor: int, path: str | Path, limit: int | None = None) -> FileContent:
+    """Return what is in an open file; ``path`` is what to call it. Errors as ``read_file``."""
     try:
         status = os.fstat(descriptor)
         wanted = status.st_size if limit is None else min(status.st_size, limit)
         data = os.read(descriptor, wanted)
         while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
             data += more
-        return FileContent(data, status.st_mtime_ns)
     except OSError as error:
         raise translated(error, f"cannot read {path}") from error
-    finally:
-        os.close(descriptor)
+    return FileContent(data, status.st_mtime_ns, (status.st_dev, status.st_ino))
 
 
 def create(
@@ -171,14 +187,16 @@ def create(
         final: Path of the object relative to it.
         data: Its bytes.
         failpoint: Prefix of the failpoints ``.before_link``, ``.linked`` and ``.after_link``.
-        mark: Time of modification, µs, to give it once its name is durable; see ``is_mark``.
+        mark: Time of modification, µs, to give it once its name is durable; see ``is_mark``. Such an object is
+            awaited, so it has a temporary name before, by which it can be read ahead.
 
     Raises:
         LogFull: No room; nothing has become visible.
         LogError: Another fault of the device; read back to learn whether the object is visible.
     """
     with os_errors(f"cannot write {final}"):
-        file = NewFile(os.path.join(catalog, final), _temporary_path(catalog))
+        temporary = _temporary_path(catalog, os.path.basename(final))
+        file = NewFile(os.path.join(catalog, final), temporary, unnamed=mark is None)
         try:
             write_all(file.descriptor, [data])
             os.fsync(file.descriptor)
@@ -224,12 +242,13 @@ def replace(catalog: Path, final: str, data: bytes) -> None:
         LogFull: No room; the old object stands.
     """
     with os_errors(f"cannot write {final}"):
-        os.replace(_write_temporary(catalog, data), catalog / final)
+        temporary = _temporary_path(catalog, os.path.basename(final))
+        os.replace(_write_temporary(temporary, data), catalog / final)
 
 
-def _temporary_path(catalog: Path) -> str:
-    name = f"{os.getpid()}-{os.urandom(4).hex()}-{next(_numbers)}"
-    return os.path.join(catalog, TEMPORARY_FOLDER, name)
+def _temporary_path(catalog: Path, name: str) -> str:
+    unique = f"{os.getpid()}-{os.urandom(4).hex()}-{next(_numbers)}"
+    return os.path.join(catalog, TEMPORARY_FOLDER, f"{name}.{unique}")
 
 
 class NewFile:
@@ -240,19 +259,20 @@ class NewFile:
 
     __slots__ = ("_path", "_temporary", "descriptor")
 
-    def __init__(self, path: str, temporary: str) -> None:
+    def __init__(self, path: str, temporary: str, *, unnamed: bool = True) -> None:
         """Open a file that is to become ``path``.
 
         Args:
             path: Its name, once it has one.
             temporary: Its name until then, where the file system cannot do without.
+            unnamed: Do without where it can.
 
         Raises:
             OSError: The folder is missing, may not be written, or there is no room.
         """
         self._path = path
         self._temporary: str | None = None
-        if UNNAMED_FILES:
+        if UNNAMED_FILES and unnamed:
             try:
                 flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
                 self.descriptor = os.open(os.path.dirname(path), flags, 0o666)
@@ -295,8 +315,7 @@ class NewFile:
             self._temporary = None
 
 
-def _write_temporary(catalog: Path, data: bytes) -> str:
-    path = _temporary_path(catalog)
+def _write_temporary(path: str, data: bytes) -> str:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         write_all(descriptor, [data])

@@ -24,6 +24,7 @@ from tailrace_server.wal.documents import (
     OpenEntry,
     PendingSegment,
     PublicationDocument,
+    ReadEntry,
     SegmentDocument,
     SegmentLists,
 )
@@ -32,9 +33,11 @@ from tailrace_server.wal.table import (
     FIRST_ROW,
     LAST_VERSION,
     SEGMENT,
+    BatchRef,
     BatchTable,
     CommitTable,
     SegmentRef,
+    ref_of,
 )
 
 if TYPE_CHECKING:
@@ -365,6 +368,17 @@ class LogState:
     def published_batches(self) -> int:
         """Return how many batches readers may see."""
         return self.batches.count_up_to(LAST_VERSION, self.published)
+
+
+def carried_batch(read: ReadEntry) -> BatchRef | None:
+    """Return the batch that an entry carries, as the log shows it; None where there is not just one."""
+    entry = read.entry
+    if not isinstance(entry, CommitEntry):
+        return None
+    numbers = _only_batch(entry)
+    if numbers is None or entry.segments[0].path != read.path:
+        return None
+    return ref_of(_segment_ref(entry.segments[0]), numbers)
 
 
 def _segment_ref(document: SegmentDocument) -> SegmentRef:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tailrace.position import Position
 from tailrace_server.wal.segment_table import GrowingColumns, SegmentRef, SegmentTable
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -149,9 +149,14 @@ class CommitTable(GrowingColumns):
 
 def batch_ref(segments: SegmentTable, columns: Columns, place: int) -> BatchRef:
     """Return the batch at a place of a table's columns."""
-    values: list[Any] = [*map(columns.item, range(_WIDTH), repeat(place))]
+    values: list[int] = [*map(columns.item, range(_WIDTH), repeat(place))]
+    return ref_of(segments[values[SEGMENT]], values)
+
+
+def ref_of(segment: SegmentRef, values: Sequence[int]) -> BatchRef:
+    """Return the batch of a segment that numbers describe, in the order of BATCH_FIELDS."""
     return BatchRef(
-        segment=segments[values[SEGMENT]],
+        segment=segment,
         offset=values[0],
         length=values[1],
         head_length=values[2],
@@ -210,4 +215,5 @@ __all__ = [
     "end_of_rows",
     "find_position",
     "find_row",
+    "ref_of",
 ]

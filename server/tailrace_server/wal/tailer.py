@@ -17,13 +17,22 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InternalError, TailraceError
 from tailrace_server.wal.documents import CHECKPOINTS, ENTRIES, PUBLICATIONS
-from tailrace_server.wal.inotify import CREATED, GONE, MARKED, Inotify, InotifyUnavailable
+from tailrace_server.wal.inotify import (
+    CREATED,
+    GONE,
+    MARKED,
+    WRITTEN,
+    Inotify,
+    InotifyUnavailable,
+)
+from tailrace_server.wal.objects import TEMPORARY_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from tailrace_server.wal.commit_log import CommitLog, Prepare
+    from tailrace_server.wal.documents import ReadEntry
     from tailrace_server.wal.view import LogView
 
 POLL_MIN_S: Final = 0.001
@@ -49,6 +58,7 @@ class Tailer:
         poll_max_s: float = POLL_MAX_S,
         inotify: bool = True,
         prepare: Prepare = lambda view, read: None,
+        foresee: Callable[[ReadEntry], None] = lambda read: None,
     ) -> None:
         """Follow from ``log.view`` as it is now.
 
@@ -59,7 +69,9 @@ class Tailer:
             inotify: Use it where it works.
             prepare: As of ``CommitLog.refresh``; called in the tailer's thread, before anybody has the view:
                 what it reads need not be read later.
+            foresee: Called in the tailer's thread with an entry that may become the next one.
         """
+        self._foresee = foresee
         self._prepare = prepare
         self._log = log
         self._seen = log.view
@@ -72,6 +84,10 @@ class Tailer:
         """Whose are the entries'."""
         self._look_at = 0.0
         """When to look at everything, whatever the events say."""
+        self._temporaries = -1
+        """Whose are those of the files on their way."""
+        self._arriving: str | None = None
+        """Name of a file on its way that may be the next entry."""
         self._newest: LogView | None = None
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -163,12 +179,21 @@ class Tailer:
                     self._seen = view
                     self._loop.call_soon_threadsafe(self._receive, view, None)
                     wait_s = self._poll_min_s
-                if not self._changed:
-                    self._wait(WATCH_CHECK_S if self._watch else wait_s)
+                self._wait_for_news(WATCH_CHECK_S if self._watch else wait_s)
                 wait_s = min(2 * wait_s, self._poll_max_s)
         finally:
             if self._watch is not None:
                 self._watch.close()
+
+    def _wait_for_news(self, seconds: float) -> None:
+        """Wait until the log may have changed, or for so long; read ahead meanwhile."""
+        until = time.monotonic() + seconds
+        while not self._changed and not self._stopping and time.monotonic() < until:
+            if self._arriving is not None:
+                name, self._arriving = self._arriving, None
+                if (read := self._log.foresee(name)) is not None:
+                    self._foresee(read)
+            self._wait(until - time.monotonic())
 
     def _new_entries(self) -> int | None:
         """Return how many names have appeared among the entries; None where all is to be looked at."""
@@ -197,9 +222,12 @@ class Tailer:
 
     def _wait(self, seconds: float) -> None:
         """Wait for the folder to change, or to be stopped."""
-        self._waiting.poll(math.ceil(1_000 * seconds))
-        if self._watch is not None:
-            self._changed += self._watch.drain()
+        self._waiting.poll(math.ceil(1_000 * max(seconds, 0)))
+        for event in self._watch.drain() if self._watch is not None else ():
+            if event.watch == self._temporaries:
+                self._arriving = event.name
+            else:
+                self._changed.append(event.watch)
 
     def _open_watch(self) -> Inotify | None:
         """Return a watch on all that a view depends on, None where the file system has none."""
@@ -212,6 +240,7 @@ class Tailer:
         try:
             watch.watch(self._log.path, GONE)
             self._entries = watch.watch(self._log.path / ENTRIES, CREATED)
+            self._temporaries = watch.watch(self._log.path / TEMPORARY_FOLDER, WRITTEN)
             watch.watch(self._log.path / PUBLICATIONS, CREATED)
             watch.watch(self._log.path / CHECKPOINTS, CREATED)
         except InotifyUnavailable:
