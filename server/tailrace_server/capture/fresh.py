@@ -7,26 +7,39 @@ of the entry that it has just read; the loop then routes and encodes it where it
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from tailrace_server.capture.classes import GroupedHead, group
+from tailrace_server.capture.frames import body_columns, encode
+from tailrace_server.capture.predicate import NO_IMAGES
 from tailrace_server.wal.inline_segment import ROWS_MAX
 from tailrace_server.wal.record import BODY_COLUMNS
 from tailrace_server.wal.state import carried_batch
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
+    from uuid import UUID
 
+    from tailrace.criteria import Content
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.frames import FrameBlock
+    from tailrace_server.capture.predicate import Predicate
+    from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.wal.batch import BatchReader
-    from tailrace_server.wal.documents import ReadEntry
+    from tailrace_server.wal.documents import Entry, ReadEntry
     from tailrace_server.wal.table import BatchRef
     from tailrace_server.wal.texts import Texts
     from tailrace_server.wal.view import LogView
 
 _BATCHES_MAX: Final = 16
 """Of one view, and kept in all."""
+_TAKERS_MAX: Final = 8
+"""Frames are made ahead for so many kinds of takers at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,43 +58,77 @@ class Bodies:
         return {name: self.columns[name] for name in names}
 
 
+class Taker(NamedTuple):
+    """What some subscriptions want of every batch."""
+
+    predicate: Predicate
+    codec: Codec
+    content: Content
+
+
 @dataclass(frozen=True, slots=True)
 class FreshBatch:
     """All of one batch."""
 
     grouped: GroupedHead
     bodies: Bodies
+    frames: dict[tuple[Hashable, str, int], FrameBlock] = field(default_factory=dict)
+    """Frames that were made ahead, by the identity of their selection, codec and content; who takes them
+    removes them."""
 
 
 class FreshBatches:
     """The last few. Filled by one thread, the tailer's; any thread may look."""
 
-    def __init__(self, reader: BatchReader) -> None:
+    def __init__(self, uuid: UUID, reader: BatchReader, settings: EngineSettings) -> None:
         """Begin with none; nothing is read before there is somebody to read it for."""
+        self._uuid = uuid
         self._reader = reader
+        self._settings = settings
         self._batches: dict[Hashable, FreshBatch] = {}
-        self._ahead: FreshBatch | None = None
-        """What an entry carries that is not there yet."""
+        self._ahead: tuple[Entry, FreshBatch] | None = None
+        """An entry that is not there yet, and what it carries."""
+        self._takers: Counter[Taker] = Counter()
+        self._served: tuple[Taker, ...] = ()
+        """Those whose frames are made ahead."""
         self.end_row = 0
         """First row of what is new; the observer sets it before the tailer begins."""
-        self.wanted = False
-        """Whether anybody is subscribed."""
 
     def get(self, ref: BatchRef) -> FreshBatch | None:
         """Return a batch if it is one of them."""
         return self._batches.get(ref.key)
 
-    def foresee(self, read: ReadEntry) -> None:
-        """Read what an entry carries that may become the next one; it is given to nobody before it has."""
-        self._ahead = None
-        with suppress(Exception):  # it is read again once it is there, and fails then
-            ref = carried_batch(read)
-            if self.wanted and ref is not None and ref.rows <= ROWS_MAX:
-                self._ahead = self._load(ref, read.data)
+    def add(self, taker: Taker) -> None:
+        """Note one more subscription that takes what is new."""
+        self._takers[taker] += 1
+        if self._takers[taker] == 1:
+            self._serve()
 
-    def _load(self, ref: BatchRef, file: bytes | None) -> FreshBatch:
-        bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
-        return FreshBatch(group(self._reader.head(ref, file)), bodies)
+    def remove(self, taker: Taker) -> None:
+        """Note one less."""
+        self._takers[taker] -= 1
+        if not self._takers[taker]:
+            del self._takers[taker]
+            self._serve()
+
+    def _serve(self) -> None:
+        """Make frames ahead where few kinds of them are wanted: more would hold up what is published."""
+        few = len(self._takers) <= _TAKERS_MAX
+        self._served = tuple(self._takers) if few else ()
+
+    # From here on: the tailer's thread.
+
+    def foresee(self, read: ReadEntry) -> None:
+        """Make ready what an entry carries that may become the next one; nobody gets it before it has."""
+        self._ahead = None
+        ref = carried_batch(read)
+        if not self._takers or ref is None or ref.rows > ROWS_MAX:
+            return
+        with suppress(Exception):  # it is read again once it is there, and fails then
+            batch = self._load(ref, read.data)
+            self._ahead = read.entry, batch
+            for taker in self._served:
+                self._encode(batch, taker, read.entry.timestamp)
 
     def prepare(self, view: LogView, read: ReadEntry | None) -> None:
         """Read what is new in a view, if it is little; what cannot be read fails where it is asked for.
@@ -91,20 +138,45 @@ class FreshBatches:
             read: The entry that was read last, which may carry what is new.
         """
         row, self.end_row = self.end_row, view.end_row
-        if not self.wanted:
-            return
         ahead, self._ahead = self._ahead, None
+        if not self._takers:
+            return
         try:
             for ref in _small_batches(view, row):
-                if ahead is not None and ahead.grouped.head.ref == ref:
-                    self._batches[ref.key] = ahead
-                    continue
-                file = read.data if read is not None and read.path == ref.segment.path else None
-                self._batches[ref.key] = self._load(ref, file)
+                if read is None or read.path != ref.segment.path:
+                    batch = self._load(ref, None)
+                elif ahead is not None and ahead[0] is read.entry:
+                    batch = ahead[1]
+                else:
+                    batch = self._load(ref, read.data)
+                self._batches[ref.key] = batch
         except Exception:  # it is read again by who needs it, and fails there
             return
         while len(self._batches) > _BATCHES_MAX:
             del self._batches[next(iter(self._batches))]
+
+    def _load(self, ref: BatchRef, file: bytes | None) -> FreshBatch:
+        bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
+        return FreshBatch(group(self._reader.head(ref, file)), bodies)
+
+    def _encode(self, batch: FreshBatch, taker: Taker, timestamp: int) -> None:
+        """Make the frames of a batch for a taker, if it takes any of it and no schema is needed for that."""
+        predicate, codec, content = taker
+        if predicate.needs_images:
+            return
+        selection = predicate.select(batch.grouped, NO_IMAGES)
+        if not len(selection):
+            return
+        batch.frames[selection.identity, codec.name, content.value] = encode(
+            batch.grouped.head,
+            batch.bodies.only(body_columns(content)),
+            selection,
+            codec=codec,
+            catalog_uuid=self._uuid,
+            timestamps_of=lambda versions: np.full_like(versions, timestamp),
+            schema_of=NO_IMAGES.schema_of,
+            message_bytes=self._settings.message_bytes,
+        )
 
 
 def _small_batches(view: LogView, row: int) -> list[BatchRef]:

@@ -26,9 +26,10 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.position import END, FIRST, Position
+from tailrace_server.capture.fresh import Taker
 from tailrace_server.capture.intake import Beginning, SafePoint
 from tailrace_server.capture.pace import Pace
-from tailrace_server.capture.predicate import Predicate
+from tailrace_server.capture.predicate import NO_IMAGES, Predicate
 from tailrace_server.capture.publisher import Publisher
 from tailrace_server.capture.reading import first_position, past
 from tailrace_server.capture.router import Router
@@ -43,10 +44,7 @@ from tailrace_server.wal.batch import SegmentMissing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    import pyarrow as pa
-
     from tailrace.criteria import Criteria, Start
-    from tailrace.schema import Schema
     from tailrace_server.capture.classes import GroupedHead
     from tailrace_server.capture.counters import Counters
     from tailrace_server.capture.predicate import Images
@@ -145,6 +143,7 @@ class Observer:
             raise copy(self._ended)
         publisher = self._by_criteria.get(wanted) or self._open_publisher(wanted)
         acknowledgement = self._acknowledge(beginning, delivery)
+        self.reading.fresh.add(Taker(publisher.predicate, delivery.codec, delivery.content))
         self._counters.subscriptions_opened += 1
         return Subscription(
             acknowledgement,
@@ -158,9 +157,10 @@ class Observer:
     def detach(self, subscription: Subscription, publisher: Publisher) -> None:
         """Remove a subscription; a publisher without any is closed at once."""
         publisher.detach(subscription)
+        taker = Taker(publisher.predicate, subscription.codec, subscription.content)
+        self.reading.fresh.remove(taker)
         if not publisher.subscriptions and publisher.id in self._publishers:
             del self._publishers[publisher.id]
-            self.reading.fresh.wanted = bool(self._publishers)
             del self._by_criteria[publisher.predicate.criteria]
             self._router.remove(publisher.id)
             publisher.ring.forget_all()
@@ -252,7 +252,7 @@ class Observer:
         view = self.view
         grouped = await self.reading.grouped_next(view, view.find_row(self.routed))
         ref = grouped.head.ref
-        images: Images = _NO_IMAGES
+        images: Images = NO_IMAGES
         if self._router.needs_images:
             images = await self.reading.images(ref, view)
         found = await self._find(grouped, images, ref.first_row + ref.rows)
@@ -416,7 +416,6 @@ class Observer:
             self._pace,
         )
         self._publishers[publisher.id] = publisher
-        self.reading.fresh.wanted = True
         self._by_criteria[criteria] = publisher
         self._router.add(publisher.id, publisher.predicate)
         return publisher
@@ -447,16 +446,3 @@ def _is_crowded(found: Sequence[tuple[Publisher, Selection | Exception]], rows: 
         return False
     matches = sum(len(each) for _, each in found if not isinstance(each, Exception))
     return matches * _SHARE >= rows
-
-
-class _NoImages:
-    """For routers whose predicates read heads only."""
-
-    def after(self) -> pa.BinaryArray:
-        raise AssertionError("no predicate asked for images")
-
-    def schema_of(self, version: int) -> Schema:
-        raise AssertionError("no predicate asked for a schema")
-
-
-_NO_IMAGES = _NoImages()

@@ -46,6 +46,20 @@ class Images(Protocol):
         """Return the schema that a version was written with."""
 
 
+class _NoImages:
+    """For predicates that read heads only."""
+
+    def after(self) -> pa.BinaryArray:
+        raise AssertionError("no predicate asked for images")
+
+    def schema_of(self, version: int) -> Schema:
+        raise AssertionError("no predicate asked for a schema")
+
+
+NO_IMAGES: Final = _NoImages()
+"""For predicates that do not need them."""
+
+
 class Alternative:
     """One compiled ``Criteria``."""
 

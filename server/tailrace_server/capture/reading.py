@@ -93,7 +93,7 @@ class CatalogReading:
         self._reader = reader
         self._cache = cache
         self._settings = settings
-        self.fresh = FreshBatches(reader)
+        self.fresh = FreshBatches(uuid, reader, settings)
         """Small batches that were published last; its ``prepare`` is the tailer's."""
 
     async def grouped(self, ref: BatchRef) -> GroupedHead:
@@ -189,6 +189,10 @@ class CatalogReading:
         """Return a run's frames if no reading is needed for them."""
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
         block = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, key))
+        if block is None and (fresh := self.fresh.get(run.batch)) is not None:
+            block = fresh.frames.pop(key[2:], None)
+            if block is not None:
+                self._cache.put(Kind.FRAMES, key, block)
         if block is None and run.selection.names is None:
             all_frames = self._frames_key(run.batch, None, codec, content)
             of_batch = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, all_frames))

@@ -233,6 +233,11 @@ class Subscription:
         """The wire form of its captures."""
         return self._delivery.codec
 
+    @property
+    def content(self) -> Content:
+        """What of each capture it gets."""
+        return self._delivery.content
+
     def complete_below(self) -> int:
         """Return the first version of which something that matches may still come."""
         safe, view = self._safe_point(), self._observer.view

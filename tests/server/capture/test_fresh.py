@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace_server.capture.fresh import FreshBatches
+from tailrace.criteria import Content
+from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.capture.fresh import FreshBatches, Taker
+from tailrace_server.capture.predicate import Predicate
+from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.writer import LogWriter
@@ -25,8 +29,9 @@ def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: 
         BatchReader(elsewhere) as blind,
     ):
         log = CommitLog.open(log_root / "shop")
-        fresh = FreshBatches(blind)
-        fresh.wanted, fresh.end_row = True, log.view.end_row
+        fresh = FreshBatches(log.uuid, blind, EngineSettings())
+        fresh.add(Taker(Predicate(()), PROTOBUF, Content.AFTER))
+        fresh.end_row = log.view.end_row
         writer.append([upsert("1")])
         writer.commit(publish=True)
         view = log.refresh(fresh.prepare)
