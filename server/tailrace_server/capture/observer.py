@@ -1,7 +1,7 @@
 """The observer of one catalog: tails its log, routes what is published, keeps its publishers.
 
 It routes a batch only once it is published and gives way while it does, so nothing unpublished is ever in
-memory and neither a large commit nor a crowd of publishers delays anybody else. ``routed`` is the one number
+a ring and neither a large commit nor a crowd of publishers delays anybody else. ``routed`` is the one number
 that all rings of the catalog share: every publisher's ring covers [its floor, routed).
 """
 

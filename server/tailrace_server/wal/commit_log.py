@@ -313,13 +313,14 @@ class CommitLog:
         return last
 
     def _next_entry(self) -> ReadEntry | None:
-        number = self.state.last_entry + 1
-        arriving, self._arriving = self._arriving, None
-        if arriving is not None and arriving.read.entry.number == number:
-            found = arriving.arrived()
-            if found is not None:
-                return found
-        return self.read_entry(number)
+        number, found = self.state.last_entry + 1, None
+        if self._arriving is not None and self._arriving.read.entry.number == number:
+            found = self._arriving.arrived()
+        if found is None:
+            found = self.read_entry(number)
+        if found is not None:
+            self._arriving = None
+        return found
 
     def foresee(self, name: str) -> ReadEntry | None:
         """Read the next entry by its temporary name, so that it need not be read once it is there.

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.criteria import Content
+from tailrace.criteria import Area, Content, Criteria, canonical
+from tailrace_server.capture.cache import BatchCache
 from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.fresh import FreshBatches, Taker
-from tailrace_server.capture.predicate import Predicate
+from tailrace_server.capture.fresh import FreshBatch, FreshBatches, Taker
+from tailrace_server.capture.predicate import NO_IMAGES, Predicate
+from tailrace_server.capture.reading import CatalogReading
+from tailrace_server.capture.run import Run
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.objects import object_name
 from tailrace_server.wal.writer import LogWriter
-from tests.server.wal.logs import upsert
+from tests.server.wal.logs import SteppingClock, upsert
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tailrace_server.wal.table import BatchRef
+    from tailrace_server.wal.view import LogView
+
+TAKER = Taker(Predicate(canonical([Criteria(area=Area.DATA)])), PROTOBUF, Content.AFTER)
 
 
 def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: Path) -> None:
@@ -30,7 +43,7 @@ def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: 
     ):
         log = CommitLog.open(log_root / "shop")
         fresh = FreshBatches(log.uuid, blind, EngineSettings())
-        fresh.add(Taker(Predicate(()), PROTOBUF, Content.AFTER))
+        fresh.add(TAKER)
         fresh.end_row = log.view.end_row
         writer.append([upsert("1")])
         writer.commit(publish=True)
@@ -65,3 +78,68 @@ def test_a_batch_out_of_an_entry_keeps_nothing_of_the_entry(log_root: Path) -> N
             head.primary_keys.buffers()[2],
         )
         assert not any(np.shares_memory(np.frombuffer(part, np.uint8), entry) for part in parts)
+
+
+class Foreseen:
+    """A log with a subscriber; what another writer of its epoch would commit next is foreseen."""
+
+    def __init__(self, log_root: Path, copies: Path, reader: BatchReader) -> None:
+        self.writer = LogWriter.open(log_root, "shop", clock=SteppingClock(1_000))
+        commit(self.writer, "1")
+        shutil.copytree(log_root, copies)
+        attached = CatalogWriter.attach(
+            copies, "shop", epoch=1, writer="log-writer", clock=SteppingClock(2_000)
+        )
+        commit(LogWriter(attached), "2")
+        self.log = CommitLog.open(log_root / "shop")
+        self.fresh = FreshBatches(self.log.uuid, reader, EngineSettings())
+        self.fresh.add(TAKER)
+        self.fresh.end_row = self.log.view.end_row
+        self.entry = self.log.path / "log" / object_name(3)
+        self.arriving = self.log.path / "tmp" / f"{self.entry.name}.1"
+        shutil.copyfile(copies / "shop" / "log" / self.entry.name, self.arriving)
+        read = self.log.foresee(self.arriving.name)
+        assert read is not None
+        self.fresh.foresee(read)
+
+    def newest(self) -> tuple[LogView, BatchRef, FreshBatch]:
+        view = self.log.refresh(self.fresh.prepare)
+        assert view is not None
+        ref = view.batch(len(view) - 1)
+        batch = self.fresh.get(ref)
+        assert batch is not None
+        return view, ref, batch
+
+
+def commit(writer: LogWriter, key: str) -> None:
+    writer.append([upsert(key)])
+    writer.commit(publish=True)
+
+
+async def test_frames_made_ahead_are_those_that_would_be_made(
+    log_root: Path, tmp_path: Path
+) -> None:
+    with BatchReader(log_root / "shop") as reader, ThreadPoolExecutor(1) as threads:
+        foreseen = Foreseen(log_root, tmp_path / "copy", reader)
+        os.link(foreseen.arriving, foreseen.entry)
+        view, ref, batch = foreseen.newest()
+        [ahead] = batch.frames.values()
+        cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads)
+        reading = CatalogReading(view.uuid, reader, cache, EngineSettings())
+        selection = TAKER.predicate.select(batch.grouped, NO_IMAGES)
+        run = Run(ref, selection, ref.first)
+        made = await reading.frames(run, view, TAKER.codec, TAKER.content)
+        assert ahead.messages == made.messages
+        assert batch.grouped.head.ref == ref
+
+
+def test_contract_06_frames_of_an_entry_that_never_came_are_given_to_nobody(
+    log_root: Path, tmp_path: Path
+) -> None:
+    with BatchReader(log_root / "shop") as reader:
+        foreseen = Foreseen(log_root, tmp_path / "copy", reader)
+        commit(foreseen.writer, "2")  # byte for byte the same records, at another time
+        view, ref, batch = foreseen.newest()
+        assert view.timestamp_of(ref.last.version) != 2_000
+        assert batch.frames == {}
+        assert not foreseen.fresh.get(view.batch(0)), "what is old is not read"
