@@ -331,6 +331,11 @@ class CommitLog:
             self._arriving = ArrivingEntry.find(self._folder, name, self.state.last_entry + 1)
             return None if self._arriving is None else self._arriving.read
 
+    def forget_foreseen(self) -> None:
+        """Let go of what ``foresee`` has read; whoever followed the log does so no more."""
+        with self._lock:
+            self._arriving = None
+
     def _refuse_hole(self) -> None:
         """Notice at opening that the next entry has been lost: what can only have come after it is there.
 

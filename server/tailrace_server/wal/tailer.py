@@ -182,6 +182,7 @@ class Tailer:
                 self._wait_for_news(WATCH_CHECK_S if self._watch else wait_s)
                 wait_s = min(2 * wait_s, self._poll_max_s)
         finally:
+            self._log.forget_foreseen()
             if self._watch is not None:
                 self._watch.close()
 

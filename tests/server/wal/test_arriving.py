@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -151,6 +152,27 @@ async def test_contract_06_what_is_on_its_way_is_read_and_shown_to_nobody(
         view = await anext(tailer)
         assert transactions_in(rows_of(log_root / "shop", view)) == ["1", "2", "3"]
         assert read == []
+
+
+async def test_what_was_foreseen_is_let_go_of_when_the_tailer_ends(
+    log_root: Path, writer: LogWriter, rival: bytes
+) -> None:
+    log = CommitLog.open(log_root / "shop")
+    path = on_its_way(log_root / "shop", rival)
+    assert log.foresee(path.name) is not None
+    assert is_open(path)
+    async with asyncio.timeout(PATIENCE_S), Tailer(log):
+        pass
+    assert not is_open(path)
+
+
+def is_open(path: Path) -> bool:
+    """Whether this process has a file open."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.path.samefile(f"/proc/self/fd/{descriptor}", path):
+                return True
+    return False
 
 
 def next_entry(log_root: Path, copy: Path, mutation: Mutation) -> bytes:
