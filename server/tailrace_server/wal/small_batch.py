@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -21,14 +20,18 @@ from tailrace_server.wal import ipc
 from tailrace_server.wal.record import RECORD_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence, Sized
 
 _ALIGNMENT: Final = 8
+_PADDING: Final = tuple(map(bytes, range(_ALIGNMENT)))
 _NUMBERS: Final = tuple(zip(range(4), "qiBB", strict=True))
 """The columns of plain numbers before the entity type, and how ``struct`` writes them."""
 _KEY: Final = 5
 _IMAGES: Final = slice(7, 10)
 """Where key and images stand in what a writer has, which is the columns without ``key_hash``."""
+
+
+_S = TypeVar("_S", bound="Sized")
 
 
 class SmallBatch(NamedTuple):
@@ -81,18 +84,17 @@ class _Body:
         self._buffers += (b"", struct.pack(f"<{len(values)}{kind}", *values))
 
     def add_codes(self, values: Sequence[int | None]) -> None:
-        self._add_node(values)
-        self._buffers.append(struct.pack(f"<{len(values)}i", *(value or 0 for value in values)))
+        self._add_validity(values)
+        codes = [value or 0 for value in values]
+        self._buffers.append(struct.pack(f"<{len(codes)}i", *codes))
 
     def add_texts(self, values: Sequence[bytes | None]) -> None:
-        self._add_node(values)
-        self._add_offsets(0 if value is None else len(value) for value in values)
-        self._buffers.append(b"".join(value for value in values if value is not None))
+        present = self._add_offsets(values)
+        self._buffers.append(b"".join(present))
 
     def add_lists(self, values: Sequence[Sequence[int] | None]) -> None:
-        self._add_node(values)
-        self._add_offsets(0 if value is None else len(value) for value in values)
-        self.add_numbers("i", [code for value in values if value is not None for code in value])
+        present = self._add_offsets(values)
+        self.add_numbers("i", [code for value in present for code in value])
 
     def message(self) -> SmallBatch:
         template, at_of = _metadata()
@@ -101,33 +103,41 @@ class _Body:
         numbers: list[int] = []
         places: list[tuple[int, int]] = []
         at = 0
+        start = len(head)
         for buffer in self._buffers:
             length = len(buffer)
             numbers += (at, length)
-            places.append((len(head) + at, length))
-            padding = -length % _ALIGNMENT
-            parts += (buffer, bytes(padding))
-            at += length + padding
+            places.append((start + at, length))
+            parts += (buffer, _PADDING[-length % _ALIGNMENT])
+            at += length + -length % _ALIGNMENT
         struct.pack_into("<q", head, at_of.body_length, at)
         struct.pack_into("<q", head, at_of.rows, self._rows)
         struct.pack_into(f"<{len(self._nodes)}q", head, at_of.nodes, *self._nodes)
         struct.pack_into(f"<{len(numbers)}q", head, at_of.buffers, *numbers)
         return SmallBatch(b"".join(parts), places)
 
-    def _add_node(self, values: Sequence[object]) -> None:
+    def _add_validity(self, values: Sequence[object]) -> None:
         """Add what the metadata says of an array, and its validity bitmap, empty where nothing is null."""
-        nulls = values.count(None)
-        self._nodes += (len(values), nulls)
+        rows, nulls = len(values), values.count(None)
         bits = 0
         if nulls:
             for place, value in enumerate(values):
                 if value is not None:
                     bits |= 1 << place
-        self._buffers.append(bits.to_bytes((len(values) + 7) // 8, "little") if nulls else b"")
+        self._nodes += (rows, nulls)
+        self._buffers.append(bits.to_bytes((rows + 7) // 8, "little") if nulls else b"")
 
-    def _add_offsets(self, lengths: Iterable[int]) -> None:
-        offsets = list(accumulate(lengths, initial=0))
+    def _add_offsets(self, values: Sequence[_S | None]) -> list[_S]:
+        """Add the same of texts or lists, and where each ends; return those that are not null."""
+        self._add_validity(values)
+        present, offsets, end = [], [0], 0
+        for value in values:
+            if value is not None:
+                present.append(value)
+                end += len(value)
+            offsets.append(end)
         self._buffers.append(struct.pack(f"<{len(offsets)}i", *offsets))
+        return present
 
 
 @lru_cache(1)
