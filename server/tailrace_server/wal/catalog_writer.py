@@ -252,7 +252,7 @@ class CatalogWriter:
                 if publish:
                     self.publish()
                 return repeated
-            carried, receipts = carried_records(segments, state.last_entry + 1)
+            carried, receipts = carried_records(segments)
             self._check_files(receipts[bool(carried) :], pending or ())
             entry = self._commit_entry(
                 state,
@@ -425,7 +425,8 @@ class CatalogWriter:
         *,
         publish: bool,
     ) -> CommitEntry:
-        placed = place_segments(segments, state.last_version, state.end_row)
+        number = state.last_entry + 1
+        placed = place_segments(segments, state.last_version, state.end_row, entry=number)
         first_version = state.last_version + 1 if placed else None
         last_version = placed[-1].last[0] if placed else None
         next_id = max((id for _, id in state.schemas), default=0) + 1
@@ -436,7 +437,7 @@ class CatalogWriter:
             next_id += 1
         return CommitEntry(
             format_version=FORMAT_VERSION,
-            number=state.last_entry + 1,
+            number=number,
             uuid=state.uuid,
             previous_crc32c=state.last_entry_crc,
             epoch=self.epoch,

@@ -60,6 +60,8 @@ _NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})
 _CHECK_LENGTH: Final = len(b"crc32c 01234567\n")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_RANDOM: Final = os.urandom(4).hex()
+"""Tells this process from one of the same number on another machine."""
 _numbers = itertools.count()
 
 
@@ -247,7 +249,7 @@ def replace(catalog: Path, final: str, data: bytes) -> None:
 
 
 def _temporary_path(catalog: Path, name: str) -> str:
-    unique = f"{os.getpid()}-{os.urandom(4).hex()}-{next(_numbers)}"
+    unique = f"{os.getpid()}-{_RANDOM}-{next(_numbers)}"
     return os.path.join(catalog, TEMPORARY_FOLDER, f"{name}.{unique}")
 
 

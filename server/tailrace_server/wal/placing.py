@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def carried_records(
-    segments: Sequence[SegmentReceipt | InlineSegment], entry: int
+    segments: Sequence[SegmentReceipt | InlineSegment],
 ) -> tuple[bytes, list[SegmentReceipt]]:
     """Return the records that an entry is to carry, if any, and the receipts of all segments."""
     data, receipts = b"", []
@@ -33,16 +32,16 @@ def carried_records(
         if isinstance(segment, InlineSegment):
             assert place == 0, "an entry carries one segment, its first"
             data = segment.data
-            receipts.append(replace(segment.receipt, path=f"{ENTRIES}/{object_name(entry)}"))
+            receipts.append(segment.receipt)
         else:
             receipts.append(segment)
     return data, receipts
 
 
 def place_segments(
-    receipts: Sequence[SegmentReceipt], last_version: int, end_row: int
+    receipts: Sequence[SegmentReceipt], last_version: int, end_row: int, *, entry: int
 ) -> list[SegmentDocument]:
-    """Give segments their versions and their records running numbers."""
+    """Give segments their versions and their records running numbers; one without a path is the entry's own."""
     placed: list[SegmentDocument] = []
     for receipt in receipts:
         if receipt.continues and not placed:
@@ -56,7 +55,7 @@ def place_segments(
         columns.append(list(accumulate(columns[ROWS][:-1], initial=end_row)))
         placed.append(
             SegmentDocument(
-                path=receipt.path,
+                path=receipt.path or f"{ENTRIES}/{object_name(entry)}",
                 rows=receipt.rows,
                 bytes=receipt.bytes,
                 base_version=base,
