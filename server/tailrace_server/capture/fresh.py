@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _BATCHES_MAX: Final = 16
 """Of one view, and kept in all."""
+_FRAMES_MAX: Final = 2
+"""Batches that keep what was made ahead of them."""
 _TAKERS_MAX: Final = 8
 """Frames are made ahead for so many kinds of takers at most."""
 
@@ -113,18 +115,26 @@ class FreshBatches:
 
     def _serve(self) -> None:
         """Make frames ahead where few kinds of them are wanted: more would hold up what is published."""
-        few = len(self._takers) <= _TAKERS_MAX
-        self._served = tuple(self._takers) if few else ()
+        if len(self._takers) > _TAKERS_MAX:
+            self._served = ()
+            return
+        self._served = tuple(
+            taker
+            for taker in self._takers
+            if not (taker.predicate.has_keys or taker.predicate.needs_images)
+        )
 
     # From here on: the tailer's thread.
 
     def foresee(self, read: ReadEntry) -> None:
         """Make ready what an entry carries that may become the next one; nobody gets it before it has."""
         self._ahead = None
-        ref = carried_batch(read)
-        if not self._takers or ref is None or ref.rows > ROWS_MAX:
+        if not self._takers:
             return
         with suppress(Exception):  # it is read again once it is there, and fails then
+            ref = carried_batch(read)
+            if ref is None or ref.rows > ROWS_MAX:
+                return
             batch = self._load(ref, read.data)
             self._ahead = read.entry, batch
             for taker in self._served:
@@ -152,6 +162,8 @@ class FreshBatches:
                 self._batches[ref.key] = batch
         except Exception:  # it is read again by who needs it, and fails there
             return
+        for old in tuple(self._batches.values())[:-_FRAMES_MAX]:
+            old.frames.clear()
         while len(self._batches) > _BATCHES_MAX:
             del self._batches[next(iter(self._batches))]
 
@@ -160,10 +172,8 @@ class FreshBatches:
         return FreshBatch(group(self._reader.head(ref, file)), bodies)
 
     def _encode(self, batch: FreshBatch, taker: Taker, timestamp: int) -> None:
-        """Make the frames of a batch for a taker, if it takes any of it and no schema is needed for that."""
+        """Make the frames of a batch for a taker, if it takes any of it."""
         predicate, codec, content = taker
-        if predicate.needs_images:
-            return
         selection = predicate.select(batch.grouped, NO_IMAGES)
         if not len(selection):
             return

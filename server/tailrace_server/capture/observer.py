@@ -26,7 +26,6 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.position import END, FIRST, Position
-from tailrace_server.capture.fresh import Taker
 from tailrace_server.capture.intake import Beginning, SafePoint
 from tailrace_server.capture.pace import Pace
 from tailrace_server.capture.predicate import NO_IMAGES, Predicate
@@ -143,9 +142,8 @@ class Observer:
             raise copy(self._ended)
         publisher = self._by_criteria.get(wanted) or self._open_publisher(wanted)
         acknowledgement = self._acknowledge(beginning, delivery)
-        self.reading.fresh.add(Taker(publisher.predicate, delivery.codec, delivery.content))
         self._counters.subscriptions_opened += 1
-        return Subscription(
+        subscription = Subscription(
             acknowledgement,
             self,
             publisher,
@@ -153,12 +151,13 @@ class Observer:
             self._counters,
             beginning,
         )
+        self.reading.fresh.add(subscription.taker)
+        return subscription
 
     def detach(self, subscription: Subscription, publisher: Publisher) -> None:
         """Remove a subscription; a publisher without any is closed at once."""
         publisher.detach(subscription)
-        taker = Taker(publisher.predicate, subscription.codec, subscription.content)
-        self.reading.fresh.remove(taker)
+        self.reading.fresh.remove(subscription.taker)
         if not publisher.subscriptions and publisher.id in self._publishers:
             del self._publishers[publisher.id]
             del self._by_criteria[publisher.predicate.criteria]

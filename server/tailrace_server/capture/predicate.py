@@ -153,7 +153,7 @@ class Alternative:
 class Predicate:
     """What one publisher matches: its alternatives, OR."""
 
-    __slots__ = ("alternatives", "criteria", "identity", "needs_images")
+    __slots__ = ("alternatives", "criteria", "has_keys", "identity", "needs_images")
 
     def __init__(self, criteria: Sequence[Criteria]) -> None:
         """Compile canonical criteria (``tailrace.criteria.canonical``)."""
@@ -163,6 +163,8 @@ class Predicate:
         self.alternatives = tuple(Alternative(each) for each in criteria)
         self.needs_images = any(each.criteria.wants_columns for each in self.alternatives)
         """Whether selecting reads row images, not the head alone."""
+        self.has_keys = any(each.keys for each in self.alternatives)
+        """Whether selecting hashes keys, all that it names: the router is quicker for those."""
 
     def select(self, grouped: GroupedHead, images: Images) -> Selection:
         """Return what it matches in a batch; reads ``images`` only if ``needs_images``."""

@@ -32,6 +32,7 @@ from tailrace.errors import (
 )
 from tailrace.position import END, Position
 from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.fresh import Taker
 from tailrace_server.capture.intake import Intake, Outcome
 from tailrace_server.capture.statistics import SubscriptionStatistics
 from tailrace_server.errors import as_tailrace_error
@@ -234,9 +235,9 @@ class Subscription:
         return self._delivery.codec
 
     @property
-    def content(self) -> Content:
-        """What of each capture it gets."""
-        return self._delivery.content
+    def taker(self) -> Taker:
+        """What it wants of every batch."""
+        return Taker(self._publisher.predicate, self._delivery.codec, self._delivery.content)
 
     def complete_below(self) -> int:
         """Return the first version of which something that matches may still come."""

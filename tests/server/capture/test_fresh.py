@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from tailrace.criteria import Area, Content, Criteria, canonical
 from tailrace_server.capture.cache import BatchCache
@@ -83,7 +84,9 @@ def test_a_batch_out_of_an_entry_keeps_nothing_of_the_entry(log_root: Path) -> N
 class Foreseen:
     """A log with a subscriber; what another writer of its epoch would commit next is foreseen."""
 
-    def __init__(self, log_root: Path, copies: Path, reader: BatchReader) -> None:
+    def __init__(
+        self, log_root: Path, copies: Path, reader: BatchReader, taker: Taker = TAKER
+    ) -> None:
         self.writer = LogWriter.open(log_root, "shop", clock=SteppingClock(1_000))
         commit(self.writer, "1")
         shutil.copytree(log_root, copies)
@@ -93,7 +96,7 @@ class Foreseen:
         commit(LogWriter(attached), "2")
         self.log = CommitLog.open(log_root / "shop")
         self.fresh = FreshBatches(self.log.uuid, reader, EngineSettings())
-        self.fresh.add(TAKER)
+        self.fresh.add(taker)
         self.fresh.end_row = self.log.view.end_row
         self.entry = self.log.path / "log" / object_name(3)
         self.arriving = self.log.path / "tmp" / f"{self.entry.name}.1"
@@ -131,6 +134,25 @@ async def test_frames_made_ahead_are_those_that_would_be_made(
         made = await reading.frames(run, view, TAKER.codec, TAKER.content)
         assert ahead.messages == made.messages
         assert batch.grouped.head.ref == ref
+
+
+@pytest.mark.parametrize(
+    "criteria",
+    [
+        Criteria(area=Area.DATA, primary_key=tuple(map(str, range(10_000)))),
+        Criteria(area=Area.DATA, container_name=("value",)),
+    ],
+    ids=["keys", "columns"],
+)
+def test_nothing_is_made_ahead_for_who_asks_for_keys_or_columns(
+    log_root: Path, tmp_path: Path, criteria: Criteria
+) -> None:
+    with BatchReader(log_root / "shop") as reader:
+        asking = Taker(Predicate(canonical([criteria])), PROTOBUF, Content.AFTER)
+        foreseen = Foreseen(log_root, tmp_path / "copy", reader, asking)
+        os.link(foreseen.arriving, foreseen.entry)
+        _, _, batch = foreseen.newest()
+        assert batch.frames == {}
 
 
 def test_contract_06_frames_of_an_entry_that_never_came_are_given_to_nobody(
