@@ -11,6 +11,7 @@ among the entries: then it is the same file, which is all that is left to see::
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import TailraceError
 from tailrace_server.wal.documents import ENTRIES, ReadEntry, entry_in
@@ -22,19 +23,23 @@ from tailrace_server.wal.objects import (
     open_file,
 )
 
+if TYPE_CHECKING:
+    from tailrace_server.wal.objects import FileContent
+
+BYTES_MAX: Final = 1 << 20
+"""A larger entry is read once it is there: a commit of many segments is no matter of a millisecond."""
+
 
 class ArrivingEntry:
     """An entry under its temporary name. Its file stays open, so that no other can have its inode."""
 
-    __slots__ = ("_catalog", "_descriptor", "_inode", "read")
+    __slots__ = ("_catalog", "_descriptor", "_file", "read")
 
-    def __init__(
-        self, catalog: str, descriptor: int, inode: tuple[int, int], read: ReadEntry
-    ) -> None:
+    def __init__(self, catalog: str, descriptor: int, file: FileContent, read: ReadEntry) -> None:
         """Take over a descriptor; use ``find``."""
         self._catalog = catalog
         self._descriptor = descriptor
-        self._inode = inode
+        self._file = file
         self.read = read
 
     def __del__(self) -> None:
@@ -54,12 +59,17 @@ class ArrivingEntry:
         if descriptor is None:
             return None
         try:
-            file = content_of(descriptor, path)
-            read = entry_in(f"{ENTRIES}/{final}", file)
-        except TailraceError:  # what is wrong with it is said if it becomes an entry
-            os.close(descriptor)
+            file = content_of(descriptor, path, BYTES_MAX + 1)
+            if len(file.data) <= BYTES_MAX:
+                read = entry_in(f"{ENTRIES}/{final}", file)
+                descriptor, taken = -1, descriptor
+                return cls(catalog, taken, file, read)
+        except Exception:  # what is wrong with it is said if it becomes an entry
             return None
-        return cls(catalog, descriptor, file.inode, read)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        return None
 
     def arrived(self) -> ReadEntry | None:
         """Return the entry if it has got its name; None if it has not, or another has."""
@@ -67,6 +77,9 @@ class ArrivingEntry:
             status = os.stat(os.path.join(self._catalog, self.read.path))
         except OSError:
             return None
-        if (status.st_dev, status.st_ino) != self._inode:
+        marked = is_mark(status.st_mtime_ns, self.read.entry.timestamp)
+        untouched = marked or status.st_mtime_ns == self._file.modified_ns
+        same = (status.st_dev, status.st_ino) == self._file.inode
+        if not same or not untouched or status.st_size != len(self.read.data):
             return None
-        return self.read._replace(marked=is_mark(status.st_mtime_ns, self.read.entry.timestamp))
+        return self.read._replace(marked=marked)

@@ -252,15 +252,17 @@ class CommitLog:
         if self._durable_entry >= entry:
             return
         marked = self._is_marked()
-        if marked:
-            self._marks = True
-        elif self._marks and wait is not None:
+        if not marked and self._marks and wait is not None:
             marked = self._marks = wait(self._last_path, self._is_marked)
         if not marked:
             with os_errors(f"cannot make {self.path / ENTRIES} durable"):
                 sync_names(self.path / ENTRIES)
-            self._marks = self._marks or self._is_marked()  # its writer, too, has synced by now
+            marked = self._is_marked()  # its writer, too, has synced by now
+        self._note_durable(entry, marked=marked)
+
+    def _note_durable(self, entry: int, *, marked: bool) -> None:
         self._durable_entry = entry
+        self._marks = self._marks or marked
 
     def _show(self, view: LogView, wait: Wait | None = None) -> None:
         if view.published == self.state.published_by_entry:
@@ -295,7 +297,7 @@ class CommitLog:
             state.apply(found.path, found.entry, found.crc)
             last = found
         if last is not None and last.marked:
-            self._durable_entry, self._marks = last.entry.number, True
+            self._note_durable(last.entry.number, marked=True)
         if self._reads_only:
             state.removed.clear()
         released = state.publication

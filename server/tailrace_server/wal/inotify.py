@@ -30,7 +30,6 @@ GONE: Final = 0x800 | 0x400
 """IN_MOVE_SELF | IN_DELETE_SELF: the folder itself was renamed or deleted."""
 
 _ONLY_DIRECTORIES: Final = 0x01000000
-_ONCE: Final = 0x80000000
 _READ_BYTES: Final = 8_192
 _event: Final = struct.Struct("iIII").unpack_from
 _EVENT_BYTES: Final = 16
@@ -104,13 +103,17 @@ class Inotify:
                 raise InotifyUnavailable(errno.EOPNOTSUPP, f"remote file system {kind:#x}")
         return self._add(path, mask | _ONLY_DIRECTORIES)
 
-    def watch_once(self, file: str, mask: int) -> int:
-        """Watch a file for one event of a mask; return what to know it by.
+    def watch_file(self, file: str, mask: int) -> int:
+        """Watch a file for events of a mask; return what to know them by.
 
         Raises:
             InotifyUnavailable: The file is gone, or the user's watches are used up.
         """
-        return self._add(os.fsencode(file), mask | _ONCE)
+        return self._add(os.fsencode(file), mask)
+
+    def forget(self, watch: int) -> None:
+        """Watch something no more; a last event says so."""
+        self._library.inotify_rm_watch(self.descriptor, watch)
 
     def _add(self, path: bytes, mask: int) -> int:
         watch: int = self._library.inotify_add_watch(self.descriptor, path, mask)

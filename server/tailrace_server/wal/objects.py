@@ -274,7 +274,9 @@ class NewFile:
         """
         self._path = path
         self._temporary: str | None = None
-        if UNNAMED_FILES and unnamed:
+        if not unnamed and self._open_named(temporary, optional=UNNAMED_FILES):
+            return
+        if UNNAMED_FILES:
             try:
                 flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
                 self.descriptor = os.open(os.path.dirname(path), flags, 0o666)
@@ -283,9 +285,18 @@ class NewFile:
                     raise
             else:
                 return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self.descriptor = os.open(temporary, flags, 0o666)
+        self._open_named(temporary, optional=False)
+
+    def _open_named(self, temporary: str, *, optional: bool) -> bool:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self.descriptor = os.open(temporary, flags, 0o666)
+        except OSError as error:
+            if optional and error.errno not in _FULL:
+                return False  # a folder that is missing or may not be written does not stop who needs no name
+            raise
         self._temporary = temporary
+        return True
 
     def link(self, *, sync: bool = True, failpoint: str = "") -> None:
         """Give the file its name, durably unless ``sync`` is False. Sync its content before.

@@ -103,8 +103,9 @@ class BatchTable(GrowingColumns):
 
     def append_batch(self, segment: SegmentRef, batch: Iterable[int]) -> None:
         """Append a segment of one batch, numbers in the order of BATCH_FIELDS."""
-        self.append_row((*batch, len(self.segments)))
+        place = len(self.segments)
         self.segments.add([segment])
+        self.append_row((*batch, place))
 
     def append_segment(self, segment: SegmentRef, batches: Columns) -> None:
         """Append a segment's batches, shape (len(BATCH_FIELDS), n)."""

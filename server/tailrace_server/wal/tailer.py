@@ -13,6 +13,7 @@ import os
 import select
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InternalError, TailraceError
@@ -80,13 +81,13 @@ class Tailer:
         self._use_inotify = inotify
         self._changed: list[int] = []
         """Whose events have come since the last look."""
-        self._entries = -1
+        self._entries: int | None = None
         """Whose are the entries'."""
         self._look_at = 0.0
         """When to look at everything, whatever the events say."""
-        self._temporaries = -1
-        """Whose are those of the files on their way."""
-        self._arriving: str | None = None
+        self._temporaries: int | None = None
+        """Whose are those of the files on their way; None where they cannot be watched."""
+        self._arriving_name: str | None = None
         """Name of a file on its way that may be the next entry."""
         self._newest: LogView | None = None
         self._error: BaseException | None = None
@@ -190,8 +191,8 @@ class Tailer:
         """Wait until the log may have changed, or for so long; read ahead meanwhile."""
         until = time.monotonic() + seconds
         while not self._changed and not self._stopping and time.monotonic() < until:
-            if self._arriving is not None:
-                name, self._arriving = self._arriving, None
+            if self._arriving_name is not None:
+                name, self._arriving_name = self._arriving_name, None
                 if (read := self._log.foresee(name)) is not None:
                     self._foresee(read)
             self._wait(until - time.monotonic())
@@ -210,23 +211,30 @@ class Tailer:
         assert self._watch is not None
         until = time.monotonic() + MARK_PATIENCE_S
         try:
-            mark = self._watch.watch_once(path, MARKED)
+            mark = self._watch.watch_file(path, MARKED)
         except InotifyUnavailable:
             return False
-        while not condition():
-            left = until - time.monotonic()
-            if left <= 0 or self._stopping:
-                return False
-            self._wait(left)
-        self._changed = [each for each in self._changed if each != mark]
-        return True
+        try:
+            while not condition():
+                left = until - time.monotonic()
+                if left <= 0 or self._stopping:
+                    return False
+                self._wait(left)
+            return True
+        finally:
+            self._watch.forget(mark)
+            self._take_events()
+            self._changed = [each for each in self._changed if each != mark]
 
     def _wait(self, seconds: float) -> None:
         """Wait for the folder to change, or to be stopped."""
         self._waiting.poll(math.ceil(1_000 * max(seconds, 0)))
+        self._take_events()
+
+    def _take_events(self) -> None:
         for event in self._watch.drain() if self._watch is not None else ():
             if event.watch == self._temporaries:
-                self._arriving = event.name
+                self._arriving_name = event.name
             else:
                 self._changed.append(event.watch)
 
@@ -241,10 +249,11 @@ class Tailer:
         try:
             watch.watch(self._log.path, GONE)
             self._entries = watch.watch(self._log.path / ENTRIES, CREATED)
-            self._temporaries = watch.watch(self._log.path / TEMPORARY_FOLDER, WRITTEN)
             watch.watch(self._log.path / PUBLICATIONS, CREATED)
             watch.watch(self._log.path / CHECKPOINTS, CREATED)
         except InotifyUnavailable:
             watch.close()
             return None
+        with suppress(InotifyUnavailable):  # nothing is lost if nothing is read ahead
+            self._temporaries = watch.watch(self._log.path / TEMPORARY_FOLDER, WRITTEN)
         return watch

@@ -101,10 +101,8 @@ class LogView:
         count = self._commit_count
         if not count or not len(versions):
             return np.zeros_like(versions)
-        if versions.item(0) >= self._commits.item(
-            0, count - 1
-        ):  # of the newest, as what is live is
-            timestamp = self._commits.item(1, count - 1)
+        first, timestamp = map(self._commits.item, (0, 1), (count - 1, count - 1))
+        if versions.item(0) >= first:  # all are of the newest commit, as what is live is
             few = len(versions) <= FEW
             return int64s([timestamp] * len(versions)) if few else np.full_like(versions, timestamp)
         firsts, timestamps = self._commits[0, :count], self._commits[1, :count]

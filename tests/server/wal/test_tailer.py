@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,7 +23,6 @@ from tests.server.wal.logs import armed, rows_of, transactions_in, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tailrace_server.wal.documents import ReadEntry
     from tailrace_server.wal.view import LogView
@@ -219,6 +220,58 @@ async def test_a_writer_that_marks_nothing_is_waited_for_once(
             writer.commit(publish=True)
             assert log.refresh(wait=wait) is not None
         assert waited == [False]
+
+
+async def test_what_was_waited_for_is_watched_no_more(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, watched, watch_file = asyncio.get_running_loop(), asyncio.Event(), Inotify.watch_file
+
+    def noted(self: Inotify, file: str, mask: int) -> int:
+        watch = watch_file(self, file, mask)
+        loop.call_soon_threadsafe(watched.set)
+        return watch
+
+    monkeypatch.setattr(Inotify, "watch_file", noted)
+    monkeypatch.setattr(tailer_module, "MARK_PATIENCE_S", PATIENCE_S)
+    visible = Visible(log_root, monkeypatch)
+    async with asyncio.timeout(PATIENCE_S), Tailer(visible.log) as tailer:
+        visible.kill()
+        await watched.wait()
+        entry = visible.log.path / "log" / f"{3:020d}.json"
+        assert watches(entry) == 1
+        entry.chmod(0o644)  # an event that is no mark
+        assert visible.log.view.published == 1
+        visible.mark()
+        assert (await anext(tailer)).published == 2
+        assert watches(entry) == 0
+    assert not visible.synced
+
+
+def watches(path: Path) -> int:
+    """Return how many watches this process has on a file."""
+    inode = f" ino:{path.stat().st_ino:x} "
+    count = 0
+    for name in os.listdir("/proc/self/fdinfo"):
+        with suppress(OSError):
+            text = Path("/proc/self/fdinfo", name).read_text()
+            count += sum(
+                line.startswith("inotify ") and inode in line for line in text.splitlines()
+            )
+    return count
+
+
+async def test_a_log_whose_temporary_files_cannot_be_watched_is_followed_all_the_same(
+    log_root: Path,
+) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        (log_root / "shop" / "tmp").rmdir()
+        log = CommitLog.open(log_root / "shop")
+        async with asyncio.timeout(PATIENCE_S), Tailer(log) as tailer:
+            for number in range(1, 4):
+                writer.append([upsert(str(number))])
+                writer.commit(publish=True)
+                assert (await anext(tailer)).published == number
 
 
 def test_inotify_refuses_what_it_cannot_watch(tmp_path: Path) -> None:
