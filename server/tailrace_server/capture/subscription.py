@@ -16,12 +16,10 @@ reading costs its bound, and nobody waits for it.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from tailrace.capture import Heartbeat
-from tailrace.criteria import Content
 from tailrace.cursor import Cursor
 from tailrace.errors import (
     InvalidRequest,
@@ -31,7 +29,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.position import END, Position
-from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.cutter import Cutter
 from tailrace_server.capture.fresh import Taker
 from tailrace_server.capture.intake import Intake, Outcome
 from tailrace_server.capture.statistics import SubscriptionStatistics
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.counters import Counters
-    from tailrace_server.capture.frames import FrameBlock
+    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.intake import Beginning, SafePoint, Slice
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.publisher import Publisher
@@ -58,6 +56,7 @@ class Subscription:
     __slots__ = (
         "__weakref__",
         "_counters",
+        "_cutter",
         "_delivered",
         "_delivered_bytes",
         "_delivery",
@@ -93,6 +92,7 @@ class Subscription:
         self._observer = observer
         self._publisher = publisher
         self._delivery = delivery
+        self._cutter = Cutter(observer, delivery)
         self._counters = counters
         self._waits_for: Beginning | None = None
         """A start that is not published yet; None once it is."""
@@ -157,8 +157,8 @@ class Subscription:
         if (now := self._time()) >= self._heartbeat_at:
             return None
         first = queue[0]
-        frames = self._fitting(first, block)
-        if len(frames.data) > self._delivery.max_message_bytes:
+        frames = self._cutter.fitting(first, block, self._demand)
+        if self._cutter.is_too_large(frames):
             return None
         return self._taken(first, frames, now)
 
@@ -350,33 +350,22 @@ class Subscription:
     async def _deliver(self) -> Frames | None:
         """Join what is ready, from the first slice on, to one message.
 
-        Blocks are cut into messages already, so a part that does not fit whole waits for the next one: what
-        all subscribers take at the same borders is shared by them.
-
         All waiting comes before the first capture leaves the queue, so a cancelled call takes
         nothing.
         """
-        first = self._intake.queue[0]
-        frames = self._fitting(first, await self._block(first))
-        if len(frames.data) > self._delivery.max_message_bytes and self._terminal is None:
-            frames = await self._header_only(first, frames)
+        first, cutter = self._intake.queue[0], self._cutter
+        block = await cutter.block(first)
+        frames = cutter.fitting(first, block, self._demand)
+        if cutter.is_too_large(frames) and self._terminal is None:
+            frames = await cutter.header_only(first, frames)
         return None if self._terminal is not None else self._taken(first, frames, self._time())
-
-    def _fitting(self, slice: Slice, block: FrameBlock) -> Frames:
-        """Return the next frames of a slice: as many as a message holds and demand allows, at least one."""
-        start, bytes_max = slice.start, self._delivery.max_message_bytes
-        frames = block.take(start, self._room(slice, 0))
-        if len(frames.data) > bytes_max:
-            stop = block.fitting(start, start + frames.count, bytes_max)
-            frames = block.take(start, stop - start)
-        return frames
 
     def _taken(self, first: Slice, frames: Frames, now: float) -> Frames:
         """Take frames of the first slice out of the queue, with what can be joined to them."""
         intake = self._intake
         intake.deliver(frames.count, frames.last)
         if first.start == first.stop and intake.queue:
-            frames = self._joined(frames)
+            frames = self._cutter.joined(intake, frames, self._demand)
         if len(intake.queue) < 2:
             self._look_for_more()
         data, count = frames.data, frames.count
@@ -398,55 +387,6 @@ class Subscription:
             self._publisher.hungry(self)
         else:
             self._publisher.caught_up(self)
-
-    def _joined(self, frames: Frames) -> Frames:
-        """Return a message with what fits of the slices behind it, and is ready."""
-        parts, size, count, last = [frames.data], len(frames.data), frames.count, frames.last
-        while (ready := self._next_ready(size, count)) is not None:
-            slice, block = ready
-            more = block.take(slice.start, self._room(slice, count))
-            size += len(more.data)
-            if size > self._delivery.message_bytes:
-                break
-            parts.append(more.data)
-            count += more.count
-            last = more.last
-            self._intake.deliver(more.count, last)
-        return frames if len(parts) == 1 else Frames(b"".join(parts), count, last)
-
-    def _room(self, slice: Slice, count: int) -> int:
-        room = slice.stop - slice.start
-        return room if self._demand is None else min(room, self._demand - count)
-
-    def _next_ready(self, size: int, count: int) -> tuple[Slice, FrameBlock] | None:
-        """Return the next slice and its frames, if the message has room and nothing must be read."""
-        queue = self._intake.queue
-        if not queue or size >= self._delivery.message_bytes or count == self._demand:
-            return None
-        run, delivery, observer = queue[0].run, self._delivery, self._observer
-        block = observer.reading.ready_frames(run, delivery.codec, delivery.content)
-        if block is None:
-            observer.reading.prefetch_frames(run, observer.view, delivery.codec, delivery.content)
-            return None
-        queue[0].block = weakref.ref(block)
-        return queue[0], block
-
-    async def _block(self, slice: Slice, content: Content | None = None) -> FrameBlock:
-        delivery = self._delivery
-        content = delivery.content if content is None else content
-        reading = self._observer.reading
-        block = reading.ready_frames(slice.run, delivery.codec, content)
-        if block is None:
-            block = await reading.frames(slice.run, self._observer.view, delivery.codec, content)
-        if content is delivery.content:
-            slice.block = weakref.ref(block)
-        return block
-
-    async def _header_only(self, slice: Slice, frames: Frames) -> Frames:
-        """Return a capture that is too large for this subscription as its header."""
-        header = (await self._block(slice, Content.HEADER)).frame(slice.start)
-        header = self._delivery.codec.with_omitted(header, len(frames.data) - len(header))
-        return Frames(header, 1, frames.last)
 
     def _heartbeat(self, now: float) -> Heartbeat:
         interval = self._delivery.heartbeat_interval_s

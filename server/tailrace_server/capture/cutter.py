@@ -1,0 +1,95 @@
+"""Cutting messages out of a subscription's queue: what goes into the next one, and where its frames come from.
+
+Blocks of frames are cut into messages already, so a part that does not fit whole waits for the next message:
+what all subscribers take at the same borders is shared by them, not copied.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from tailrace.criteria import Content
+from tailrace_server.capture.frames import Frames
+
+if TYPE_CHECKING:
+    from tailrace_server.capture.frames import FrameBlock
+    from tailrace_server.capture.intake import Intake, Slice
+    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.terms import Delivery
+
+
+class Cutter:
+    """Cuts the messages of one subscription. ``demand`` is None where there is no bound."""
+
+    __slots__ = ("_delivery", "_observer")
+
+    def __init__(self, observer: Observer, delivery: Delivery) -> None:
+        """Cut as a subscription wants it delivered."""
+        self._observer = observer
+        self._delivery = delivery
+
+    def is_too_large(self, frames: Frames) -> bool:
+        """Whether a single capture is larger than the subscriber takes."""
+        return len(frames.data) > self._delivery.max_message_bytes
+
+    def fitting(self, slice: Slice, block: FrameBlock, demand: int | None) -> Frames:
+        """Return the next frames of a slice: as many as a message holds and demand allows, at least one."""
+        start, bytes_max = slice.start, self._delivery.max_message_bytes
+        frames = block.take(start, _room(slice, demand))
+        if len(frames.data) > bytes_max:
+            stop = block.fitting(start, start + frames.count, bytes_max)
+            frames = block.take(start, stop - start)
+        return frames
+
+    def joined(self, intake: Intake, frames: Frames, demand: int | None) -> Frames:
+        """Return a message with what fits of the slices behind it, and is ready; that leaves the queue."""
+        parts, size, count, last = [frames.data], len(frames.data), frames.count, frames.last
+        bytes_max = self._delivery.message_bytes
+        while intake.queue and size < bytes_max and count != demand:
+            slice = intake.queue[0]
+            if (block := self._ready_block(slice)) is None:
+                break
+            more = block.take(slice.start, _room(slice, None if demand is None else demand - count))
+            size += len(more.data)
+            if size > bytes_max:
+                break
+            parts.append(more.data)
+            count += more.count
+            last = more.last
+            intake.deliver(more.count, last)
+        return frames if len(parts) == 1 else Frames(b"".join(parts), count, last)
+
+    async def block(self, slice: Slice) -> FrameBlock:
+        """Return the frames of a slice's run, read and encoded if they are not at hand."""
+        block = await self._frames(slice, self._delivery.content)
+        slice.block = weakref.ref(block)
+        return block
+
+    async def header_only(self, slice: Slice, frames: Frames) -> Frames:
+        """Return a capture that is too large for the subscriber as its header."""
+        header = (await self._frames(slice, Content.HEADER)).frame(slice.start)
+        header = self._delivery.codec.with_omitted(header, len(frames.data) - len(header))
+        return Frames(header, 1, frames.last)
+
+    async def _frames(self, slice: Slice, content: Content) -> FrameBlock:
+        observer, codec = self._observer, self._delivery.codec
+        block = observer.reading.ready_frames(slice.run, codec, content)
+        if block is None:
+            block = await observer.reading.frames(slice.run, observer.view, codec, content)
+        return block
+
+    def _ready_block(self, slice: Slice) -> FrameBlock | None:
+        """Return the frames of a slice's run if nothing must be read; else that begins."""
+        observer, codec, content = self._observer, self._delivery.codec, self._delivery.content
+        block = observer.reading.ready_frames(slice.run, codec, content)
+        if block is None:
+            observer.reading.prefetch_frames(slice.run, observer.view, codec, content)
+        else:
+            slice.block = weakref.ref(block)
+        return block
+
+
+def _room(slice: Slice, demand: int | None) -> int:
+    room = slice.stop - slice.start
+    return room if demand is None else min(room, demand)
