@@ -42,6 +42,8 @@ _FRAMES_MAX: Final = 2
 """Batches that keep what was made ahead of them."""
 _TAKERS_MAX: Final = 8
 """Frames are made ahead for so many kinds of takers at most."""
+_ALTERNATIVES_MAX: Final = 4
+"""Of the criteria of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +116,9 @@ class FreshBatches:
             self._serve()
 
     def _serve(self) -> None:
-        """Make frames ahead where few kinds of them are wanted: more would hold up what is published."""
-        if len(self._takers) > _TAKERS_MAX:
-            self._served = ()
-            return
-        self._served = tuple(
-            taker
-            for taker in self._takers
-            if not (taker.predicate.has_keys or taker.predicate.needs_images)
-        )
+        """Make frames ahead for few kinds of takers, and simple ones: more would hold up what is published."""
+        simple = [taker for taker in self._takers if _is_simple(taker.predicate)]
+        self._served = tuple(simple) if len(simple) <= _TAKERS_MAX else ()
 
     # From here on: the tailer's thread.
 
@@ -175,9 +171,10 @@ class FreshBatches:
         """Make the frames of a batch for a taker, if it takes any of it."""
         predicate, codec, content = taker
         selection = predicate.select(batch.grouped, NO_IMAGES)
-        if not len(selection):
+        key = (selection.identity, codec.name, content.value)
+        if not len(selection) or key in batch.frames:
             return
-        batch.frames[selection.identity, codec.name, content.value] = encode(
+        batch.frames[key] = encode(
             batch.grouped.head,
             batch.bodies.only(body_columns(content)),
             selection,
@@ -187,6 +184,12 @@ class FreshBatches:
             schema_of=NO_IMAGES.schema_of,
             message_bytes=self._settings.message_bytes,
         )
+
+
+def _is_simple(predicate: Predicate) -> bool:
+    """Whether selecting costs next to nothing, without the router's tables."""
+    few = len(predicate.alternatives) <= _ALTERNATIVES_MAX
+    return few and not (predicate.has_keys or predicate.needs_images)
 
 
 def _small_batches(view: LogView, row: int) -> list[BatchRef]:
