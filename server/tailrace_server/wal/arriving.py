@@ -11,12 +11,13 @@ among the entries: then it is the same file, which is all that is left to see::
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from tailrace.errors import TailraceError
 from tailrace_server.wal.documents import ENTRIES, ReadEntry, entry_in
 from tailrace_server.wal.objects import (
     TEMPORARY_FOLDER,
+    OpenFile,
     content_of,
     is_mark,
     object_name,
@@ -33,43 +34,40 @@ BYTES_MAX: Final = 1 << 20
 class ArrivingEntry:
     """An entry under its temporary name. Its file stays open, so that no other can have its inode."""
 
-    __slots__ = ("_catalog", "_descriptor", "_file", "read")
+    __slots__ = ("_catalog", "_content", "_file", "read")
 
-    def __init__(self, catalog: str, descriptor: int, file: FileContent, read: ReadEntry) -> None:
-        """Take over a descriptor; use ``find``."""
+    def __init__(self, catalog: str, file: OpenFile, content: FileContent, read: ReadEntry) -> None:
+        """Hold what was read; use ``find``."""
         self._catalog = catalog
-        self._descriptor = descriptor
         self._file = file
+        self._content = content
         self.read = read
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
 
     @classmethod
     def find(cls, catalog: str, name: str, number: int) -> ArrivingEntry | None:
-        """Return the entry of a number by its temporary name; None if it is another, or not whole."""
+        """Return the entry of a number by its temporary name; None if it is another, or not whole.
+
+        Only of a name that ``may_be`` that entry's.
+        """
         final = object_name(number)
-        if not name.startswith(f"{final}."):
-            return None
         path = os.path.join(catalog, TEMPORARY_FOLDER, name)
-        try:
+        with suppress(Exception):  # what is wrong with it is said if it becomes an entry
             descriptor = open_file(path)
-        except TailraceError:
-            return None
-        if descriptor is None:
-            return None
-        try:
-            file = content_of(descriptor, path, BYTES_MAX + 1)
-            if len(file.data) <= BYTES_MAX:
-                read = entry_in(f"{ENTRIES}/{final}", file)
-                descriptor, taken = -1, descriptor
-                return cls(catalog, taken, file, read)
-        except Exception:  # what is wrong with it is said if it becomes an entry
-            return None
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+            if descriptor is None:
+                return None
+            file = OpenFile(descriptor)
+            if os.fstat(descriptor).st_size > BYTES_MAX:
+                return None
+            content = content_of(descriptor, path)
+            read = entry_in(f"{ENTRIES}/{final}", content)
+            if read.entry.number == number:
+                return cls(catalog, file, content, read)
         return None
+
+    @staticmethod
+    def may_be(name: str, number: int) -> bool:
+        """Whether a file's temporary name is that of an entry of a number."""
+        return name.startswith(f"{object_name(number)}.")
 
     def arrived(self) -> ReadEntry | None:
         """Return the entry if it has got its name; None if it has not, or another has."""
@@ -78,8 +76,8 @@ class ArrivingEntry:
         except OSError:
             return None
         marked = is_mark(status.st_mtime_ns, self.read.entry.timestamp)
-        untouched = marked or status.st_mtime_ns == self._file.modified_ns
-        same = (status.st_dev, status.st_ino) == self._file.inode
+        untouched = marked or status.st_mtime_ns == self._content.modified_ns
+        same = (status.st_dev, status.st_ino) == self._content.inode
         if not same or not untouched or status.st_size != len(self.read.data):
             return None
         return self.read._replace(marked=marked)

@@ -21,7 +21,7 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace_server.wal import ipc
 from tailrace_server.wal.documents import ENTRIES
 from tailrace_server.wal.few import FEW, int32s, int64s
-from tailrace_server.wal.objects import crc32c, translated
+from tailrace_server.wal.objects import OpenFile, crc32c, translated
 from tailrace_server.wal.record import BODY_COLUMNS, RECORD_SCHEMA
 from tailrace_server.wal.texts import Dictionary, NameLists, Texts
 
@@ -92,18 +92,6 @@ class Head:
         return self.names.array
 
 
-class _OpenFile:
-    """A descriptor that closes with its last reader, whoever evicted it meanwhile."""
-
-    __slots__ = ("descriptor",)
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
-
-
 @dataclass(frozen=True, slots=True)
 class _Dictionaries:
     """The names that the codes of a segment stand for."""
@@ -131,7 +119,7 @@ class BatchReader:
         """Bind to a catalog's folder; nothing is opened yet."""
         self._catalog = os.fspath(catalog)
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
         self._dictionaries: OrderedDict[Hashable, _Dictionaries] = OrderedDict()
 
     def __enter__(self) -> BatchReader:
@@ -273,7 +261,7 @@ class BatchReader:
             raise translated(error, doing) from error
         return data
 
-    def _file(self, path: str) -> _OpenFile:
+    def _file(self, path: str) -> OpenFile:
         with self._lock:
             file = self._files.get(path)
             if file is not None:
@@ -281,7 +269,7 @@ class BatchReader:
                 return file
             try:
                 flags = os.O_RDONLY | os.O_CLOEXEC
-                file = _OpenFile(os.open(os.path.join(self._catalog, path), flags))
+                file = OpenFile(os.open(os.path.join(self._catalog, path), flags))
                 # An entry keeps its lines when the records go that it carried.
                 gone = path.startswith(_ENTRIES) and os.pread(file.descriptor, 1, 0) == b"{"
             except FileNotFoundError as error:

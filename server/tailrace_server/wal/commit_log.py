@@ -330,7 +330,10 @@ class CommitLog:
         Return it, or None if it is not the next one. Nothing that it says is true yet.
         """
         with self._lock:
-            self._arriving = ArrivingEntry.find(self._folder, name, self.state.last_entry + 1)
+            number = self.state.last_entry + 1
+            if not ArrivingEntry.may_be(name, number):
+                return None
+            self._arriving = ArrivingEntry.find(self._folder, name, number)
             return None if self._arriving is None else self._arriving.read
 
     def forget_foreseen(self) -> None:

@@ -1,6 +1,6 @@
 """Being told by the kernel that a folder has changed, on Linux, for local file systems.
 
-Three calls of the C library; see inotify(7). A remote file system does not report what other machines do,
+A few calls of the C library; see inotify(7). A remote file system does not report what other machines do,
 so those are refused here and the tailer polls instead.
 """
 
@@ -21,7 +21,7 @@ CREATED: Final = 0x100 | 0x80
 """IN_CREATE | IN_MOVED_TO: a name has appeared in the folder."""
 
 MARKED: Final = 0x4
-"""IN_ATTRIB: a file got other times or permissions."""
+"""IN_ATTRIB: a file got other times or permissions; a time of modification alone is WRITTEN."""
 
 WRITTEN: Final = 0x2
 """IN_MODIFY: bytes were written to a file in the folder."""

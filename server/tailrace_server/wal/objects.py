@@ -156,6 +156,18 @@ def read_file(path: str | Path, limit: int | None = None) -> FileContent | None:
         os.close(descriptor)
 
 
+class OpenFile:
+    """A descriptor that closes with its last reader, whoever evicted it meanwhile."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
 def open_file(path: str | Path) -> int | None:
     """Open a file to be read; None where there is none. Errors as ``read_file``."""
     try:

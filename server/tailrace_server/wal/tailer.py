@@ -87,8 +87,8 @@ class Tailer:
         """When to look at everything, whatever the events say."""
         self._temporaries: int | None = None
         """Whose are those of the files on their way; None where they cannot be watched."""
-        self._arriving_name: str | None = None
-        """Name of a file on its way that may be the next entry."""
+        self._arriving_names: list[str] = []
+        """Names of files on their way, each of which may be the next entry."""
         self._newest: LogView | None = None
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -191,8 +191,8 @@ class Tailer:
         """Wait until the log may have changed, or for so long; read ahead meanwhile."""
         until = time.monotonic() + seconds
         while not self._changed and not self._stopping and time.monotonic() < until:
-            if self._arriving_name is not None:
-                name, self._arriving_name = self._arriving_name, None
+            names, self._arriving_names = self._arriving_names, []
+            for name in dict.fromkeys(names):
                 if (read := self._log.foresee(name)) is not None:
                     self._foresee(read)
             self._wait(until - time.monotonic())
@@ -211,7 +211,7 @@ class Tailer:
         assert self._watch is not None
         until = time.monotonic() + MARK_PATIENCE_S
         try:
-            mark = self._watch.watch_file(path, MARKED)
+            mark = self._watch.watch_file(path, MARKED | WRITTEN)
         except InotifyUnavailable:
             return False
         try:
@@ -234,7 +234,7 @@ class Tailer:
     def _take_events(self) -> None:
         for event in self._watch.drain() if self._watch is not None else ():
             if event.watch == self._temporaries:
-                self._arriving_name = event.name
+                self._arriving_names.append(event.name)
             else:
                 self._changed.append(event.watch)
 

@@ -85,7 +85,7 @@ def test_what_is_not_whole_or_is_not_next_is_not_taken_ahead(
         path = on_its_way(catalog, torn)
         assert ArrivingEntry.find(str(catalog), path.name, 3) is None
     path = on_its_way(catalog, data)
-    assert ArrivingEntry.find(str(catalog), path.name, 4) is None
+    assert ArrivingEntry.find(str(catalog), path.name, 3) is None, "it says that it is the second"
     assert ArrivingEntry.find(str(catalog), f"{object_name(3)}.gone", 3) is None
     path.chmod(0)
     if os.geteuid():  # root reads what nobody may
@@ -97,6 +97,7 @@ def test_contract_36_the_entry_that_got_the_name_is_read_and_not_the_one_foresee
 ) -> None:
     log = CommitLog.open(log_root / "shop")
     assert log.foresee(on_its_way(log_root / "shop", rival).name) is not None
+    assert log.foresee(on_its_way(log_root / "shop", rival, f"{object_name(2)}.9").name) is None
     writer.append([upsert("2")])
     writer.commit(publish=True)
     assert log.refresh() is not None
