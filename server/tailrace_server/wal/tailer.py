@@ -13,6 +13,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,7 @@ POLL_MIN_S: Final = 0.001
 POLL_MAX_S: Final = 0.05
 WATCH_CHECK_S: Final = 1.0
 """Look at all of the log this often, also where inotify says nothing or tells of entries alone."""
+_NAMES_MAX: Final = 16
 MARK_PATIENCE_S: Final = 0.02
 """Wait so long for a writer to say that an entry's name is durable; a disk needs one or two milliseconds."""
 
@@ -87,8 +89,8 @@ class Tailer:
         """When to look at everything, whatever the events say."""
         self._temporaries: int | None = None
         """Whose are those of the files on their way; None where they cannot be watched."""
-        self._arriving_names: list[str] = []
-        """Names of files on their way, each of which may be the next entry."""
+        self._arriving_names: deque[str] = deque(maxlen=_NAMES_MAX)
+        """Names of the newest files on their way, each of which may be the next entry."""
         self._newest: LogView | None = None
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -191,8 +193,9 @@ class Tailer:
         """Wait until the log may have changed, or for so long; read ahead meanwhile."""
         until = time.monotonic() + seconds
         while not self._changed and not self._stopping and time.monotonic() < until:
-            names, self._arriving_names = self._arriving_names, []
-            for name in dict.fromkeys(names):
+            names = dict.fromkeys(self._arriving_names)
+            self._arriving_names.clear()
+            for name in names:
                 if (read := self._log.foresee(name)) is not None:
                     self._foresee(read)
             self._wait(until - time.monotonic())
