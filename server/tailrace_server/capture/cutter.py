@@ -74,10 +74,7 @@ class Cutter:
 
     async def _frames(self, slice: Slice, content: Content) -> FrameBlock:
         observer, codec = self._observer, self._delivery.codec
-        block = observer.reading.ready_frames(slice.run, codec, content)
-        if block is None:
-            block = await observer.reading.frames(slice.run, observer.view, codec, content)
-        return block
+        return await observer.reading.frames(slice.run, observer.view, codec, content)
 
     def _ready_block(self, slice: Slice) -> FrameBlock | None:
         """Return the frames of a slice's run if nothing must be read; else that begins."""

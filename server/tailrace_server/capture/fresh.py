@@ -2,7 +2,8 @@
 
 A commit of a few rows is wanted at once by everybody who is live, and to read it costs less than to
 hand it to a reader thread and back, twice. So the tailer's thread reads the batch too, or takes it out
-of the entry that it has just read; the loop then routes and encodes it where it stands.
+of the entry that it has just read; the loop then routes and encodes it where it stands. Of an entry that is
+still on its way it is read, and encoded for few kinds of takers, before it is published, and given to nobody.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from tailrace_server.capture.classes import GroupedHead, group
 from tailrace_server.capture.frames import body_columns, encode
 from tailrace_server.capture.predicate import NO_IMAGES
+from tailrace_server.wal.few import repeated
 from tailrace_server.wal.inline_segment import ROWS_MAX
 from tailrace_server.wal.record import BODY_COLUMNS
 from tailrace_server.wal.state import carried_batch
@@ -180,7 +180,7 @@ class FreshBatches:
             selection,
             codec=codec,
             catalog_uuid=self._uuid,
-            timestamps_of=lambda versions: np.full_like(versions, timestamp),
+            timestamps_of=lambda versions: repeated(timestamp, len(versions)),
             schema_of=NO_IMAGES.schema_of,
             message_bytes=self._settings.message_bytes,
         )

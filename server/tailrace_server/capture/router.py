@@ -65,7 +65,7 @@ class Router:
             self._special[id] = predicate
         elif all(alternative.keys for alternative in predicate.alternatives):
             self._keys.add(id, predicate)
-        elif any(alternative.keys for alternative in predicate.alternatives):
+        elif predicate.has_keys:
             self._special[id] = predicate
         else:
             self._broad[id] = predicate

@@ -28,6 +28,11 @@ def int64s(numbers: Sequence[int]) -> NDArray[np.int64]:
     return np.frombuffer(struct.pack(f"={len(numbers)}q", *numbers), _INT64)
 
 
+def repeated(number: int, count: int) -> NDArray[np.int64]:
+    """Return an array of one number, shape (count,), however many."""
+    return int64s([number] * count) if count <= FEW else np.full(count, number)
+
+
 def int32s(numbers: Sequence[int]) -> NDArray[np.int32]:
     """Return an array, shape (n,), read-only."""
     return np.frombuffer(struct.pack(f"={len(numbers)}i", *numbers), _INT32)

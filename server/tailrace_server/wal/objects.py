@@ -209,7 +209,7 @@ def create(
         LogError: Another fault of the device; read back to learn whether the object is visible.
     """
     with os_errors(f"cannot write {final}"):
-        temporary = _temporary_path(catalog, os.path.basename(final))
+        temporary = _temporary_path(catalog, final)
         file = NewFile(os.path.join(catalog, final), temporary, unnamed=mark is None)
         try:
             write_all(file.descriptor, [data])
@@ -256,11 +256,12 @@ def replace(catalog: Path, final: str, data: bytes) -> None:
         LogFull: No room; the old object stands.
     """
     with os_errors(f"cannot write {final}"):
-        temporary = _temporary_path(catalog, os.path.basename(final))
+        temporary = _temporary_path(catalog, final)
         os.replace(_write_temporary(temporary, data), catalog / final)
 
 
-def _temporary_path(catalog: Path, name: str) -> str:
+def _temporary_path(catalog: Path, final: str) -> str:
+    name = os.path.basename(final)
     unique = f"{os.getpid()}-{_RANDOM}-{next(_numbers)}"
     return os.path.join(catalog, TEMPORARY_FOLDER, f"{name}.{unique}")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.schema import Schema
-from tailrace_server.wal.few import FEW, int64s
+from tailrace_server.wal.few import repeated
 from tailrace_server.wal.table import (
     FIRST_ROW,
     ROWS,
@@ -103,13 +103,12 @@ class LogView:
             return np.zeros_like(versions)
         first, timestamp = map(self._commits.item, (0, 1), (count - 1, count - 1))
         if versions.item(0) >= first:  # all are of the newest commit, as what is live is
-            few = len(versions) <= FEW
-            return int64s([timestamp] * len(versions)) if few else np.full_like(versions, timestamp)
+            return repeated(timestamp, len(versions))
         firsts, timestamps = self._commits[0, :count], self._commits[1, :count]
         first = max(int(firsts.searchsorted(versions[0], "right")) - 1, 0)
         last = max(int(firsts.searchsorted(versions[-1], "right")) - 1, 0)
         if first == last:  # of one commit, as large batches are
-            return np.full(len(versions), timestamps[first])
+            return repeated(timestamps.item(first), len(versions))
         places = firsts[first : last + 1].searchsorted(versions, "right") - 1
         found: npt.NDArray[np.int64] = timestamps[first + np.maximum(places, 0)]
         return found
