@@ -29,7 +29,6 @@ from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.changes import (
     CHANGE,
     QUARANTINED,
-    SNAPSHOT,
     SPLIT,
     Change,
     to_batch,
@@ -54,6 +53,7 @@ from tailrace_server.pipeline.pending import (
 from tailrace_server.pipeline.progress import Counters
 from tailrace_server.pipeline.quarantine import write_quarantine
 from tailrace_server.pipeline.records import RecordBuilder, Refused
+from tailrace_server.pipeline.splits import lines_before, positions, recut
 from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentWriter
 
@@ -223,7 +223,7 @@ class Driver:
         ]
         if stops:
             first = min(stops, key=lambda change: change.place)
-            before = _lines_before(given.splits).get((first.file or "", first.block or 0), 0)
+            before = lines_before(given.splits).get((first.file or "", first.block or 0), 0)
             option = "--strict" if self._settings.strict else "--on-incompatible stop"
             raise LineRefused(
                 first.file or "", before + (first.line or 0), first.reason or "", option
@@ -295,7 +295,7 @@ class Driver:
                 self.writer.path / "quarantine",
                 f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else ""),
                 quarantined,
-                _lines_before(given.splits),
+                lines_before(given.splits),
             )
         left_open, rows_files, tallies_file = self._pending_after(
             batch_id, k, decision, written.pending
@@ -308,7 +308,7 @@ class Driver:
             k=k,
             segments=segments,
             pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
-            source_positions=_positions(given.splits),
+            source_positions=positions(given.splits),
             schema_changes=schemas,
             publish=at_once,
         )
@@ -460,42 +460,3 @@ class Driver:
         self.counters.pending = len(self._open)
         self.counters.committed = state.last_version
         self.counters.published = state.published
-
-
-def recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
-    """Give snapshot rows the key of the version that they belong to, and their number in all splits."""
-    by_split: dict[str, list[Cut]] = {}
-    for cut in cuts:
-        by_split.setdefault(cut.split_key, []).append(cut)
-    for change in changes:
-        key = change.transaction or ""
-        if not key.startswith(SNAPSHOT):
-            yield change
-            continue
-        for cut in by_split[key]:
-            if cut.start <= change.total_order < cut.stop:
-                order = cut.offset + change.total_order
-                yield change._replace(transaction=cut.key, total_order=order)
-                break
-
-
-def _lines_before(splits: Iterable[Change]) -> dict[tuple[str, int], int]:
-    """Return (file, block) → lines of the file before the block."""
-    before: dict[tuple[str, int], int] = {}
-    lines: dict[str, int] = {}
-    for split in sorted(splits, key=lambda change: (change.file or "", change.block or 0)):
-        file = split.file or ""
-        before[file, split.block or 0] = lines.get(file, 0)
-        lines[file] = lines.get(file, 0) + (split.line or 0)
-    return before
-
-
-def _positions(splits: Iterable[Change]) -> dict[str, int | str]:
-    """Return the source positions that a batch advances: lines consumed of each file."""
-    lines: dict[str, int | str] = {}
-    for split in splits:
-        if not split.file:
-            continue
-        name = f"file:{split.file}"
-        lines[name] = int(lines.get(name, 0)) + (split.line or 0)
-    return lines
