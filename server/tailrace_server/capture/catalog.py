@@ -20,6 +20,7 @@ from tailrace_server.wal.documents import CATALOG_FILE
 from tailrace_server.wal.tailer import Tailer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -68,17 +69,18 @@ class ObservedCatalog:
             raise copy(self._error)
         return self.observer
 
-    async def run(self) -> None:
+    async def run(self, forget: Callable[[], None]) -> None:
         """Observe until cancelled; a log that cannot be read is tried again at intervals.
 
-        Returns once a log that cannot be read is no catalog any more.
+        Returns once a log that cannot be read is no catalog any more. Calls ``forget`` in the step in which
+        the subscriptions of a dropped catalog end: who comes back at once finds what stands there now.
 
         Raises:
             CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with the same.
         """
         while True:
             try:
-                await self._observe()
+                await self._observe(forget)
             except CatalogReplaced:
                 raise
             except Exception as error:  # this catalog's trouble, nobody else's
@@ -104,7 +106,7 @@ class ObservedCatalog:
                 exc_info=None if foreseen else error,
             )
 
-    async def _observe(self) -> None:
+    async def _observe(self, forget: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         path = self._path
         log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
@@ -121,7 +123,11 @@ class ObservedCatalog:
             self.opened.set()
             fresh = reading.fresh
             async with Tailer(log, prepare=fresh.prepare, foresee=fresh.foresee) as tailer:
-                await observer.run(tailer)
+                try:
+                    await observer.run(tailer)
+                except CatalogReplaced:
+                    forget()
+                    raise
 
 
 def _is_gone(path: Path) -> bool:

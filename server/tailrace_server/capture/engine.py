@@ -394,15 +394,20 @@ class Engine:
 
     async def _observe(self, name: str, catalog: ObservedCatalog) -> None:
         """Follow one catalog until it is gone."""
+
+        def forget() -> None:
+            if self._catalogs.get(name) is catalog:
+                del self._catalogs[name]
+
         try:
-            await catalog.run()
+            await catalog.run(forget)
         except CatalogReplaced as error:
             _log.info("catalog gone", catalog=name, found=str(error.found))
         else:
             _log.info("catalog gone", catalog=name)
         finally:
             catalog.opened.set()
-            self._catalogs.pop(name, None)
+            forget()
 
 
 async def _shut_down(threads: ThreadPoolExecutor) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tailrace.capture import Heartbeat
 from tailrace.criteria import After, Content, FromTime, Operation, Since
 from tailrace.errors import (
+    CatalogReplaced,
     CatalogUnknown,
     InternalError,
     LogError,
@@ -31,6 +32,7 @@ from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal import batch
 from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.retention import delete_unnamed
 from tailrace_server.wal.tailer import Tailer
@@ -296,6 +298,38 @@ async def test_a_catalog_whose_folder_is_gone_is_unknown_whatever_it_was_before(
                     break
                 except LogError:
                     await asyncio.sleep(0)
+
+
+async def test_contract_25_who_comes_back_while_the_old_tailer_ends_finds_the_new_catalog(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.write([upsert(0)])
+    go_on, leave = asyncio.Event(), Tailer.__aexit__
+
+    async def slow(self: Tailer, *reason: Any) -> None:
+        await go_on.wait()
+        await leave(self, *reason)
+
+    monkeypatch.setattr(Tailer, "__aexit__", slow)
+    async with Engine(log_root, quick()) as engine:
+        try:
+            subscription = await engine.subscribe("shop", codec=JSON)
+            writer.writer.close()
+            drop_catalog(log_root, "shop")
+            with pytest.raises(CatalogReplaced):
+                await receive(subscription, 1)
+            with pytest.raises(CatalogUnknown):
+                await engine.subscribe("shop", codec=JSON)
+            replacement = ModelWriter(log_root, "shop", ModelLog())
+            subscription = await engine.subscribe("shop", codec=JSON)
+            assert engine.observer("shop").view.uuid == replacement.writer.uuid
+            go_on.set()
+            replacement.write([upsert(1)])
+            assert len(await receive(subscription, 2)) == 2
+            assert [info.name for info in engine.catalogs()] == ["shop"]
+            replacement.writer.close()
+        finally:
+            go_on.set()
 
 
 async def test_contract_26_a_subscribe_that_races_with_the_stop_is_told_so(
