@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace_server.capture.run import whole
 from tailrace_server.wal.few import FEW, int32s
 
 if TYPE_CHECKING:
@@ -66,12 +67,13 @@ _Groups = list[tuple[int, "NDArray[np.int32]"]]
 def _compared(codes: NDArray[np.integer]) -> _Groups | None:
     """Return the rows of each code, by code; None if there are more than a few."""
     groups: _Groups = []
+    places = whole(len(codes)).rows
     first, left = 0, np.ones(len(codes), np.bool_)
     while left[first]:
         if len(groups) == _FEW_CLASSES:
             return None
         same = codes == codes[first]
-        groups.append((int(codes[first]), np.flatnonzero(same).astype(np.int32)))
+        groups.append((int(codes[first]), places[same]))
         left ^= same
         first = int(left.argmax())
     return sorted(groups, key=itemgetter(0))

@@ -29,18 +29,18 @@ class Cutter:
         self._observer = observer
         self._delivery = delivery
 
-    def is_too_large(self, frames: Frames) -> bool:
-        """Whether a single capture is larger than the subscriber takes."""
-        return len(frames.data) > self._delivery.max_message_bytes
+    def fitting(self, slice: Slice, block: FrameBlock, demand: int | None) -> Frames | None:
+        """Return the next frames of a slice: as many as a message holds and demand allows.
 
-    def fitting(self, slice: Slice, block: FrameBlock, demand: int | None) -> Frames:
-        """Return the next frames of a slice: as many as a message holds and demand allows, at least one."""
+        None: the next capture alone is larger than the subscriber takes.
+        """
         start, bytes_max = slice.start, self._delivery.max_message_bytes
         frames = block.take(start, _room(slice, demand))
-        if len(frames.data) > bytes_max:
-            stop = block.fitting(start, start + frames.count, bytes_max)
-            frames = block.take(start, stop - start)
-        return frames
+        if len(frames.data) <= bytes_max:
+            return frames
+        stop = block.fitting(start, start + frames.count, bytes_max)
+        frames = block.take(start, stop - start)
+        return frames if len(frames.data) <= bytes_max else None
 
     def joined(self, intake: Intake, frames: Frames, demand: int | None) -> Frames:
         """Return a message with what fits of the slices behind it, and is ready; that leaves the queue."""
@@ -66,8 +66,9 @@ class Cutter:
         slice.block = weakref.ref(block)
         return block
 
-    async def header_only(self, slice: Slice, frames: Frames) -> Frames:
-        """Return a capture that is too large for the subscriber as its header."""
+    async def header_only(self, slice: Slice, block: FrameBlock) -> Frames:
+        """Return the next capture of a slice, which is too large for the subscriber, as its header."""
+        frames = block.take(slice.start, 1)
         header = (await self._frames(slice, Content.HEADER)).frame(slice.start)
         header = self._delivery.codec.with_omitted(header, len(frames.data) - len(header))
         return Frames(header, 1, frames.last)

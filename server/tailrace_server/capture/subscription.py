@@ -158,9 +158,7 @@ class Subscription:
             return None
         first = queue[0]
         frames = self._cutter.fitting(first, block, self._demand)
-        if self._cutter.is_too_large(frames):
-            return None
-        return self._taken(first, frames, now)
+        return None if frames is None else self._taken(first, frames, now)
 
     def request(self, n: int) -> None:
         """Add demand for ``n`` captures; adds up and saturates.
@@ -356,8 +354,8 @@ class Subscription:
         first, cutter = self._intake.queue[0], self._cutter
         block = await cutter.block(first)
         frames = cutter.fitting(first, block, self._demand)
-        if cutter.is_too_large(frames) and self._terminal is None:
-            frames = await cutter.header_only(first, frames)
+        if frames is None:
+            frames = await cutter.header_only(first, block)
         return None if self._terminal is not None else self._taken(first, frames, self._time())
 
     def _taken(self, first: Slice, frames: Frames, now: float) -> Frames:

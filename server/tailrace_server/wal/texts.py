@@ -64,7 +64,7 @@ class _Column:
         if self._validity is None:
             return self._rows == 0
         octets, bits = divmod(self._rows, 8)
-        if any(self._validity[:octets]):
+        if self._validity[:octets].tobytes().count(0) < octets:
             return False
         return not bits or not self._validity[octets] & ((1 << bits) - 1)
 
