@@ -46,6 +46,9 @@ SEGMENTS: Final = "segments"
 FieldLists = dict[str, list[int]]
 """A table by columns: name of the field → its values, all of one length."""
 
+PackedLists = dict[str, msgspec.Raw]
+"""The same in a checkpoint, which may have millions of numbers: each column is decoded when its turn comes."""
+
 
 class CatalogDocument(Struct, frozen=True):
     """catalog.json: what makes a folder a catalog."""
@@ -172,8 +175,10 @@ class SegmentLists(Struct, frozen=True):
     rows: list[int]
     bytes: list[int]
     base_version: list[int]
-    counts: list[dict[str, int]]
-    prefix: list[list[tuple[int, int, int]]]
+    counts: list[msgspec.Raw]
+    """Of each: dict[str, int]."""
+    prefix: list[msgspec.Raw]
+    """Of each: list[tuple[int, int, int]]."""
     batches: list[int]
     """How many of the batches belong to each, in order."""
 
@@ -202,8 +207,8 @@ class CheckpointBody(Struct, frozen=True):
     removed: list[tuple[str, int]]
     """Files that nothing names any more, and since when; they go after ``delete_grace``."""
     segments: SegmentLists
-    batches: FieldLists
-    commits: FieldLists
+    batches: PackedLists
+    commits: PackedLists
     """``first_version`` and ``timestamp`` of every commit that has versions at or after ``oldest``."""
     published_by_entry: int = 0
     """Highest version that an entry has published itself; 0 for none."""

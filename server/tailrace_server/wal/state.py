@@ -8,8 +8,10 @@ continues the chain: next number, same uuid, the CRC of the entry before, and an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from tailrace.errors import CatalogReplaced, LogCorrupted
@@ -22,6 +24,7 @@ from tailrace_server.wal.documents import (
     Entry,
     FieldLists,
     OpenEntry,
+    PackedLists,
     PendingSegment,
     PublicationDocument,
     ReadEntry,
@@ -41,13 +44,16 @@ from tailrace_server.wal.table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     import numpy.typing as npt
 
 COMMIT_FIELDS: Final = ("first_version", "timestamp")
 _INT64_END: Final = 1 << 63
+_unpacked_numbers: Final = msgspec.json.Decoder(list[int]).decode
+_unpacked_prefix: Final = msgspec.json.Decoder(tuple[tuple[int, int, int], ...]).decode
+_unpacked_counts: Final = msgspec.json.Decoder(dict[str, int]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,18 +272,12 @@ class LogState:
                 rows=[segment.rows for segment in segments],
                 bytes=[segment.bytes for segment in segments],
                 base_version=[segment.base_version for segment in segments],
-                counts=[dict(segment.counts or {}) for segment in segments],
-                prefix=[list(segment.prefix) for segment in segments],
+                counts=[_packed(dict(segment.counts or {})) for segment in segments],
+                prefix=[_packed(segment.prefix) for segment in segments],
                 batches=np.bincount(columns[SEGMENT], minlength=len(segments)).tolist(),
             ),
-            batches=dict(zip(BATCH_FIELDS, columns[:SEGMENT].tolist(), strict=True)),
-            commits=dict(
-                zip(
-                    COMMIT_FIELDS,
-                    self.commits.columns[:, : len(self.commits)].tolist(),
-                    strict=True,
-                )
-            ),
+            batches=_packed_columns(columns, BATCH_FIELDS),
+            commits=_packed_columns(self.commits.columns[:, : len(self.commits)], COMMIT_FIELDS),
             published_by_entry=self.published_by_entry,
         )
         return header, body
@@ -313,29 +313,31 @@ class LogState:
         state.revision = header.revision
         state.oldest = Position(*header.oldest)
         state.removed = dict(body.removed)
-        state._fill_tables(path, body)
+        try:
+            state._fill_tables(path, body)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise LogCorrupted(path, 0, f"the checksum is right, but {error}") from error
         return state
 
     def _fill_tables(self, path: str, body: CheckpointBody) -> None:
         lists = body.segments
         self.batches.segments.add(
-            SegmentRef(path, base_version, tuple(prefix), rows, size, counts)
-            for path, base_version, prefix, rows, size, counts in zip(
+            SegmentRef(path, base_version, shape.prefix, rows, size, shape.counts)
+            for path, base_version, rows, size, shape in zip(
                 lists.path,
                 lists.base_version,
-                lists.prefix,
                 lists.rows,
                 lists.bytes,
-                lists.counts,
+                map(_unpacked_shape, map(bytes, lists.prefix), map(bytes, lists.counts)),
                 strict=True,
             )
         )
-        columns = batch_columns(path, body.batches, BATCH_FIELDS)
+        columns = _unpacked_columns(path, body.batches, BATCH_FIELDS)
         places = np.repeat(np.arange(len(lists.batches)), lists.batches)
         if columns.shape[1] != len(places):
             raise LogCorrupted(path, 0, "the tables of segments and batches do not fit together")
         self.batches.append(np.concatenate([columns, places[None, :]]))
-        self.commits.append(batch_columns(path, body.commits, COMMIT_FIELDS))
+        self.commits.append(_unpacked_columns(path, body.commits, COMMIT_FIELDS))
 
     def adopt(self, newer: LogState) -> None:
         """Take a checkpoint's tables, keeping what this state has read past it.
@@ -406,14 +408,47 @@ def _only_batch(entry: CommitEntry) -> list[int] | None:
     return numbers
 
 
+def _packed_columns(columns: npt.NDArray[np.int64], fields: tuple[str, ...]) -> PackedLists:
+    """Return some of a table's columns, in the order of ``fields``, one after the other as JSON."""
+    return {field: _packed(column.tolist()) for field, column in zip(fields, columns, strict=False)}
+
+
+def _packed(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+class _Shape(NamedTuple):
+    """What many segments have in common."""
+
+    prefix: tuple[tuple[int, int, int], ...]
+    counts: dict[str, int]
+
+
+@lru_cache(maxsize=256)
+def _unpacked_shape(prefix: bytes, counts: bytes) -> _Shape:
+    return _Shape(_unpacked_prefix(prefix), _unpacked_counts(counts))
+
+
+def _unpacked_columns(
+    path: str, lists: PackedLists, fields: tuple[str, ...]
+) -> npt.NDArray[np.int64]:
+    """Return a checkpoint's table; numbers of Python's are there for one column at a time."""
+    return _checked_columns(path, fields, lambda field: _unpacked_numbers(lists[field]))
+
+
 def batch_columns(path: str, lists: FieldLists, fields: tuple[str, ...]) -> npt.NDArray[np.int64]:
     """Return a table's columns, shape (fields, n).
 
     Raises:
         LogCorrupted: A column is missing, or not as long as the others.
     """
+    return _checked_columns(path, fields, lists.__getitem__)
+
+
+def _checked_columns(
+    path: str, fields: tuple[str, ...], numbers_of: Callable[[str], list[int]]
+) -> npt.NDArray[np.int64]:
     try:
-        columns: npt.NDArray[Any] = np.array([lists[field] for field in fields], np.int64)
+        return np.stack([np.array(numbers_of(field), np.int64) for field in fields])
     except (KeyError, ValueError, OverflowError) as error:
         raise LogCorrupted(path, 0, f"a table's columns: {error!r}") from error
-    return columns.reshape(len(fields), -1)
