@@ -229,9 +229,10 @@ class CommitLog:
         if data is None:
             raise LogCorrupted(path, 0, "the checkpoint is missing")
         text, crc = unseal(path, data)
-        first, _, second = text.partition(b"\n")
-        header = documents.parse(path, first, CheckpointHeader)
-        body = documents.parse(path, second, CheckpointBody, len(first) + 1)
+        del data  # it may be large: one of it is enough
+        end = text.find(b"\n") + 1
+        header = documents.parse(path, text[:end], CheckpointHeader)
+        body = documents.parse(path, memoryview(text)[end:], CheckpointBody, end)
         if header.uuid != self.uuid:
             raise CatalogReplaced(self._name, self.uuid, header.uuid)
         return header, body, crc

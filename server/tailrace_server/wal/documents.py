@@ -325,7 +325,7 @@ def load(path: str, data: bytes, kind: type[_D]) -> tuple[_D, int]:
     return parse(path, text, kind), crc
 
 
-def parse(path: str, text: bytes, kind: type[_D], offset: int = 0) -> _D:
+def parse(path: str, text: bytes | memoryview, kind: type[_D], offset: int = 0) -> _D:
     """Return a document from its JSON, which begins at ``offset`` of the file."""
     decoder = _decoder(kind)  # type: ignore[arg-type]  # mypy does not see that a type is hashable
     try:
@@ -376,7 +376,7 @@ def entry_in(path: str, file: FileContent) -> ReadEntry:
     return ReadEntry(path, entry, crc, file.data, is_mark(file.modified_ns, entry.timestamp))
 
 
-def _refuse_newer(path: str, text: bytes) -> None:
+def _refuse_newer(path: str, text: bytes | memoryview) -> None:
     try:
         found = msgspec.json.decode(text, type=_AnyVersion).format_version
     except msgspec.MsgspecError:

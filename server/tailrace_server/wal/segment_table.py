@@ -22,13 +22,15 @@ import msgspec
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     Columns = npt.NDArray[np.int64]
 
 _CAPACITY_MIN: Final = 64
+_SPARE: Final = 4
+"""Columns that are full get room for one part in so many more: they are large for as long as the log is."""
 _BASE_VERSION, _ROWS, _BYTES, _PATH, _PATH_LENGTH, _SHAPE, _SHAPE_LENGTH = range(7)
 
 _Prefix = tuple[tuple[int, int, int], ...]
@@ -83,12 +85,19 @@ class GrowingColumns:
         """Bytes of what is in them, without the room for what is to come."""
         return self._length * len(self._columns) * self._columns.itemsize
 
-    def append(self, added: Columns) -> None:
-        """Append columns of shape (width, n)."""
-        length = self._length + added.shape[1]
-        self._make_room(length)
-        self._columns[:, self._length : length] = added
-        self._length = length
+    def append(self, added: Columns | Sequence[npt.NDArray[np.int64]]) -> None:
+        """Append n numbers to each column: of shape (width, n), or an array for each.
+
+        Raises:
+            ValueError: They are not equally many.
+        """
+        count = len(added[0])
+        if any(len(numbers) != count for numbers in added):
+            raise ValueError(f"columns of {[*map(len, added)]} numbers")
+        self._make_room(self._length + count)
+        for column, numbers in zip(self._columns, added, strict=True):
+            column[self._length : self._length + count] = numbers
+        self._length += count
 
     def append_row(self, numbers: Iterable[int]) -> None:
         """Append one number to each column."""
@@ -111,7 +120,8 @@ class GrowingColumns:
 
     def _make_room(self, length: int) -> None:
         if length > self._columns.shape[1]:
-            grown = np.empty((len(self._columns), max(length, 2 * self._length)), np.int64)
+            room = max(length, self._length + self._length // _SPARE + _CAPACITY_MIN)
+            grown = np.empty((len(self._columns), room), np.int64)
             grown[:, : self._length] = self._columns[:, : self._length]
             self._columns = grown
             self._flat = grown.data.cast("B").cast("q")

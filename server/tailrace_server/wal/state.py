@@ -44,7 +44,7 @@ from tailrace_server.wal.table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
     import numpy.typing as npt
@@ -314,12 +314,12 @@ class LogState:
         state.oldest = Position(*header.oldest)
         state.removed = dict(body.removed)
         try:
-            state._fill_tables(path, body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise LogCorrupted(path, 0, f"the checksum is right, but {error}") from error
+            state._fill_tables(body)
+        except (msgspec.MsgspecError, KeyError, ValueError, OverflowError) as error:
+            raise LogCorrupted(path, 0, f"its tables do not fit together: {error!r}") from error
         return state
 
-    def _fill_tables(self, path: str, body: CheckpointBody) -> None:
+    def _fill_tables(self, body: CheckpointBody) -> None:
         lists = body.segments
         self.batches.segments.add(
             SegmentRef(path, base_version, shape.prefix, rows, size, shape.counts)
@@ -332,12 +332,9 @@ class LogState:
                 strict=True,
             )
         )
-        columns = _unpacked_columns(path, body.batches, BATCH_FIELDS)
         places = np.repeat(np.arange(len(lists.batches)), lists.batches)
-        if columns.shape[1] != len(places):
-            raise LogCorrupted(path, 0, "the tables of segments and batches do not fit together")
-        self.batches.append(np.concatenate([columns, places[None, :]]))
-        self.commits.append(_unpacked_columns(path, body.commits, COMMIT_FIELDS))
+        self.batches.append([*_unpacked_columns(body.batches, BATCH_FIELDS), places])
+        self.commits.append([*_unpacked_columns(body.commits, COMMIT_FIELDS)])
 
     def adopt(self, newer: LogState) -> None:
         """Take a checkpoint's tables, keeping what this state has read past it.
@@ -429,11 +426,9 @@ def _unpacked_shape(prefix: bytes, counts: bytes) -> _Shape:
     return _Shape(_unpacked_prefix(prefix), _unpacked_counts(counts))
 
 
-def _unpacked_columns(
-    path: str, lists: PackedLists, fields: tuple[str, ...]
-) -> npt.NDArray[np.int64]:
+def _unpacked_columns(lists: PackedLists, fields: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:
     """Return a checkpoint's table; numbers of Python's are there for one column at a time."""
-    return _checked_columns(path, fields, lambda field: _unpacked_numbers(lists[field]))
+    return [np.array(_unpacked_numbers(lists[field]), np.int64) for field in fields]
 
 
 def batch_columns(path: str, lists: FieldLists, fields: tuple[str, ...]) -> npt.NDArray[np.int64]:
@@ -442,13 +437,8 @@ def batch_columns(path: str, lists: FieldLists, fields: tuple[str, ...]) -> npt.
     Raises:
         LogCorrupted: A column is missing, or not as long as the others.
     """
-    return _checked_columns(path, fields, lists.__getitem__)
-
-
-def _checked_columns(
-    path: str, fields: tuple[str, ...], numbers_of: Callable[[str], list[int]]
-) -> npt.NDArray[np.int64]:
     try:
-        return np.stack([np.array(numbers_of(field), np.int64) for field in fields])
+        columns: npt.NDArray[Any] = np.array([lists[field] for field in fields], np.int64)
     except (KeyError, ValueError, OverflowError) as error:
         raise LogCorrupted(path, 0, f"a table's columns: {error!r}") from error
+    return columns.reshape(len(fields), -1)

@@ -5,6 +5,7 @@ Never a wrong record, never a dead process: all of it runs in this one.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from tailrace.errors import LogCorrupted, LogError, LogUnreadable, TailraceError
 from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import CommitEntry, load
 from tailrace_server.wal.objects import create, seal, unseal
@@ -229,3 +231,37 @@ def test_a_right_checksum_over_wrong_json_is_corrupted_too() -> None:
     for text in (b"{", b"[]", b'{"kind":"commit"}', b'{"kind":"commit","format_version":"1"}'):
         with pytest.raises(LogCorrupted, match="checksum is right"):
             load("log/1.json", seal(text)[0], CommitEntry)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (("batches", "rows"), None),
+        (("batches", "rows"), []),
+        (("batches", "rows"), [1]),
+        (("batches", "rows"), ["many"] * 3),
+        (("batches", "head_crc32c"), [1 << 64] * 3),
+        (("commits", "timestamp"), [0]),
+        (("segments", "batches"), [7, 1, 1]),
+        (("segments", "path"), ["log/1.json"]),
+        (("segments", "prefix"), ["none"] * 3),
+        (("segments", "counts"), [3, 3, 3]),
+    ],
+)
+def test_contract_33_a_checkpoint_whose_tables_do_not_fit_together_is_refused_by_name(
+    catalog: Path, field: tuple[str, str], value: list[object] | None
+) -> None:
+    log = CommitLog.open(catalog)
+    assert write_checkpoint(log, log.state, log.state.last_timestamp)
+    (file,) = (catalog / "checkpoints").iterdir()
+    text, _ = unseal("x", file.read_bytes())
+    header, body = text.splitlines()
+    tables = json.loads(body)
+    if value is None:
+        del tables[field[0]][field[1]]
+    else:
+        tables[field[0]][field[1]] = value
+    file.write_bytes(seal(header, json.dumps(tables).encode())[0])
+    with pytest.raises(LogCorrupted, match=r"do not fit together|checksum is right") as corrupted:
+        CommitLog.open(catalog)
+    assert corrupted.value.path == f"checkpoints/{file.name}"
