@@ -32,6 +32,7 @@ from tailrace_server.wal.documents import (
     CheckpointHeader,
     PublicationDocument,
     ReadEntry,
+    RemovedFiles,
     SchemaDocument,
 )
 from tailrace_server.wal.objects import (
@@ -208,13 +209,13 @@ class CommitLog:
         assert not self._reads_only
         with self._lock:
             if self.state.checkpoint_crc is None:
-                _, body, crc = self._read_checkpoint(self.state.checkpoint)
-                self.state.checkpoint_crc = crc
-                self.state.removed = dict(body.removed) | self.state.removed
+                path = _checkpoint_path(self.state.checkpoint)
+                _, body, self.state.checkpoint_crc = self._read_checkpoint(path)
+                self.state.removed = _removed(path, body) | self.state.removed
 
     def checkpoint_header(self, number: int) -> CheckpointHeader | None:
         """Return a checkpoint's header without reading the rest; the checksum is checked when it is used."""
-        path = f"{CHECKPOINTS}/{object_name(number)}"
+        path = _checkpoint_path(number)
         data = read_bytes(os.path.join(self._folder, path), _HEADER_BYTES_MAX)
         if data is None:
             return None
@@ -223,25 +224,26 @@ class CommitLog:
             raise LogCorrupted(path, 0, f"it says that it is number {header.number}")
         return header
 
-    def _read_checkpoint(self, number: int) -> tuple[CheckpointHeader, CheckpointBody, int]:
-        path = f"{CHECKPOINTS}/{object_name(number)}"
+    def _read_checkpoint(self, path: str) -> tuple[CheckpointHeader, CheckpointBody, int]:
         data = read_bytes(self.path / path)
         if data is None:
             raise LogCorrupted(path, 0, "the checkpoint is missing")
-        text, crc = unseal(path, data)
-        del data  # it may be large: one of it is enough
-        end = text.find(b"\n") + 1
+        text, crc = unseal(path, memoryview(data))  # a large one is not copied
+        end = data.find(b"\n") + 1
         header = documents.parse(path, text[:end], CheckpointHeader)
-        body = documents.parse(path, memoryview(text)[end:], CheckpointBody, end)
+        body = documents.parse(path, text[end:], CheckpointBody, end)
         if header.uuid != self.uuid:
             raise CatalogReplaced(self._name, self.uuid, header.uuid)
         return header, body, crc
 
     def _load_checkpoint(self, number: int) -> None:
-        header, body, crc = self._read_checkpoint(number)
-        path = f"{CHECKPOINTS}/{object_name(number)}"
+        path = _checkpoint_path(number)
+        header, body, crc = self._read_checkpoint(path)
         self._durable_entry = max(self._durable_entry, header.last_entry)
-        self.state.adopt(LogState.from_checkpoint(path, self._name, header, body, crc))
+        state = LogState.from_checkpoint(path, self._name, header, body, crc)
+        if not self._reads_only:
+            state.removed = _removed(path, body)
+        self.state.adopt(state)
 
     def make_durable(self, wait: Wait | None = None) -> None:
         """See that the names of the entries read so far are durable, whatever has become of who wrote them.
@@ -399,3 +401,11 @@ class CommitLog:
 
 
 __all__ = ["BatchRef", "CommitLog", "LogView", "SegmentRef"]
+
+
+def _checkpoint_path(number: int) -> str:
+    return f"{CHECKPOINTS}/{object_name(number)}"
+
+
+def _removed(path: str, body: CheckpointBody) -> dict[str, int]:
+    return dict(documents.parse(path, body.removed, RemovedFiles))

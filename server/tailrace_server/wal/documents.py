@@ -183,6 +183,10 @@ class SegmentLists(Struct, frozen=True):
     """How many of the batches belong to each, in order."""
 
 
+RemovedFiles = list[tuple[str, int]]
+"""Files that nothing names any more, and since when, µs; they go after ``delete_grace``."""
+
+
 class CheckpointBody(Struct, frozen=True):
     """Second line of a checkpoint: the state of the log after ``last_entry``, whole."""
 
@@ -204,8 +208,8 @@ class CheckpointBody(Struct, frozen=True):
     schemas: list[tuple[int, int]]
     publication: PublicationDocument | None
     publication_crc32c: int
-    removed: list[tuple[str, int]]
-    """Files that nothing names any more, and since when; they go after ``delete_grace``."""
+    removed: msgspec.Raw
+    """RemovedFiles; only who deletes them decodes it."""
     segments: SegmentLists
     batches: PackedLists
     commits: PackedLists
@@ -325,7 +329,7 @@ def load(path: str, data: bytes, kind: type[_D]) -> tuple[_D, int]:
     return parse(path, text, kind), crc
 
 
-def parse(path: str, text: bytes | memoryview, kind: type[_D], offset: int = 0) -> _D:
+def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], offset: int = 0) -> _D:
     """Return a document from its JSON, which begins at ``offset`` of the file."""
     decoder = _decoder(kind)  # type: ignore[arg-type]  # mypy does not see that a type is hashable
     try:
@@ -376,7 +380,7 @@ def entry_in(path: str, file: FileContent) -> ReadEntry:
     return ReadEntry(path, entry, crc, file.data, is_mark(file.modified_ns, entry.timestamp))
 
 
-def _refuse_newer(path: str, text: bytes | memoryview) -> None:
+def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw) -> None:
     try:
         found = msgspec.json.decode(text, type=_AnyVersion).format_version
     except msgspec.MsgspecError:

@@ -33,9 +33,10 @@ import errno
 import itertools
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import google_crc32c
+import numpy as np
 
 from tailrace.errors import LogCorrupted, LogError, LogFull, LogUnreadable
 from tailrace_server.failpoints import reach
@@ -66,7 +67,9 @@ _numbers = itertools.count()
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
-    """Return the CRC-32C of bytes, an Arrow buffer or a contiguous array, continued from ``crc``."""
+    """Return the CRC-32C of bytes, a view, an Arrow buffer or a contiguous array, continued from ``crc``."""
+    if isinstance(data, memoryview):
+        data = np.frombuffer(data, np.uint8)  # the library takes no views
     return int(google_crc32c.extend(crc, data))
 
 
@@ -82,8 +85,11 @@ def seal(*lines: bytes) -> tuple[bytes, int]:
     return text + b"crc32c %08x\n" % crc, crc
 
 
-def unseal(path: str, data: bytes) -> tuple[bytes, int]:
-    """Return an object's lines of JSON, line feeds included, and its CRC.
+_B = TypeVar("_B", bytes, memoryview)
+
+
+def unseal(path: str, data: _B) -> tuple[_B, int]:
+    """Return an object's lines of JSON, line feeds included, and its CRC; of a view a view.
 
     Args:
         path: What to call it in an error, relative to the catalog.
@@ -93,7 +99,7 @@ def unseal(path: str, data: bytes) -> tuple[bytes, int]:
         LogCorrupted: The bytes are not a valid object.
     """
     start = max(0, len(data) - _CHECK_LENGTH)
-    check = data[start:]
+    check = bytes(data[start:])
     if not (len(check) == _CHECK_LENGTH and check.startswith(b"crc32c ") and check.endswith(b"\n")):
         raise LogCorrupted(path, start, "the checksum line is missing or damaged")
     digits = check[7:-1]

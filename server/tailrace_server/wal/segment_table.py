@@ -186,18 +186,9 @@ class SegmentTable(GrowingColumns):
 
     def add(self, segments: Iterable[SegmentRef]) -> None:
         """Append segments."""
-        added = [
-            (
-                *(segment.base_version, segment.rows, segment.bytes),
-                *self._pack(segment.path.encode()),
-                *shape,
-            )
-            for segment, shape in self._with_shapes(segments)
-        ]
-        if len(added) == 1:
-            self.append_row(added[0])
-        elif added:
-            self.append(np.array(added, np.int64).T)
+        for segment, shape in self._with_shapes(segments):
+            numbers = segment.base_version, segment.rows, segment.bytes
+            self.append_row((*numbers, *self._pack(segment.path.encode()), *shape))
 
     def slice(self, start: int, stop: int) -> SegmentTable:
         """Return a new table of some of the segments."""

@@ -266,7 +266,7 @@ class LogState:
             schemas=self.schemas,
             publication=self.publication,
             publication_crc32c=self.publication_crc,
-            removed=list(self.removed.items()),
+            removed=_packed(list(self.removed.items())),
             segments=SegmentLists(
                 path=[segment.path for segment in segments],
                 rows=[segment.rows for segment in segments],
@@ -286,7 +286,7 @@ class LogState:
     def from_checkpoint(
         cls, path: str, name: str, header: CheckpointHeader, body: CheckpointBody, crc: int
     ) -> LogState:
-        """Return the state that a checkpoint holds.
+        """Return the state that a checkpoint holds, without the files that wait for their deletion.
 
         Raises:
             LogCorrupted: Its tables do not fit together.
@@ -312,7 +312,6 @@ class LogState:
         state.checkpoint_entry = header.last_entry
         state.revision = header.revision
         state.oldest = Position(*header.oldest)
-        state.removed = dict(body.removed)
         try:
             state._fill_tables(body)
         except (msgspec.MsgspecError, KeyError, ValueError, OverflowError) as error:
