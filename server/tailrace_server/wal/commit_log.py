@@ -210,8 +210,9 @@ class CommitLog:
         with self._lock:
             if self.state.checkpoint_crc is None:
                 path = _checkpoint_path(self.state.checkpoint)
-                _, body, self.state.checkpoint_crc = self._read_checkpoint(path)
+                _, body, crc = self._read_checkpoint(path)
                 self.state.removed = _removed(path, body) | self.state.removed
+                self.state.checkpoint_crc = crc
 
     def checkpoint_header(self, number: int) -> CheckpointHeader | None:
         """Return a checkpoint's header without reading the rest; the checksum is checked when it is used."""
@@ -400,12 +401,12 @@ class CommitLog:
         )
 
 
-__all__ = ["BatchRef", "CommitLog", "LogView", "SegmentRef"]
-
-
 def _checkpoint_path(number: int) -> str:
     return f"{CHECKPOINTS}/{object_name(number)}"
 
 
 def _removed(path: str, body: CheckpointBody) -> dict[str, int]:
     return dict(documents.parse(path, body.removed, RemovedFiles))
+
+
+__all__ = ["BatchRef", "CommitLog", "LogView", "SegmentRef"]
