@@ -93,6 +93,8 @@ class FreshBatches:
         self._ahead: tuple[Entry, FreshBatch] | None = None
         """An entry that is not there yet, and what it carries."""
         self._takers: Counter[Taker] = Counter()
+        self._simple: dict[Taker, None] = {}
+        """Those for whom frames could be made ahead, in the order in which they came."""
         self._served: tuple[Taker, ...] = ()
         """Those whose frames are made ahead."""
         self.end_row = 0
@@ -105,7 +107,8 @@ class FreshBatches:
     def add(self, taker: Taker) -> None:
         """Note one more subscription that takes what is new."""
         self._takers[taker] += 1
-        if self._takers[taker] == 1:
+        if self._takers[taker] == 1 and _is_simple(taker.predicate):
+            self._simple[taker] = None
             self._serve()
 
     def remove(self, taker: Taker) -> None:
@@ -113,12 +116,13 @@ class FreshBatches:
         self._takers[taker] -= 1
         if not self._takers[taker]:
             del self._takers[taker]
-            self._serve()
+            if taker in self._simple:
+                del self._simple[taker]
+                self._serve()
 
     def _serve(self) -> None:
         """Make frames ahead for few kinds of takers, and simple ones: more would hold up what is published."""
-        simple = [taker for taker in self._takers if _is_simple(taker.predicate)]
-        self._served = tuple(simple) if len(simple) <= _TAKERS_MAX else ()
+        self._served = tuple(self._simple) if len(self._simple) <= _TAKERS_MAX else ()
 
     # From here on: the tailer's thread.
 
