@@ -12,6 +12,7 @@ Generated tests have no time limit: how long an example takes says more about th
 
 from __future__ import annotations
 
+import os
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 settings.register_profile("tailrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tailrace")
+
+# Its handlers for a fork kill one child in seven where streams are busy: PySpark forks to start Java.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 pytest_plugins = ["tests.support.fix_leftovers", "tests.support.fix_log"]
 
