@@ -64,6 +64,7 @@ _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _RANDOM: Final = os.urandom(4).hex()
 """Tells this process from one of the same number on another machine."""
 _numbers = itertools.count()
+_B = TypeVar("_B", bytes, memoryview)
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -83,9 +84,6 @@ def seal(*lines: bytes) -> tuple[bytes, int]:
     text = b"".join(line + b"\n" for line in lines)
     crc = crc32c(text)
     return text + b"crc32c %08x\n" % crc, crc
-
-
-_B = TypeVar("_B", bytes, memoryview)
 
 
 def unseal(path: str, data: _B) -> tuple[_B, int]:

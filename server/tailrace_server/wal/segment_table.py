@@ -34,9 +34,10 @@ _SPARE: Final = 4
 _BASE_VERSION, _ROWS, _BYTES, _PATH, _PATH_LENGTH, _SHAPE, _SHAPE_LENGTH = range(7)
 
 _Prefix = tuple[tuple[int, int, int], ...]
-_Shape = tuple[_Prefix, dict[str, int] | None]
+Shape = tuple[_Prefix, dict[str, int] | None]
+"""What many segments have in common: ``prefix`` and ``counts``."""
 _encode_shape: Final = msgspec.msgpack.Encoder().encode
-_shape_decoder: Final[msgspec.msgpack.Decoder[_Shape]] = msgspec.msgpack.Decoder(_Shape)
+_shape_decoder: Final[msgspec.msgpack.Decoder[Shape]] = msgspec.msgpack.Decoder(Shape)
 _SHAPES_MAX: Final = 256
 
 
@@ -57,7 +58,7 @@ class SegmentRef:
 
 
 @lru_cache(maxsize=_SHAPES_MAX)
-def _decode_shape(packed: bytes) -> _Shape:
+def _decode_shape(packed: bytes) -> Shape:
     """Return prefix and counts; one object for all segments that are alike, as most of a log's are."""
     return _shape_decoder.decode(packed)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     import numpy.typing as npt
+
+    from tailrace_server.wal.segment_table import Shape
 
 COMMIT_FIELDS: Final = ("first_version", "timestamp")
 _INT64_END: Final = 1 << 63
@@ -276,7 +278,7 @@ class LogState:
                 prefix=[_packed(segment.prefix) for segment in segments],
                 batches=np.bincount(columns[SEGMENT], minlength=len(segments)).tolist(),
             ),
-            batches=_packed_columns(columns, BATCH_FIELDS),
+            batches=_packed_columns(columns[:SEGMENT], BATCH_FIELDS),
             commits=_packed_columns(self.commits.columns[:, : len(self.commits)], COMMIT_FIELDS),
             published_by_entry=self.published_by_entry,
         )
@@ -321,8 +323,8 @@ class LogState:
     def _fill_tables(self, body: CheckpointBody) -> None:
         lists = body.segments
         self.batches.segments.add(
-            SegmentRef(path, base_version, shape.prefix, rows, size, shape.counts)
-            for path, base_version, rows, size, shape in zip(
+            SegmentRef(path, base_version, prefix, rows, size, counts)
+            for path, base_version, rows, size, (prefix, counts) in zip(
                 lists.path,
                 lists.base_version,
                 lists.rows,
@@ -405,24 +407,17 @@ def _only_batch(entry: CommitEntry) -> list[int] | None:
 
 
 def _packed_columns(columns: npt.NDArray[np.int64], fields: tuple[str, ...]) -> PackedLists:
-    """Return some of a table's columns, in the order of ``fields``, one after the other as JSON."""
-    return {field: _packed(column.tolist()) for field, column in zip(fields, columns, strict=False)}
+    """Return a table's columns, in the order of ``fields``, one after the other as JSON."""
+    return {field: _packed(column.tolist()) for field, column in zip(fields, columns, strict=True)}
 
 
 def _packed(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-class _Shape(NamedTuple):
-    """What many segments have in common."""
-
-    prefix: tuple[tuple[int, int, int], ...]
-    counts: dict[str, int]
-
-
 @lru_cache(maxsize=256)
-def _unpacked_shape(prefix: bytes, counts: bytes) -> _Shape:
-    return _Shape(_unpacked_prefix(prefix), _unpacked_counts(counts))
+def _unpacked_shape(prefix: bytes, counts: bytes) -> Shape:
+    return _unpacked_prefix(prefix), _unpacked_counts(counts)
 
 
 def _unpacked_columns(lists: PackedLists, fields: tuple[str, ...]) -> list[npt.NDArray[np.int64]]:

@@ -109,12 +109,9 @@ class BatchTable(GrowingColumns):
 
     def append_segment(self, segment: SegmentRef, batches: Columns) -> None:
         """Append a segment's batches, shape (len(BATCH_FIELDS), n)."""
-        place, length = len(self.segments), self._length + batches.shape[1]
+        place = len(self.segments)
         self.segments.add([segment])
-        self._make_room(length)
-        self._columns[:SEGMENT, self._length : length] = batches
-        self._columns[SEGMENT, self._length : length] = place
-        self._length = length
+        self.append([*batches, np.full(batches.shape[1], place)])
 
     def slice(self, start: int, stop: int | None = None) -> BatchTable:
         """Return a new table of some of the batches, and of the segments that they need."""
