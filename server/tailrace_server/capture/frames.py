@@ -77,10 +77,11 @@ class FrameBlock:
         self.ordinals = ordinals
         self.offsets = messages.offsets
         self.starts = messages.starts
-        self.messages = tuple(
-            Frames(data, stop - start, self.coordinates(stop - 1))
+        self.messages = {
+            start: Frames(data, stop - start, self.coordinates(stop - 1))
             for data, (start, stop) in zip(messages.data, pairwise(self.starts), strict=True)
-        )
+        }
+        """By the frame that each begins with."""
         self.nbytes = int(self.offsets[-1]) + 24 * len(versions) + 300
 
     def __len__(self) -> int:
@@ -92,12 +93,14 @@ class FrameBlock:
 
         Messages that are taken whole are shared, not copied.
         """
+        message = self.messages.get(start)
+        if message is not None and message.count <= count_max:
+            return message
         place = bisect_right(self.starts, start) - 1
-        first, message = self.starts[place], self.messages[place]
+        first = self.starts[place]
+        message = self.messages[first]
         stop = min(self.starts[place + 1], start + count_max)
         count = stop - start
-        if count == message.count:
-            return message
         base = self.offsets[first]
         data = message.data[self.offsets[start] - base : self.offsets[stop] - base]
         return Frames(data, count, self.coordinates(stop - 1))
@@ -131,8 +134,8 @@ class FrameBlock:
             return pa.array([self.frame(row) for row in rows.tolist()], pa.binary())
         parts = []
         borders = np.searchsorted(rows, self.starts)
-        for piece, message in enumerate(self.messages):
-            start, stop = self.starts[piece], self.starts[piece + 1]
+        for piece, (start, message) in enumerate(self.messages.items()):
+            stop = start + message.count
             offsets = (self.offsets[start : stop + 1] - self.offsets[start]).astype(np.int32)
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(message.data)]
             frames = pa.BinaryArray.from_buffers(pa.binary(), stop - start, buffers)

@@ -141,7 +141,7 @@ class Intake:
     def accept(self, scan: Scan) -> None:
         """Take what one window of the log has, as far as the queue has room."""
         for run in scan.runs:
-            if not self._take(run):
+            if run.last_row >= self.next.row and not self._take(run):
                 return
         if scan.end_row > self.next.row:
             self.next = Mark(scan.end_row)
@@ -202,6 +202,8 @@ class Intake:
         """Queue a run from the next mark on; False when the queue is full before its end."""
         start, length = run.place_of(self.next), len(run)
         stop = min(length, start + self._captures_max - self._captures)
+        if stop < length and self.queue:
+            stop = start  # it is taken whole later, when its messages need not be cut
         if stop > start:
             self.queue.append(Slice(run, start, stop))
             self._captures += stop - start

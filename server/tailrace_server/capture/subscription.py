@@ -150,13 +150,13 @@ class Subscription:
         """
         self._held_bytes = 0
         queue = self._intake.queue
-        if not queue or (reference := queue[0].block) is None or self._demand == 0:
+        if not queue or self._demand == 0:
             return None
-        if (block := reference()) is None or self._terminal is not None:
+        first = queue[0]
+        if (reference := first.block) is None or (block := reference()) is None:
             return None
         if (now := self._time()) >= self._heartbeat_at:
             return None
-        first = queue[0]
         frames = self._cutter.fitting(first, block, self._demand)
         return None if frames is None else self._taken(first, frames, now)
 
@@ -356,32 +356,40 @@ class Subscription:
         frames = cutter.fitting(first, block, self._demand)
         if frames is None:
             frames = await cutter.header_only(first, block)
-        return None if self._terminal is not None else self._taken(first, frames, self._time())
+        if self._terminal is not None:
+            return None
+        frames = self._taken(first, frames, self._time())
+        if first.start < first.stop:
+            self._look_for_more()
+        return frames
 
     def _taken(self, first: Slice, frames: Frames, now: float) -> Frames:
         """Take frames of the first slice out of the queue, with what can be joined to them."""
         intake = self._intake
         intake.deliver(frames.count, frames.last)
-        if first.start == first.stop and intake.queue:
-            frames = self._cutter.joined(intake, frames, self._demand)
-        if len(intake.queue) < 2:
+        if first.start == first.stop:
+            if intake.queue:
+                frames = self._cutter.joined(intake, frames, self._demand)
             self._look_for_more()
-        data, count = frames.data, frames.count
+        data, count, _ = frames
+        size = len(data)
         if self._demand is not None:
             self._demand -= count
         self._delivered += count
-        self._delivered_bytes += len(data)
-        self._held_bytes = len(data)
+        self._delivered_bytes += size
+        self._held_bytes = size
         self._handed_at = now
-        self._counters.captures_delivered += count
-        self._counters.bytes_delivered += len(data)
+        counters = self._counters
+        counters.captures_delivered += count
+        counters.bytes_delivered += size
         return frames
 
     def _look_for_more(self) -> None:
-        """Say so if it is taking the last of what is routed."""
-        if self._intake.next.row < self._observer.routed:
+        """Say so if it is taking the last of what is routed; to be called where a slice begins and ends."""
+        queue = self._intake.queue
+        if len(queue) > 1 or self._intake.next.row < self._observer.routed:
             return
-        if self._intake.queue:
+        if queue:
             self._publisher.hungry(self)
         else:
             self._publisher.caught_up(self)

@@ -58,6 +58,17 @@ def test_contract_05_a_queue_of_4_gives_all_10_captures_of_one_record() -> None:
     assert intake.matched == 1
 
 
+def test_a_run_that_would_have_to_be_cut_waits_until_the_queue_is_empty() -> None:
+    subject = ring()
+    for first in (0, 3, 6):
+        subject.append(entity_run(first, [0, 1, 2]))
+    intake = Intake(Mark(0), BEFORE_ALL, captures_max=5)
+    for first in (0, 3, 6):
+        assert intake.refill(subject, routed=9) is Outcome.FILLED
+        assert drain(intake) == [(first, 0), (first + 1, 0), (first + 2, 0)]
+    assert intake.refill(subject, routed=9) is Outcome.CAUGHT_UP
+
+
 def test_contract_14_an_overrun_is_made_good_from_the_log_at_the_same_mark() -> None:
     subject = ring(captures_max=4)
     intake = Intake(Mark(0), BEFORE_ALL, captures_max=100)
