@@ -105,6 +105,13 @@ def http_subscribers(
     return _clients("bench._socket_clients", address, path, str(wanted), json.dumps(options))
 
 
+def redis_readers(
+    port: str, count: int, entries: int, **options: Any
+) -> AbstractContextManager[psutil.Popen]:
+    """Start raw readers of a Redis stream; see _redis_readers."""
+    return _clients("bench._redis_readers", port, str(count), str(entries), json.dumps(options))
+
+
 @contextlib.contextmanager
 def _clients(*command: str) -> Iterator[psutil.Popen]:
     process = psutil.Popen(

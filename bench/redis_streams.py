@@ -1,0 +1,160 @@
+"""How fast does one log reach many subscribers, beside Redis Streams on the same work in the same run?
+
+::
+
+    log of captures ──▶ tailrace ──▶ 1, 10, 50 raw subscribers    stream ──▶ Redis ──▶ 1, 10, 50 raw readers
+    one commit      ──▶ tailrace ──▶ the same, attached before    MULTI … EXEC ──▶ Redis ──▶ the same, waiting
+
+Payloads are as large as our captures on the wire. Redis is read with ``XREAD COUNT 1000``, three times what a
+message of ours holds, and keeps everything in memory only; we read a durable log and check its CRCs. Each
+server has the first core alone, subscribers and writers the second; nobody decodes. Live, a server's CPU
+includes taking the commit in.
+
+It does not show latency, where a server that waits for no disk is ahead, nor filters, which Redis has none of:
+its readers take all there is.
+
+Needs ``redis-server`` (Debian: ``apt-get install redis-server``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from bench._harness import SERVER_CPU, Server, machine, median, redis_readers, result, table
+from bench._log import measure_capture_bytes, write_log
+from bench._redis_readers import STREAM, command, entry_id
+from bench.one_log_hundred_subscribers import (
+    CAPTURES,
+    catch_up,
+    live,
+    rates,
+    write_warm_up,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUBSCRIBERS: Final = (1, 10, 50)
+RUNS: Final = 3
+_START_S: Final = 10.0
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[Server]:
+    """Run a Redis without persistence on a free port of loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = psutil.Popen(
+        ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""],
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
+    )
+    try:
+        yield Server(process, str(port))
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def connect(server: Server) -> socket.socket:
+    """Return a connection to a Redis that may still be starting."""
+    give_up_at = time.monotonic() + _START_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", int(server.address)))
+        except ConnectionRefusedError:
+            if server.process.poll() is not None or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.01)
+
+
+def fill(connection: socket.socket, entries: int, payload_bytes: int) -> None:
+    """Add entries in one transaction; they are there when this returns."""
+    payload = b"x" * payload_bytes
+    connection.sendall(command(b"CLIENT", b"REPLY", b"OFF") + command(b"MULTI"))
+    for start in range(0, entries, 10_000):
+        connection.sendall(
+            b"".join(
+                command(b"XADD", STREAM, entry_id(number), b"d", payload)
+                for number in range(start, min(entries, start + 10_000))
+            )
+        )
+    end = command(b"EXEC"), command(b"CLIENT", b"REPLY", b"ON"), command(b"XLEN", STREAM)
+    connection.sendall(b"".join(end))
+    wanted = b"+OK\r\n:%d\r\n" % entries
+    answer = b""
+    while len(answer) < len(wanted) and (more := connection.recv(len(wanted))):
+        answer += more
+    assert answer == wanted, answer
+
+
+def redis_rates(streams: int, size: int, *, is_live: bool) -> tuple[float, float]:
+    """Return entries a second and server CPU µs a delivery."""
+    entries = CAPTURES[streams]
+    with redis() as server, connect(server) as connection:
+        if not is_live:
+            fill(connection, entries, size)
+        before = server.cpu_s()
+        options = {"entry_bytes": size, "live": is_live}
+        with redis_readers(server.address, streams, entries, **options) as process:
+            if is_live:
+                fill(connection, entries, size)
+            report = result(process)
+        return rates(report, server.cpu_s() - before)
+
+
+def main() -> None:
+    """Measure and print."""
+    if shutil.which("redis-server") is None:
+        raise SystemExit("redis-server is missing: apt-get install redis-server")
+    print(machine())
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "logs"
+        root.mkdir()
+        most = max(CAPTURES[streams] for streams in SUBSCRIBERS)
+        write_log(root, rows=most, rows_per_transaction=100, transactions_per_commit=2000)
+        write_warm_up(root)
+        size = measure_capture_bytes(root)
+        for streams in SUBSCRIBERS:
+            runs = [
+                (
+                    redis_rates(streams, size, is_live=False),
+                    catch_up(root, streams, size),
+                    redis_rates(streams, size, is_live=True),
+                    live(root, streams, size),
+                )
+                for _ in range(RUNS)
+            ]
+            each = [
+                f"{median([run[kind][0] for run in runs]) / 1e6:.2f} M/s, "
+                f"{median([run[kind][1] for run in runs]):.2f} µs"
+                for kind in range(4)
+            ]
+            ratios = [
+                f"{median([run[ours][0] / run[ours - 1][0] for run in runs]):.1f}x"
+                for ours in (1, 3)
+            ]
+            rows.append([streams, *each[:2], ratios[0], *each[2:], ratios[1]])
+    table(
+        f"events of {size} bytes; deliveries/s and server CPU a delivery, median of {RUNS} runs",
+        [
+            *("subscribers", "catch-up: Redis", "tailrace", "ratio"),
+            *("live: Redis", "tailrace", "ratio"),
+        ],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
