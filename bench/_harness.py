@@ -74,6 +74,11 @@ def server(command: Sequence[str], address: str = "grpc") -> Iterator[Server]:
         process.stdout.close()
 
 
+def stay_with_the_subscribers() -> None:
+    """Keep this process, which writes, off the server's core."""
+    os.sched_setaffinity(0, CLIENT_CPU)
+
+
 def bare_server(messages: int, captures: int, capture_bytes: int) -> list[str]:
     """Return the command of the baseline: grpc.aio that sends constant bytes of the same size."""
     return ["bench._bare_server", str(messages), str(captures), str(capture_bytes)]

@@ -26,6 +26,7 @@ from bench._harness import (
     median,
     result,
     server,
+    stay_with_the_subscribers,
     subscribers,
     table,
     tailrace_server,
@@ -117,6 +118,7 @@ def rates(report: dict[str, float], cpu_s: float) -> tuple[float, float]:
 def main() -> None:
     """Measure and print."""
     print(machine())
+    stay_with_the_subscribers()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "logs"
         root.mkdir()

@@ -30,7 +30,16 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from bench._harness import SERVER_CPU, Server, machine, median, redis_readers, result, table
+from bench._harness import (
+    SERVER_CPU,
+    Server,
+    machine,
+    median,
+    redis_readers,
+    result,
+    stay_with_the_subscribers,
+    table,
+)
 from bench._log import measure_capture_bytes, write_log
 from bench._redis_readers import STREAM, command, entry_id
 from bench.one_log_hundred_subscribers import (
@@ -118,6 +127,7 @@ def main() -> None:
     if shutil.which("redis-server") is None:
         raise SystemExit("redis-server is missing: apt-get install redis-server")
     print(machine())
+    stay_with_the_subscribers()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "logs"
