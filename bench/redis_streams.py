@@ -24,7 +24,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
 SUBSCRIBERS: Final = (1, 10, 50)
 RUNS: Final = 3
-_START_S: Final = 10.0
 
 
 @contextlib.contextmanager
@@ -65,26 +63,17 @@ def redis() -> Iterator[Server]:
         port = probe.getsockname()[1]
     process = psutil.Popen(
         ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
     )
+    server = Server(process, str(port))
     try:
-        yield Server(process, str(port))
+        server.wait_for(b"Ready to accept connections")
+        yield server
     finally:
         process.terminate()
         process.wait(20)
-
-
-def connect(server: Server) -> socket.socket:
-    """Return a connection to a Redis that may still be starting."""
-    give_up_at = time.monotonic() + _START_S
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", int(server.address)))
-        except ConnectionRefusedError:
-            if server.process.poll() is not None or time.monotonic() > give_up_at:
-                raise
-            time.sleep(0.01)
+        process.stdout.close()
 
 
 def fill(connection: socket.socket, entries: int, payload_bytes: int) -> None:
@@ -110,7 +99,10 @@ def fill(connection: socket.socket, entries: int, payload_bytes: int) -> None:
 def redis_rates(streams: int, size: int, *, is_live: bool) -> tuple[float, float]:
     """Return entries a second and server CPU µs a delivery."""
     entries = CAPTURES[streams]
-    with redis() as server, connect(server) as connection:
+    with (
+        redis() as server,
+        socket.create_connection(("127.0.0.1", int(server.address))) as connection,
+    ):
         if not is_live:
             fill(connection, entries, size)
         before = server.cpu_s()
