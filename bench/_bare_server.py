@@ -26,9 +26,10 @@ async def main(messages: int, captures: int, capture_bytes: int) -> None:
     go = asyncio.Event()
 
     async def subscribe(request: bytes, context: Any) -> AsyncIterator[bytes]:
+        begin = go  # before the acknowledgement: whoever has it may call Start at once
         yield b"\x12\x00"
         if captures:
-            await go.wait()
+            await begin.wait()
             for _ in range(messages):
                 yield message
         await asyncio.Event().wait()
