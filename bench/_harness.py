@@ -122,6 +122,13 @@ def redis_readers(
     return _clients("bench._redis_readers", port, str(count), str(entries), json.dumps(options))
 
 
+def rabbitmq_readers(
+    port: str, count: int, entries: int, **options: Any
+) -> AbstractContextManager[psutil.Popen]:
+    """Start raw readers of a RabbitMQ stream; see _rabbitmq_readers."""
+    return _clients("bench._rabbitmq_readers", port, str(count), str(entries), json.dumps(options))
+
+
 @contextlib.contextmanager
 def _clients(*command: str) -> Iterator[psutil.Popen]:
     process = psutil.Popen(

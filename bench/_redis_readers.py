@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import uvloop
 
+from bench._reading import report
+
 STREAM: Final = b"s"
 FIRST_ID: Final = 10**12
 """Ids count from here, so that all have the same digits."""
@@ -97,14 +99,7 @@ async def main(port: int, count: int, wanted: int, options: dict[str, Any]) -> N
         )[1]
         for _ in range(count)
     ]
-    print("subscribed", flush=True)
-    await asyncio.gather(*(reader.done for reader in readers))
-    first = min(reader.first_at for reader in readers) if options["live"] else started
-    report = {
-        "seconds": max(reader.done_at for reader in readers) - first,
-        "captures": wanted * count,
-    }
-    print(json.dumps(report), flush=True)
+    await report(readers, wanted, None if options["live"] else started)
 
 
 if __name__ == "__main__":

@@ -23,37 +23,17 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import psutil
 
-from bench._harness import (
-    SERVER_CPU,
-    Server,
-    machine,
-    median,
-    redis_readers,
-    result,
-    stay_with_the_subscribers,
-    table,
-)
-from bench._log import measure_capture_bytes, write_log
+from bench._beside import beside
+from bench._harness import SERVER_CPU, Server, redis_readers, result
 from bench._redis_readers import STREAM, command, entry_id
-from bench.one_log_hundred_subscribers import (
-    CAPTURES,
-    catch_up,
-    live,
-    rates,
-    write_warm_up,
-)
+from bench.one_log_hundred_subscribers import CAPTURES, rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-SUBSCRIBERS: Final = (1, 10, 50)
-RUNS: Final = 3
 
 
 @contextlib.contextmanager
@@ -118,44 +98,7 @@ def main() -> None:
     """Measure and print."""
     if shutil.which("redis-server") is None:
         raise SystemExit("redis-server is missing: apt-get install redis-server")
-    print(machine())
-    stay_with_the_subscribers()
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder) / "logs"
-        root.mkdir()
-        most = max(CAPTURES[streams] for streams in SUBSCRIBERS)
-        write_log(root, rows=most, rows_per_transaction=100, transactions_per_commit=2000)
-        write_warm_up(root)
-        size = measure_capture_bytes(root)
-        for streams in SUBSCRIBERS:
-            runs = [
-                (
-                    redis_rates(streams, size, is_live=False),
-                    catch_up(root, streams, size),
-                    redis_rates(streams, size, is_live=True),
-                    live(root, streams, size),
-                )
-                for _ in range(RUNS)
-            ]
-            each = [
-                f"{median([run[kind][0] for run in runs]) / 1e6:.2f} M/s, "
-                f"{median([run[kind][1] for run in runs]):.2f} µs"
-                for kind in range(4)
-            ]
-            ratios = [
-                f"{median([run[ours][0] / run[ours - 1][0] for run in runs]):.1f}x"
-                for ours in (1, 3)
-            ]
-            rows.append([streams, *each[:2], ratios[0], *each[2:], ratios[1]])
-    table(
-        f"events of {size} bytes; deliveries/s and server CPU a delivery, median of {RUNS} runs",
-        [
-            *("subscribers", "catch-up: Redis", "tailrace", "ratio"),
-            *("live: Redis", "tailrace", "ratio"),
-        ],
-        rows,
-    )
+    beside("Redis", redis_rates)
 
 
 if __name__ == "__main__":
