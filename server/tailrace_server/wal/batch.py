@@ -22,7 +22,13 @@ from tailrace_server.wal import ipc
 from tailrace_server.wal.documents import ENTRIES
 from tailrace_server.wal.few import FEW, int32s, int64s
 from tailrace_server.wal.objects import OpenFile, crc32c, translated
-from tailrace_server.wal.record import BODY_COLUMNS, RECORD_SCHEMA
+from tailrace_server.wal.record import (
+    BODY_COLUMNS,
+    BUFFERS_OF_BODY,
+    BUFFERS_OF_HEAD,
+    RECORD_SCHEMA,
+    body_places,
+)
 from tailrace_server.wal.texts import Dictionary, NameLists, Texts
 
 if TYPE_CHECKING:
@@ -216,6 +222,25 @@ class BatchReader:
             offset += length
         return found
 
+    def check_places(self, ref: BatchRef) -> None:
+        """Hold where the bodies of a batch are read against what its own metadata says.
+
+        Raises:
+            LogCorrupted: They lie elsewhere, or as of ``head``; so SegmentMissing.
+        """
+        part = _Part("the batch's head", ref.offset, ref.head_length, ref.crc_head)
+        data = self._read(ref.segment, part, None)
+        found = ipc.batch_buffers(data, ipc.outline(data))[BUFFERS_OF_HEAD:]
+        start = ref.head_length
+        for place, name in enumerate(BODY_COLUMNS):
+            nullable = bool(ref.body_nullable >> place & 1)
+            wanted = (0, *body_places(ref.rows, nullable=nullable))
+            buffers = found[BUFFERS_OF_BODY * place : BUFFERS_OF_BODY * (place + 1)]
+            if tuple(at - start for at, _ in buffers) != wanted:
+                fault = f"the parts of the batch's {name} do not lie where they are read"
+                raise LogCorrupted(ref.segment.path, ref.offset + start, fault)
+            start += ref.body_lengths[place]
+
     def _dictionaries_of(self, segment: SegmentRef, file: bytes | None) -> _Dictionaries:
         key = (segment.path, segment.prefix)  # an entry that is read ahead may become another
         with self._lock:
@@ -326,7 +351,6 @@ class _Buffers:
 
 def _body(memory: memoryview, rows: int, *, nullable: bool) -> Texts:
     """Return a body column from its bytes: validity, if any, offsets and data, each padded to 8."""
-    offsets = ((rows + 7) // 8 + 7) // 8 * 8 if nullable else 0
-    values = offsets + (4 * (rows + 1) + 7) // 8 * 8
+    offsets, values = body_places(rows, nullable=nullable)
     validity = memory[:offsets] if nullable else None
     return Texts(rows, validity, memory[offsets:values], memory[values:], _BINARY)

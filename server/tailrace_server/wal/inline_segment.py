@@ -20,10 +20,13 @@ import pyarrow as pa
 from tailrace_server.wal import ipc
 from tailrace_server.wal.keyhash import key_hash, type_seed
 from tailrace_server.wal.objects import crc32c
-from tailrace_server.wal.record import HEAD_COLUMNS, RECORD_SCHEMA
-from tailrace_server.wal.segment import (
+from tailrace_server.wal.record import (
     BUFFERS_OF_BODY,
     BUFFERS_OF_HEAD,
+    HEAD_COLUMNS,
+    RECORD_SCHEMA,
+)
+from tailrace_server.wal.segment import (
     WRITE_OPTIONS,
     SegmentReceipt,
     with_dictionary,

@@ -65,11 +65,22 @@ RECORD_SCHEMA: Final = pa.schema(
     ]
 )
 
+BUFFERS_OF_HEAD: Final = 19
+"""Of a batch: two a fixed-width column, three for the key, four for the list of names."""
+BUFFERS_OF_BODY: Final = 3
+"""Of each body column: bitmap, offsets, data."""
+
 BATCH_ROWS_MAX: Final = 8_192
 """A record batch closes at this many rows, …"""
 
 BATCH_BYTES_MAX: Final = 4 << 20
 """… or before the row that would take it past this many bytes; a larger row is a batch alone."""
+
+
+def body_places(rows: int, *, nullable: bool) -> tuple[int, int]:
+    """Return where a body column's offsets and data begin in its bytes; a bitmap, if it has one, is first."""
+    offsets = (rows + 63) // 64 * 8 if nullable else 0
+    return offsets, offsets + (rows + 2) // 2 * 8
 
 
 def multiplicity_of(change: bytes) -> int | None:

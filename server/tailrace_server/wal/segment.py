@@ -44,20 +44,21 @@ from tailrace_server.wal.record import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
     BODY_COLUMNS,
+    BUFFERS_OF_BODY,
+    BUFFERS_OF_HEAD,
     HEAD_COLUMNS,
     NAME_TYPE,
     RECORD_SCHEMA,
+    body_places,
 )
 from tailrace_server.wal.rows import Rows, RowsEncoder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
-BUFFERS_OF_HEAD: Final = 19
-"""Two a fixed-width column, three for the key, four for the list of names."""
-BUFFERS_OF_BODY: Final = 3
 WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
 _LIST_TYPE: Final = pa.list_(NAME_TYPE)
 
@@ -215,6 +216,7 @@ class SegmentWriter:
         self._rest, self._rest_rows, self._rest_bytes = [], 0, 0
         types, names = self._encoder.dictionaries()
         arrays = list(rows.batch.columns)
+        arrays[-len(BODY_COLUMNS) :] = map(_exact, arrays[-len(BODY_COLUMNS) :])
         place = HEAD_COLUMNS.index("entity_type")
         arrays[place] = pa.DictionaryArray.from_arrays(arrays[place], types, safe=False)
         place = HEAD_COLUMNS.index("changed")
@@ -281,6 +283,16 @@ def with_dictionary(lists: pa.ListArray, names: pa.StringArray) -> pa.ListArray:
     )
 
 
+def _exact(body: pa.BinaryArray) -> pa.BinaryArray:
+    """Return a body with a bitmap of its rows alone; of some that share one with more, Arrow may write all."""
+    bitmap, *others = body.buffers()
+    length = (len(body) + 7) // 8
+    if bitmap is None or body.offset or bitmap.size <= length:
+        return body
+    buffers = [bitmap.slice(0, length), *others]
+    return pa.Array.from_buffers(body.type, len(body), buffers, body.null_count)
+
+
 def _batch_row(
     start: int, prefix: bytes, message: ipc.Message, data: Any, ends: tuple[Any, ...]
 ) -> BatchRow:
@@ -299,6 +311,7 @@ def _batch_row(
         if buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][1]
     )
     rows = ipc.batch_rows(prefix, message)
+    _check_places(buffers[BUFFERS_OF_HEAD:], rows)
     first_last = (int(end.as_py()) for end in ends)
     return (
         start,
@@ -311,6 +324,16 @@ def _batch_row(
         nullable,
         *crcs,
     )
+
+
+def _check_places(bodies: Sequence[tuple[int, int]], rows: int) -> None:
+    """Make sure that readers, who have the bodies without the metadata, find their parts."""
+    for place, name in enumerate(BODY_COLUMNS):
+        buffers = bodies[BUFFERS_OF_BODY * place : BUFFERS_OF_BODY * (place + 1)]
+        (start, bitmap), *parts = buffers
+        found = tuple(at - start for at, _ in parts)
+        if found != body_places(rows, nullable=bool(bitmap)):
+            raise AssertionError(f"Arrow wrote the parts of {name} at {found}, of {rows} rows")
 
 
 def _crc_up_to(crc: int, data: Any, length: int) -> int:

@@ -10,11 +10,12 @@ import orjson
 import pytest
 
 from tailrace_server.cli.application import run
+from tailrace_server.wal import segment
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import seal, without_records
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import LogWriter, Mutation
-from tests.server.wal.logs import upsert, write, write_files
+from tests.server.wal.logs import remove, update, upsert, write, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,6 +151,21 @@ def test_verify_holds_records_against_their_lead(log_root: Path) -> None:
     assert [fault.reason for fault in faults] == [
         "version 1 has the records {'order': 2}, but its lead says {'order': 3} and 3 in all"
     ]
+
+
+def test_contract_33_verify_names_bodies_that_lie_where_nobody_reads_them(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All checksums are right; the bitmap is that of more rows, as a writer without care would write it."""
+    monkeypatch.setattr(segment, "_exact", lambda body: body)
+    monkeypatch.setattr(segment, "_check_places", lambda bodies, rows: None)
+    monkeypatch.setattr(segment, "BATCH_BYTES_MAX", 20_000)
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1"), *(update(str(key), 1, 2) for key in range(300)), remove("1")])
+    faults = verify(log_root / "shop").faults
+    assert {fault.reason for fault in faults} == {
+        "the parts of the batch's change do not lie where they are read"
+    }
 
 
 @pytest.mark.parametrize("folder", ["log", "published", "checkpoints"])

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import LogFull
+from tailrace_server.wal import segment
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.record import BATCH_BYTES_MAX, BODY_COLUMNS, NAME_TYPE
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
@@ -188,6 +189,30 @@ def test_batches_close_at_4_mebibytes_and_a_larger_record_is_alone(tmp_path: Pat
         0,
         0,
     ]
+
+
+@given(
+    count=st.integers(2, 600),
+    batch_bytes=st.integers(100, 20_000),
+    nulls=st.integers(2, 5),
+)
+def test_contract_33_bodies_with_nulls_are_read_right_wherever_a_batch_is_cut(
+    count: int, batch_bytes: int, nulls: int
+) -> None:
+    """Arrow writes the bitmap of more rows than a batch has where the batch is the beginning of them."""
+    bodies = [None if place % nulls == 0 else b"%d" % place for place in range(count)]
+    table = simple_rows(count).append_column("before", [pa.array(bodies, pa.binary())])
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(segment, "BATCH_BYTES_MAX", batch_bytes)
+        path = Path(folder) / "segments" / "1" / "a.arrow"
+        with SegmentWriter(path, fsync=False) as writer:
+            writer.write(table)
+            receipt = writer.close()
+        read = read_back(Path(folder), receipt)
+        assert [row["before"] for row in read] == bodies
+        with BatchReader(Path(folder)) as reader:
+            for ref in refs_of(receipt):
+                reader.check_places(ref)
 
 
 def test_rows_that_are_not_dense_and_in_order_are_refused(tmp_path: Path) -> None:
