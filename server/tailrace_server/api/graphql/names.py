@@ -38,7 +38,7 @@ def type_names(entity_types: Iterable[str], reserved: Iterable[str]) -> dict[str
         stem, number = wanted, 1
         while not taken.isdisjoint(made_of(stem)):
             number += 1
-            stem = f"{wanted}_{number}"
+            stem = _numbered(wanted, number)
         taken.update(made_of(stem))
         found[stem] = entity_type
     return found
@@ -65,5 +65,10 @@ def _free(name: str, taken: Iterable[str]) -> str:
     used, found, number = set(taken), name, 1
     while found in used:
         number += 1
-        found = f"{name}_{number}"
+        found = _numbered(name, number)
     return found
+
+
+def _numbered(name: str, number: int) -> str:
+    """Return a name with a number behind it, which is not to make two leading underscores of one."""
+    return f"_{number}" if name == "_" else f"{name}_{number}"

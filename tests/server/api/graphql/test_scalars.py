@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from graphql import validate_schema
 
 from tailrace import criteria
 from tailrace.schema import Column, Schema
@@ -132,6 +133,15 @@ def test_columns_keep_their_names_as_far_as_graphql_can_say_them() -> None:
         "_": "",
         "id_": "id ",
     }
+
+
+def test_names_without_an_ascii_letter_are_told_apart_and_make_a_schema() -> None:
+    """GraphQL keeps two leading underscores to itself; a schema with such a name is refused as a whole."""
+    columns = ["id", "имя", "город", "名", "价", "_", "-", "__"]
+    assert list(field_names(columns).values()) == columns
+    described = tuple(Column(each, id=id) for id, each in enumerate(columns, 1))
+    built = build(Schema(1, {"订单": described, "产品": described}))
+    assert validate_schema(built.core) == []
 
 
 def test_no_name_made_of_one_entity_type_is_that_of_another() -> None:
