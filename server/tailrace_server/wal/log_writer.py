@@ -20,7 +20,7 @@ from tailrace_server.wal.inline_segment import (
     InlineSegment,
     inline_segment,
 )
-from tailrace_server.wal.mutation import Mutation, columns_of, with_changes
+from tailrace_server.wal.mutation import Mutation, check_texts, columns_of, with_changes
 from tailrace_server.wal.record import lead_text
 from tailrace_server.wal.schema_builder import SchemaBuilder
 from tailrace_server.wal.schema_records import record_rows, schema_records
@@ -184,20 +184,22 @@ class LogWriter:
             lead_extras: Further fields of the lead, as record.lead_text takes them.
 
         Raises:
-            InvalidRequest: An image is not a JSON object, or holds a value that its declared type cannot; the
-                mapping declares what the columns cannot become. Nothing of the transaction is buffered.
+            InvalidRequest: An image is not a UTF-8 JSON object, or holds a value that its declared type cannot;
+                a text or a field of the lead cannot be written; the mapping declares what the columns cannot
+                become. Nothing of the transaction is buffered.
         """
         rows = []
         for mutation in mutations:
+            check_texts(mutation)
             before, after = columns_of(mutation.before), columns_of(mutation.after)
+            columns_of(mutation.change)
             self._check_types(mutation, after)
             rows.append((mutation, *with_changes(mutation, before, after)))
         try:
             for mutation, changed, _ in rows:
                 self._see(mutation, changed or ())
         except InvalidRequest:
-            self._builder = SchemaBuilder(self._schema, self._mapping)
-            self._inference.forget()
+            self._forget_seen()
             raise
         schema = self._builder.schema()
         changes = schema_records(self._schema, schema)
@@ -210,12 +212,16 @@ class LogWriter:
             lead_extras["schema_changes"] = len(changes)
         buffer = self._buffer
         version = buffer.transactions
-        lead = lead_text(
-            transaction_id=transaction_id,
-            counts=counts,
-            source_timestamp=source_timestamp,
-            **lead_extras,
-        )
+        try:
+            lead = lead_text(
+                transaction_id=transaction_id,
+                counts=counts,
+                source_timestamp=source_timestamp,
+                **lead_extras,
+            )
+        except TypeError as error:
+            self._forget_seen()
+            raise InvalidRequest(f"a lead must be JSON: {error}") from error
         lead_head = (version, 0, Area.INFRASTRUCTURE, Operation.TRANSACTION, None, None, None)
         buffer.add(*lead_head, None, None, lead)
         for row in record_rows(version, changes):
@@ -294,6 +300,11 @@ class LogWriter:
                 builder.see(entity_type, found)
         if changed:
             builder.see(entity_type, [(name, None) for name in changed])
+
+    def _forget_seen(self) -> None:
+        """Let go of what a transaction showed that is not taken."""
+        self._builder = SchemaBuilder(self._schema, self._mapping)
+        self._inference.forget()
 
     def _check_types(self, mutation: Mutation, after: Mapping[str, msgspec.Raw]) -> None:
         if self._mapping is not None and mutation.area is Area.DATA:

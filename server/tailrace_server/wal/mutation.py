@@ -38,14 +38,38 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
     """Return the columns of an image and the text of each value; none of no image.
 
     Raises:
-        InvalidRequest: It is not a JSON object.
+        InvalidRequest: It is not a JSON object, or not UTF-8 throughout.
     """
     if image is None:
         return {}
     try:
+        image.decode()  # the decoder does not look into values
         return _images.decode(image)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"an image must be a UTF-8 JSON object: {error}") from error
+
+
+def check_texts(mutation: Mutation) -> None:
+    """Make sure that the texts of a mutation can be written.
+
+    Raises:
+        InvalidRequest: One is no text, or has half of a surrogate pair, which UTF-8 cannot say.
+    """
+    if mutation.primary_key is not None:
+        _check_text("primary_key", mutation.primary_key)
+    _check_text("entity_type", mutation.entity_type)
+    for name in mutation.changed or ():
+        _check_text("a name in changed", name)
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{what} must be a text, not {value!r}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"{what} {value!r} cannot be written as UTF-8: {error}") from error
 
 
 def with_changes(

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +91,44 @@ def test_an_image_that_is_no_object_is_refused_and_nothing_is_buffered(log_root:
         with pytest.raises(InvalidRequest, match="JSON object"):
             writer.append([upsert("1"), Mutation("order", "2", after=b"[1]")])
         assert writer.commit() is None
+
+
+@pytest.mark.parametrize(
+    ("mutation", "message"),
+    [
+        (Mutation("order", "\ud800", after=b"{}"), "primary_key .* UTF-8"),
+        (Mutation("order\ud800", "1", after=b"{}"), "entity_type .* UTF-8"),
+        (Mutation("order", "1", after=b"{}", changed=("\ud800",)), "changed .* UTF-8"),
+        (Mutation("order", 5, after=b"{}"), "primary_key must be a text, not 5"),  # type: ignore[arg-type]
+        (Mutation("order", "1", after=b'{"id":"\xff"}'), "UTF-8 JSON object"),
+        (Mutation("order", "1", change=b"[]"), "UTF-8 JSON object"),
+        (
+            Mutation("order", "1", after=b'{"id":' + b"[" * 5_000 + b"]" * 5_000 + b"}"),
+            "JSON object",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_refused_when_it_is_appended(
+    log_root: Path, mutation: Mutation, message: str
+) -> None:
+    """It takes no transaction with it that came before or comes after."""
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1")], transaction_id="1")
+        with pytest.raises(InvalidRequest, match=message):
+            writer.append([upsert("2"), mutation])
+        writer.append([upsert("3")], transaction_id="3")
+    assert transactions_in(rows_of(log_root / "shop")) == ["1", "3"]
+
+
+@pytest.mark.parametrize("lead", [{"transaction_id": "\ud800"}, {"source_timestamp": 1 << 70}])
+def test_a_lead_that_cannot_be_written_is_refused_and_nothing_is_buffered(
+    log_root: Path, lead: dict[str, Any]
+) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        with pytest.raises(InvalidRequest, match="lead"):
+            writer.append([upsert("2")], **lead)
+        writer.append([upsert("3")])
+    assert transactions_in(rows_of(log_root / "shop")) == ["3"]
 
 
 def test_contract_06_nothing_is_seen_before_its_publication_and_then_all_at_once(
