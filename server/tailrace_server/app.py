@@ -31,6 +31,7 @@ import uvloop
 from tailrace_server import collector, metrics
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.capture.engine import Engine
+from tailrace_server.descriptors import raise_limit
 from tailrace_server.errors import CannotStart
 from tailrace_server.http import HttpFace, bind
 from tailrace_server.log_root import check_log_root
@@ -56,6 +57,7 @@ def run(settings: ServerSettings) -> int:
         raise CannotStart("no log root: give --log ROOT, TAILRACE_LOG, or `log` in a --config file")
     check_log_root(settings.log)
     schedule(settings.scheduling)
+    raise_limit()
     try:
         uvloop.run(_run(settings))
     except* CannotStart as group:

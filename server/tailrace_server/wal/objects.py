@@ -61,6 +61,7 @@ _NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})
 _CHECK_LENGTH: Final = len(b"crc32c 01234567\n")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _RANDOM: Final = os.urandom(4).hex()
 """Tells this process from one of the same number on another machine."""
 _numbers = itertools.count()
@@ -411,6 +412,12 @@ def os_errors(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise translated(error, doing) from error
+
+
+def is_scarce(error: BaseException) -> bool:
+    """Whether an error comes of a process without file descriptors or memory: it passes, and is no fault."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and cause.errno in _SCARCE
 
 
 def translated(error: OSError, doing: str) -> LogError:

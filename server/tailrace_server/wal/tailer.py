@@ -8,6 +8,7 @@ polls, 1 ms after a change, doubling to 50 ms while nothing comes.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import select
@@ -17,7 +18,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from tailrace.errors import InternalError, TailraceError
+from tailrace.errors import InternalError, LogError, TailraceError
 from tailrace_server.wal.documents import CHECKPOINTS, ENTRIES, PUBLICATIONS
 from tailrace_server.wal.inotify import (
     CREATED,
@@ -27,7 +28,7 @@ from tailrace_server.wal.inotify import (
     Inotify,
     InotifyUnavailable,
 )
-from tailrace_server.wal.objects import TEMPORARY_FOLDER
+from tailrace_server.wal.objects import TEMPORARY_FOLDER, is_scarce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.commit_log import CommitLog, Prepare
     from tailrace_server.wal.documents import ReadEntry
     from tailrace_server.wal.view import LogView
+
+_log = logging.getLogger("tailrace.wal")
 
 POLL_MIN_S: Final = 0.001
 POLL_MAX_S: Final = 0.05
@@ -169,25 +172,42 @@ class Tailer:
         self._waiting.register(self._wake_read, select.POLLIN)
         if self._watch is not None:
             self._waiting.register(self._watch.descriptor, select.POLLIN)
-        wait_s = self._poll_min_s
         try:
             while not self._stopping:
-                self._log.refresh(
-                    self._prepare,
-                    new_entries=self._new_entries(),
-                    wait=None if self._watch is None else self._wait_for,
-                )
-                view = self._log.view
-                if view is not self._seen:
-                    self._seen = view
-                    self._loop.call_soon_threadsafe(self._receive, view, None)
-                    wait_s = self._poll_min_s
-                self._wait_for_news(WATCH_CHECK_S if self._watch else wait_s)
-                wait_s = min(2 * wait_s, self._poll_max_s)
+                try:
+                    self._follow_on()
+                except (OSError, LogError) as error:
+                    if not is_scarce(error):
+                        raise
+                    self._wait_out(error)
         finally:
             self._log.forget_foreseen()
             if self._watch is not None:
                 self._watch.close()
+
+    def _follow_on(self) -> None:
+        wait_s = self._poll_min_s
+        while not self._stopping:
+            self._log.refresh(
+                self._prepare,
+                new_entries=self._new_entries(),
+                wait=None if self._watch is None else self._wait_for,
+            )
+            view = self._log.view
+            if view is not self._seen:
+                self._seen = view
+                self._loop.call_soon_threadsafe(self._receive, view, None)
+                wait_s = self._poll_min_s
+            self._wait_for_news(WATCH_CHECK_S if self._watch else wait_s)
+            wait_s = min(2 * wait_s, self._poll_max_s)
+
+    def _wait_out(self, error: Exception) -> None:
+        """Let some time pass in which the process may get back what it lacks; then look at everything."""
+        _log.warning("catalog %s: %s; it is tried again", self._log.path.name, error)
+        self._look_at = 0.0
+        stopping = select.poll()
+        stopping.register(self._wake_read, select.POLLIN)
+        stopping.poll(math.ceil(1_000 * WATCH_CHECK_S))
 
     def _wait_for_news(self, seconds: float) -> None:
         """Wait until the log may have changed, or for so long; read ahead meanwhile."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import queue
+import resource
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +22,7 @@ from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.inotify import CREATED, Inotify, InotifyUnavailable
 from tailrace_server.wal.tailer import Tailer
 from tailrace_server.wal.writer import LogWriter
-from tests.server.wal.logs import armed, rows_of, transactions_in, upsert
+from tests.server.wal.logs import armed, finish, python, rows_of, transactions_in, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +119,62 @@ async def test_contract_22_a_damaged_object_ends_the_iteration(log_root: Path) -
         with pytest.raises(LogCorrupted):
             await anext(tailer)
     writer.close()
+
+
+_PUBLISHES_WHEN_TOLD = """
+import sys
+from pathlib import Path
+from tests.server.wal.logs import LogWriter, upsert
+with LogWriter.open(Path(sys.argv[1]), "shop") as writer:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        writer.append([upsert(line.strip())])
+        writer.commit(publish=True)
+"""
+
+
+class _Said(logging.Handler):
+    """What was logged, for who waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: queue.Queue[str] = queue.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.put(record.getMessage())
+
+
+@ways
+async def test_a_process_without_descriptors_is_waited_out_and_nothing_is_lost(
+    log_root: Path, inotify: bool
+) -> None:
+    """The process is short of them, not the log damaged: no subscription is to end for it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    LogWriter.create_catalog(log_root, "shop")
+    writer = python(_PUBLISHES_WHEN_TOLD, log_root)
+    assert writer.stdin is not None
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "ready\n"
+    said = _Said()
+    logging.getLogger("tailrace.wal").addHandler(said)
+    try:
+        log = CommitLog.open(log_root / "shop")
+        async with asyncio.timeout(PATIENCE_S), Tailer(log, inotify=inotify) as tailer:
+            print("1", file=writer.stdin, flush=True)
+            assert (await anext(tailer)).published == 1
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # which all are open
+            print("2", file=writer.stdin, flush=True)
+            message = await asyncio.to_thread(said.messages.get, timeout=PATIENCE_S / 2)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert "Too many open files; it is tried again" in message
+            view = await anext(tailer)
+            assert view.published == 2
+            assert transactions_in(rows_of(log_root / "shop", view)) == ["1", "2"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        logging.getLogger("tailrace.wal").removeHandler(said)
+        status, _, errors = finish(writer)
+    assert status == 0, errors
 
 
 async def test_a_cancelled_wait_loses_nothing(log_root: Path) -> None:
