@@ -115,6 +115,7 @@ async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> in
             f"subscription {acknowledgement.subscription_id}; "
             f"published so far: {acknowledgement.published}; Ctrl-C ends"
         )
+        written = subscription.cursor
         try:
             async for message in subscription.messages():
                 if not isinstance(message, Heartbeat):
@@ -123,8 +124,9 @@ async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> in
                     shown += len(captures)
                 elif heartbeats:
                     await writer.write(form.heartbeat(message))
+                written = subscription.cursor
         finally:
-            note(f"{shown:,} shown; go on with --after {subscription.cursor}")
+            note(f"{shown:,} shown; go on with --after {written}")
     return 0
 
 
