@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import re
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -11,12 +16,12 @@ import pytest
 from tailrace.cursor import Cursor
 from tailrace.position import Position
 from tailrace_server.wal.writer import LogWriter, Mutation
-from tests.process.commands import INTERRUPT, KILL, Command, ServerProcess, outcome
+from tests.process.commands import INTERRUPT, KILL, Command, ServerProcess, environment, outcome
 from tests.support.inprocess import know
 from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -50,6 +55,15 @@ async def server(log_root: Path) -> AsyncIterator[ServerProcess]:
     server = ServerProcess(log_root, ("--heartbeat-interval-s", "200ms"))
     async with server.up():
         yield server
+
+
+@contextmanager
+def closed(descriptor: int) -> Iterator[int]:
+    """Close a descriptor in the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def positions(lines: Iterable[bytes]) -> list[tuple[int, int]]:
@@ -107,6 +121,26 @@ async def test_ctrl_c_ends_it_with_the_cursor_to_go_on_from(server: ServerProces
     publish(server.root, [order(9)])
     async with Command(*arguments, "--after", note.rpartition(" ")[2]) as watch:
         assert positions([await watch.line()]) == [(4, 1)]
+
+
+async def test_the_cursor_to_go_on_from_is_behind_what_was_written_and_nothing_else(
+    server: ServerProcess,
+) -> None:
+    arguments = ("watch", "shop", "--server", server.grpc, "--json")
+    with closed(os.open("/dev/full", os.O_WRONLY)) as full:
+        watch = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tailrace_server", *arguments, "--since", "0"),
+            env=environment(),
+            stdout=full,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, notes = await watch.communicate()
+    assert watch.returncode == 1
+    assert b"No space left on device" in notes
+    found = re.search(r"0 shown; go on with --after (\S+)", notes.decode())
+    assert found is not None, notes
+    async with Command(*arguments, "--after", found[1]) as again:
+        assert positions([await again.line()]) == [(1, 1)]
 
 
 async def test_a_reader_that_has_seen_enough_is_no_error(server: ServerProcess) -> None:
@@ -254,6 +288,15 @@ async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess)
         assert (found, error.count("\n")) == (status, 0), error
         assert error.startswith("error: ")
         assert reason in error
+    since = ("--since", "1", "--last", "15m")
+    found, _, error = await outcome("changes", "shop", *since, "--server", server.grpc)
+    assert (found, "--last and --since both say" in error) == (2, True)
+    trim = ("log", "trim", server.root / "shop", "--before", "99")
+    found, _, error = await outcome(*trim)
+    assert (found, "the newest published version is 3; 4 lets go of everything" in error) == (
+        2,
+        True,
+    )
     status_, _, error = await outcome("catalog", "drop", "nope", "--log", server.root, "--yes")
     assert (status_, "known catalogs: shop" in error) == (2, True)
     async with Command("changes", "shop", "--server", "127.0.0.1:1") as unreachable:

@@ -87,8 +87,10 @@ def changes(
     from tailrace_server.cli.running import run
 
     if last is not None:
-        if from_time is not None:
-            raise InvalidRequest("--last and --from-time both say where to begin; give one of them")
+        others = {"--since": since, "--after": after, "--from-time": from_time}
+        for name, value in others.items():
+            if value is not None:
+                raise InvalidRequest(f"--last and {name} both say where to begin; give one of them")
         from_time = _age(last)
     content = options.content_of(body)
     arguments: dict[str, Any] = {

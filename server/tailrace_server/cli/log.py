@@ -106,8 +106,15 @@ def trim(
     """Let go of all versions below one. Files follow ten minutes after nothing names them any more."""
     from tailrace_server.clock import SystemClock
     from tailrace_server.wal import retention
+    from tailrace_server.wal.commit_log import CommitLog
 
     _check_catalog(path)
+    published = CommitLog.open(path).view.published
+    if before > published + 1:
+        raise InvalidRequest(
+            f"--before {before}: the newest published version is {published}; "
+            f"{published + 1} lets go of everything"
+        )
     now = SystemClock().now()
     oldest = retention.trim(path, before, now)
     deleted = retention.delete_unnamed(path, now)
