@@ -24,10 +24,13 @@ def main() -> None:
     options = parser.parse_args()
     feed = make_feed(options.seed, options.transactions)
     files = 0
-    for part in write_feed(feed, options.out, options.parts):
-        if files:
-            time.sleep(options.pause)
-        files += len(part)
+    try:
+        for part in write_feed(feed, options.out, options.parts):
+            if files:
+                time.sleep(options.pause)
+            files += len(part)
+    except OSError as error:
+        parser.error(f"--out {options.out}: {error.strerror}; name a folder that can be written")
     print(
         f"{len(feed.transactions) - 1} transactions and a snapshot, {len(feed.messages)} messages, "
         f"{files} files in {options.out}"

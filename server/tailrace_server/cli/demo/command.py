@@ -20,7 +20,12 @@ def demo(
         ),
     ] = None,
     transactions: Annotated[
-        int, typer.Option("--transactions", min=100, help="Of the bundled shop.")
+        int,
+        typer.Option(
+            "--transactions",
+            min=1_200,
+            help="Of the bundled shop; with fewer, nobody is slow for long enough.",
+        ),
     ] = 3_000,
     seed: Annotated[int, typer.Option("--seed", help="Of the bundled shop.")] = 7,
     keep: Annotated[
