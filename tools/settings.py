@@ -44,8 +44,8 @@ it is behind. Amounts of bytes may be written with a unit (`64KiB`, `512MiB`, `1
 
 A setting is looked for in three places and the later wins: the TOML file that `--config` or `TAILRACE_CONFIG`
 names, the environment, the flags. `tailrace serve --print-config` shows what is in effect and where each value
-came from, as a file that can be used as it is. A name that does not exist is an error, and so is a value that
-cannot be used.
+came from, as a file that can be used as it is. A flag or key that does not exist is an error, and so is a value
+that cannot be used; other variables are left alone: orchestrators set some, `TAILRACE_PORT` for instance.
 """
 
 SERVER_TABLE = "| File key | Variable | Flag | Unit | Default | Why |\n|---|---|---|---|---|---|\n"
