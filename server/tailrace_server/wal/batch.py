@@ -148,13 +148,15 @@ class BatchReader:
             file: The bytes of its file, where they have been read already; so in ``texts``.
 
         Raises:
-            LogCorrupted: A byte of it is wrong, or the file ends too early.
+            LogCorrupted: A byte of it is wrong, the file ends too early, or it says of the bodies that they do
+                not lie as the format has it, which is how they are read.
             SegmentMissing: The file is gone.
         """
         part = _Part("the batch's head", ref.offset, ref.head_length, ref.crc_head)
         data = self._read(ref.segment, part, file)
         dictionaries = self._dictionaries_of(ref.segment, file)
         buffers = _Buffers(data)
+        buffers.check_bodies(ref)
         rows = ref.rows
         versions = buffers.array(0, _INT64, rows)
         types_validity, type_codes = buffers.validity(8), buffers.array(4, _INT32, rows)
@@ -221,25 +223,6 @@ class BatchReader:
                 found[name] = _body(data, ref.rows, nullable=bool(ref.body_nullable >> place & 1))
             offset += length
         return found
-
-    def check_places(self, ref: BatchRef) -> None:
-        """Hold where the bodies of a batch are read against what its own metadata says.
-
-        Raises:
-            LogCorrupted: They lie elsewhere, or as of ``head``; so SegmentMissing.
-        """
-        part = _Part("the batch's head", ref.offset, ref.head_length, ref.crc_head)
-        data = self._read(ref.segment, part, None)
-        found = ipc.batch_buffers(data, ipc.outline(data))[BUFFERS_OF_HEAD:]
-        start = ref.head_length
-        for place, name in enumerate(BODY_COLUMNS):
-            nullable = bool(ref.body_nullable >> place & 1)
-            wanted = (0, *body_places(ref.rows, nullable=nullable))
-            buffers = found[BUFFERS_OF_BODY * place : BUFFERS_OF_BODY * (place + 1)]
-            if tuple(at - start for at, _ in buffers) != wanted:
-                fault = f"the parts of the batch's {name} do not lie where they are read"
-                raise LogCorrupted(ref.segment.path, ref.offset + start, fault)
-            start += ref.body_lengths[place]
 
     def _dictionaries_of(self, segment: SegmentRef, file: bytes | None) -> _Dictionaries:
         key = (segment.path, segment.prefix)  # an entry that is read ahead may become another
@@ -343,6 +326,22 @@ class _Buffers:
     def validity(self, number: int) -> memoryview | None:
         """Return a validity bitmap, None where it is left out."""
         return self.buffer(number) if self._places[number][1] else None
+
+    def check_bodies(self, ref: BatchRef) -> None:
+        """Hold where the parts of the bodies lie against where they are read, without the metadata."""
+        start, first = ref.head_length, BUFFERS_OF_HEAD
+        for place, name in enumerate(BODY_COLUMNS):
+            nullable = bool(ref.body_nullable >> place & 1)
+            offsets, values = body_places(ref.rows, nullable=nullable)
+            if (
+                self._places[first][0] != start
+                or self._places[first + 1][0] != start + offsets
+                or self._places[first + 2][0] != start + values
+            ):
+                fault = f"the parts of the batch's {name} do not lie as the format has it"
+                raise LogCorrupted(ref.segment.path, ref.offset + start, fault)
+            start += ref.body_lengths[place]
+            first += BUFFERS_OF_BODY
 
     def array(self, column: int, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
         """Return the values of a fixed-width column of the first six."""

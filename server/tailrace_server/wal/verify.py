@@ -216,7 +216,6 @@ class _Records:
                     before, counts = ref.segment, Counter()
                     self._begin_segment(ref)
                 try:
-                    reader.check_places(ref)
                     head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
                 except LogError as error:
                     _note(result, error, ref.segment.path, ref.offset)

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from tailrace.errors import LogCorrupted
 from tailrace_server.cli.application import run
 from tailrace_server.wal import segment
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import seal, without_records
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import LogWriter, Mutation
-from tests.server.wal.logs import remove, update, upsert, write, write_files
+from tests.server.wal.logs import remove, rows_of, update, upsert, write, write_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +154,7 @@ def test_verify_holds_records_against_their_lead(log_root: Path) -> None:
     ]
 
 
-def test_contract_33_verify_names_bodies_that_lie_where_nobody_reads_them(
+def test_contract_33_bodies_that_lie_elsewhere_than_they_are_read_are_named(
     log_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All checksums are right; the bitmap is that of more rows, as a writer without care would write it."""
@@ -162,10 +163,10 @@ def test_contract_33_verify_names_bodies_that_lie_where_nobody_reads_them(
     monkeypatch.setattr(segment, "BATCH_BYTES_MAX", 20_000)
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1"), *(update(str(key), 1, 2) for key in range(300)), remove("1")])
-    faults = verify(log_root / "shop").faults
-    assert {fault.reason for fault in faults} == {
-        "the parts of the batch's change do not lie where they are read"
-    }
+    reason = "the parts of the batch's change do not lie as the format has it"
+    assert {fault.reason for fault in verify(log_root / "shop").faults} == {reason}
+    with pytest.raises(LogCorrupted, match=reason):
+        rows_of(log_root / "shop")
 
 
 @pytest.mark.parametrize("folder", ["log", "published", "checkpoints"])
