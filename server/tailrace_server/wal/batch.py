@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -24,10 +25,9 @@ from tailrace_server.wal.few import FEW, int32s, int64s
 from tailrace_server.wal.objects import OpenFile, crc32c, translated
 from tailrace_server.wal.record import (
     BODY_COLUMNS,
-    BUFFERS_OF_BODY,
-    BUFFERS_OF_HEAD,
     RECORD_SCHEMA,
     body_places,
+    misplaced_body,
 )
 from tailrace_server.wal.texts import Dictionary, NameLists, Texts
 
@@ -329,19 +329,12 @@ class _Buffers:
 
     def check_bodies(self, ref: BatchRef) -> None:
         """Hold where the parts of the bodies lie against where they are read, without the metadata."""
-        start, first = ref.head_length, BUFFERS_OF_HEAD
-        for place, name in enumerate(BODY_COLUMNS):
-            nullable = bool(ref.body_nullable >> place & 1)
-            offsets, values = body_places(ref.rows, nullable=nullable)
-            if (
-                self._places[first][0] != start
-                or self._places[first + 1][0] != start + offsets
-                or self._places[first + 2][0] != start + values
-            ):
-                fault = f"the parts of the batch's {name} do not lie as the format has it"
-                raise LogCorrupted(ref.segment.path, ref.offset + start, fault)
-            start += ref.body_lengths[place]
-            first += BUFFERS_OF_BODY
+        starts = list(accumulate(ref.body_lengths[:-1], initial=ref.head_length))
+        name = misplaced_body(self._places, ref.rows, starts, ref.body_nullable)
+        if name is not None:
+            at = ref.offset + starts[BODY_COLUMNS.index(name)]
+            fault = f"the parts of the batch's {name} do not lie as the format has it"
+            raise LogCorrupted(ref.segment.path, at, fault)
 
     def array(self, column: int, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
         """Return the values of a fixed-width column of the first six."""

@@ -29,7 +29,7 @@ import orjson
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 HEAD_COLUMNS: Final = (
     "version",
@@ -81,6 +81,26 @@ def body_places(rows: int, *, nullable: bool) -> tuple[int, int]:
     """Return where a body column's offsets and data begin in its bytes; a bitmap, if it has one, is first."""
     offsets = (rows + 63) // 64 * 8 if nullable else 0
     return offsets, offsets + (rows + 2) // 2 * 8
+
+
+def misplaced_body(
+    buffers: Sequence[tuple[int, int]], rows: int, starts: Iterable[int], nullable: int
+) -> str | None:
+    """Return the first body of a batch that lies elsewhere than it is read, which is without the metadata.
+
+    Args:
+        buffers: Of the whole batch, as its metadata has them: offset and length.
+        rows: Of the batch.
+        starts: Where each body is read from.
+        nullable: Which begin with a bitmap, bit 0 for the first.
+    """
+    for place, (name, start) in enumerate(zip(BODY_COLUMNS, starts, strict=True)):
+        offsets, values = body_places(rows, nullable=bool(nullable >> place & 1))
+        first = BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place
+        found = [at - start for at, _ in buffers[first : first + BUFFERS_OF_BODY]]
+        if found != [0, offsets, values]:
+            return name
+    return None
 
 
 def multiplicity_of(change: bytes) -> int | None:

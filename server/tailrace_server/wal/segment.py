@@ -49,12 +49,11 @@ from tailrace_server.wal.record import (
     HEAD_COLUMNS,
     NAME_TYPE,
     RECORD_SCHEMA,
-    body_places,
+    misplaced_body,
 )
 from tailrace_server.wal.rows import Rows, RowsEncoder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -311,7 +310,8 @@ def _batch_row(
         if buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][1]
     )
     rows = ipc.batch_rows(prefix, message)
-    _check_places(buffers[BUFFERS_OF_HEAD:], rows)
+    if (name := misplaced_body(buffers, rows, body_at, nullable)) is not None:
+        raise AssertionError(f"Arrow wrote the parts of {name} where no reader looks for them")
     first_last = (int(end.as_py()) for end in ends)
     return (
         start,
@@ -324,16 +324,6 @@ def _batch_row(
         nullable,
         *crcs,
     )
-
-
-def _check_places(bodies: Sequence[tuple[int, int]], rows: int) -> None:
-    """Make sure that readers, who have the bodies without the metadata, find their parts."""
-    for place, name in enumerate(BODY_COLUMNS):
-        buffers = bodies[BUFFERS_OF_BODY * place : BUFFERS_OF_BODY * (place + 1)]
-        (start, bitmap), *parts = buffers
-        found = tuple(at - start for at, _ in parts)
-        if found != body_places(rows, nullable=bool(bitmap)):
-            raise AssertionError(f"Arrow wrote the parts of {name} at {found}, of {rows} rows")
 
 
 def _crc_up_to(crc: int, data: Any, length: int) -> int:

@@ -159,7 +159,7 @@ def test_contract_33_bodies_that_lie_elsewhere_than_they_are_read_are_named(
 ) -> None:
     """All checksums are right; the bitmap is that of more rows, as a writer without care would write it."""
     monkeypatch.setattr(segment, "_exact", lambda body: body)
-    monkeypatch.setattr(segment, "_check_places", lambda bodies, rows: None)
+    monkeypatch.setattr(segment, "misplaced_body", lambda *where: None)
     monkeypatch.setattr(segment, "BATCH_BYTES_MAX", 20_000)
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1"), *(update(str(key), 1, 2) for key in range(300)), remove("1")])
