@@ -12,25 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bench._harness import (
-    machine,
-    median,
-    result,
-    server,
-    stay_with_the_subscribers,
-    subscribers,
-    table,
-    tailrace_server,
-)
+from bench._harness import machine, median, stay_with_the_subscribers, table
 from bench._log import measure_capture_bytes, write_log
-from bench.one_log_hundred_subscribers import (
-    CAPTURES,
-    catch_up,
-    live,
-    rates,
-    warm_up,
-    write_warm_up,
-)
+from bench.one_log_hundred_subscribers import CAPTURES, catch_up, live, write_warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,19 +37,16 @@ class Rival(Protocol):
 
 def filtered(root: Path, streams: int, size: int) -> tuple[float, float]:
     """Return rows of the log a second and server CPU µs a row, for subscribers that want few of them."""
-    options = {
-        "catalog": FILTERED,
-        "criteria": "rare",
-        "capture_bytes": size - len("product") + len("rare"),
-    }
-    with server(tailrace_server(root)) as subject:
-        warm_up(subject, size)
-        before = subject.cpu_s()
-        with subscribers(
-            subject.address, streams, FILTERED_ROWS // RARE_EVERY, **options
-        ) as process:
-            report = result(process)
-        return rates(report | {"captures": FILTERED_ROWS * streams}, subject.cpu_s() - before)
+    rate, cpu_us = catch_up(
+        root,
+        streams,
+        size,
+        FILTERED_ROWS // RARE_EVERY,
+        catalog=FILTERED,
+        criteria="rare",
+        capture_bytes=size - len("product") + len("rare"),
+    )
+    return rate * RARE_EVERY, cpu_us / RARE_EVERY
 
 
 def beside(name: str, rival: Rival) -> None:

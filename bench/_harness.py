@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
@@ -69,14 +70,28 @@ def server(command: Sequence[str], address: str = "grpc") -> Iterator[Server]:
         stderr=subprocess.STDOUT,
         preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
     )
-    try:
+    with ended(process):
         subject = Server(process, "")
         subject.wait_for(json.dumps(address).encode())
         yield replace(subject, address=json.loads(subject.said[-1])[address])
+
+
+@contextlib.contextmanager
+def ended(process: psutil.Popen) -> Iterator[None]:
+    """End a process on the way out."""
+    try:
+        yield
     finally:
         process.terminate()
         process.wait(20)
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody has, for servers that cannot be told to take one."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def stay_with_the_subscribers() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from bench._harness import SERVER_CPU, Server
+from bench._harness import SERVER_CPU, Server, ended, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +131,7 @@ def rabbitmq() -> Iterator[Server]:
     """Run a RabbitMQ of one node, with streams alone, in a folder of its own."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
         folder = Path(name)
-        stream, names, nodes = (_free_port() for _ in range(3))
+        stream, names, nodes = (free_port() for _ in range(3))
         (folder / "plugins").write_text("[rabbitmq_stream].\n")
         (folder / "rabbit.conf").write_text(
             "listeners.tcp = none\n"
@@ -156,31 +156,14 @@ def rabbitmq() -> Iterator[Server]:
         )
         # The names of Erlang's nodes: a server that RabbitMQ would otherwise leave running behind it.
         epmd = ["epmd", "-address", "127.0.0.1", "-port", str(names)]
-        running.enter_context(_ended(psutil.Popen(epmd, stdout=subprocess.DEVNULL)))
+        running.enter_context(ended(psutil.Popen(epmd, stdout=subprocess.DEVNULL)))
         process = psutil.Popen(
             [_SERVER],
             env=environment,
             stdout=subprocess.PIPE,
             preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
         )
-        running.enter_context(_ended(process))
+        running.enter_context(ended(process))
         server = Server(process, str(stream))
         server.wait_for(b"Server startup complete")
         yield server
-
-
-@contextlib.contextmanager
-def _ended(process: psutil.Popen) -> Iterator[None]:
-    """End a process."""
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

@@ -18,6 +18,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from bench._harness import (
     Server,
@@ -42,13 +43,24 @@ WARM_UP = 1_000_000
 WARM_UP_CATALOG = "warmup"
 
 
-def catch_up(root: Path, streams: int, size: int) -> tuple[float, float]:
-    """Return captures a second and server CPU µs a delivery, from the oldest position."""
+def catch_up(
+    root: Path, streams: int, size: int, captures: int | None = None, **options: Any
+) -> tuple[float, float]:
+    """Return captures a second and server CPU µs a delivery, from the oldest position.
+
+    Args:
+        root: The log root.
+        streams: Subscribers.
+        size: Bytes of a capture.
+        captures: To each of them; None: as CAPTURES has it.
+        options: Of the subscribers, where they differ.
+    """
+    options = {"capture_bytes": size} | options
     with server(tailrace_server(root)) as subject:
         warm_up(subject, size)
         before = subject.cpu_s()
-        captures = CAPTURES[streams]
-        with subscribers(subject.address, streams, captures, capture_bytes=size) as process:
+        wanted = CAPTURES[streams] if captures is None else captures
+        with subscribers(subject.address, streams, wanted, **options) as process:
             report = result(process)
         return rates(report, subject.cpu_s() - before)
 

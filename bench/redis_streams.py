@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from bench._beside import beside
-from bench._harness import SERVER_CPU, Server, redis_readers, result
+from bench._harness import SERVER_CPU, Server, ended, free_port, redis_readers, result
 from bench._redis_readers import STREAM, command, entry_id
 from bench.one_log_hundred_subscribers import CAPTURES, rates
 
@@ -39,21 +39,16 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def redis() -> Iterator[Server]:
     """Run a Redis without persistence on a free port of loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     process = psutil.Popen(
         ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""],
         stdout=subprocess.PIPE,
         preexec_fn=lambda: os.sched_setaffinity(0, SERVER_CPU),
     )
-    server = Server(process, str(port))
-    try:
+    with ended(process):
+        server = Server(process, str(port))
         server.wait_for(b"Ready to accept connections")
         yield server
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
 
 
 def fill(connection: socket.socket, entries: int, payload_bytes: int) -> None:
