@@ -16,7 +16,8 @@
     │   ├── SubscriberTooSlow     a write stayed blocked past the send deadline
     │   └── ServerStopping        graceful stop
     ├── TransportError            the connection failed before a subscription stood  (retriable)
-    │   └── ConnectTimeout
+    │   ├── ConnectTimeout
+    │   └── NotGrpc               something else answers at that address
     ├── LogError                  the write-ahead log, on the server or in a pipeline
     │   ├── LogCorrupted          a committed byte is wrong: segment and byte offset
     │   ├── LogUnreadable         a folder that is not a log, a newer format, no permission
@@ -134,11 +135,16 @@ class PositionCompacted(TailraceError):
     code = "POSITION_COMPACTED"
     advice = "Take a new snapshot and go on behind it, or start at version 0 for what is retained."
 
-    def __init__(self, wanted: Position, oldest: Position, newest: Position) -> None:
-        """Keep the first position wanted and both ends of what is retained."""
+    def __init__(
+        self,
+        wanted: Position,
+        oldest: Position,
+        newest: Position,
+        advice: str = "take a new snapshot, or start at version 0 for the oldest retained",
+    ) -> None:
+        """Keep the first position wanted and both ends of what is retained; ``advice`` says how to go on."""
         super().__init__(
-            f"position {wanted} is no longer in the log, which keeps {oldest} to {newest}; "
-            "take a new snapshot, or start at since_version = 0 for the oldest retained"
+            f"position {wanted} is no longer in the log, which keeps {oldest} to {newest}; {advice}"
         )
         self.wanted = wanted
         self.oldest = oldest
@@ -262,6 +268,27 @@ class ConnectTimeout(TransportError):
 
     code = "CONNECT_TIMEOUT"
     advice = "Check address and network; retry after a pause that grows."
+
+
+class NotGrpc(TransportError):
+    """Something answers at that address, but not in gRPC. Mostly the port is the wrong one.
+
+    It is retried all the same: behind a proxy it passes.
+    """
+
+    code = "NOT_GRPC"
+    advice = "Give the address that the server was started with as `--grpc`, not that of `--http`."
+
+    def __init__(self, address: str) -> None:
+        """Keep the address that was asked."""
+        super().__init__(
+            f"{address} answers in HTTP/1, not in gRPC; give the server's gRPC address, not its HTTP one"
+        )
+        self.address = address
+
+    def figures(self) -> dict[str, str]:
+        """Return the address that was asked."""
+        return {"address": self.address}
 
 
 class LogError(TailraceError):

@@ -7,14 +7,16 @@ proxy: then the network is to blame, and a retry helps, unless the status code s
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 from uuid import UUID
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from tailrace import errors
-from tailrace.errors import InvalidRequest, TailraceError, TransportError, Unsupported
+from tailrace.errors import InvalidRequest, NotGrpc, TailraceError, TransportError, Unsupported
 from tailrace.position import END, Position
 from tailrace.v1.status_pb2 import ErrorDetail, ErrorStatus
 
@@ -67,6 +69,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "expected": ("expected", UUID),
         "found": ("found", _uuid_or_none),
     },
+    errors.NotGrpc: {"address": ("address", str)},
     errors.SubscriptionBroken: _RESUME,
     errors.HeartbeatMissed: _RESUME,
     errors.SubscriberTooSlow: _RESUME,
@@ -84,6 +87,11 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
     errors.UnknownWriter: {"writer": ("writer", str), "known": ("known", _names)},
 }
 """Attribute → (name in ``figures()``, how to read it), of every class that carries figures."""
+
+
+_UNREACHABLE: Final = re.compile(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)")
+_OTHER_PROTOCOL: Final = re.compile(r"ipv[46]:(\S+): Failed parsing HTTP/2 .*http1\.x server")
+"""What core says of a connection that did not come about, in the midst of its layers."""
 
 
 def _tree(root: type[TailraceError]) -> list[type[TailraceError]]:
@@ -151,5 +159,12 @@ def _by_status(code: grpc.StatusCode, details: str) -> TailraceError:
             return InvalidRequest(details)
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
             return InvalidRequest(details)
+        case grpc.StatusCode.UNAVAILABLE if (match := _OTHER_PROTOCOL.search(details)) is not None:
+            return NotGrpc(unquote(match[1]))
+        case grpc.StatusCode.UNAVAILABLE if (match := _UNREACHABLE.search(details)) is not None:
+            reason = match[2].strip()
+            return TransportError(
+                f"cannot reach {unquote(match[1])}: {reason[0].lower()}{reason[1:]}"
+            )
         case _:
             return TransportError(f"{code.name.lower().replace('_', ' ')}: {details}")

@@ -302,3 +302,6 @@ async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess)
     async with Command("changes", "shop", "--server", "127.0.0.1:1") as unreachable:
         assert await unreachable.end() == 1
         await unreachable.note("error: cannot reach 127.0.0.1:1: connection refused")
+    for command in ("changes", "watch"):
+        found, _, error = await outcome(command, "shop", "--server", server.http)
+        assert (found, f"{server.http} answers in HTTP/1, not in gRPC" in error) == (1, True), error

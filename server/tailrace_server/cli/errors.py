@@ -16,14 +16,12 @@ status  meaning
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from typer import Abort, Exit, TyperException
 
-from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, TransportError
+from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError
 from tailrace_server.cli.output import Palette
 from tailrace_server.errors import CannotStart
 
@@ -70,8 +68,6 @@ def describe(error: BaseException) -> str:
             context = getattr(error, "ctx", None)
             hint = f"; see {context.command_path} --help" if context is not None else ""
             return f"{error.format_message().rstrip('.')}{hint}"
-        case TransportError():
-            return _transport(str(error))
         case TailraceError():
             return str(error)
         case OSError() if error.strerror is not None:
@@ -79,14 +75,6 @@ def describe(error: BaseException) -> str:
         case _:
             name = type(error).__name__
             return f"internal error: {name}: {error} (set {TRACEBACK_VARIABLE}=1 to see where)"
-
-
-def _transport(text: str) -> str:
-    """Return gRPC's account of a failed connection without its layers: who could not be reached, and why."""
-    match = re.search(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)", text)
-    if match is None:
-        return text
-    return f"cannot reach {unquote(match[1])}: {match[2][0].lower()}{match[2][1:].strip()}"
 
 
 def status_of(error: BaseException) -> int:

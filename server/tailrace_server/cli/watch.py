@@ -9,7 +9,7 @@ import typer
 
 from tailrace.capture import Heartbeat
 from tailrace.criteria import Operation
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, NotGrpc
 from tailrace_server.cli import options
 from tailrace_server.cli.errors import describe
 from tailrace_server.cli.forms import form_for_stdout
@@ -164,7 +164,9 @@ class Teller:
         self._lost = False
 
     def disconnected(self, event: Disconnected) -> None:
-        """Say that the server is waited for, and from where it will go on."""
+        """Say that the server is waited for, and from where it will go on; a wrong address is not."""
+        if isinstance(event.error, NotGrpc):
+            raise event.error
         if not self._lost:
             resume = f", to go on after {event.cursor}" if event.cursor is not None else ""
             note(f"waiting for {self._server}{resume}: {describe(event.error)}")

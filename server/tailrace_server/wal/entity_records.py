@@ -7,7 +7,7 @@ stand under the name that it had then. Published versions only.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from tailrace_server.wal.commit_log import CommitLog
     from tailrace_server.wal.table import BatchRef
     from tailrace_server.wal.view import LogView
+
+_NO_GAPS: Final = (
+    "rows are folded from every version since; what the log has lost has to be ingested again, into another "
+    "catalog"
+)
 
 
 class Record(NamedTuple):
@@ -92,7 +97,7 @@ class EntityRecords:
         view = self.view
         if view.oldest > Position(version, 0):
             newest = Position(view.published, 0)
-            raise PositionCompacted(Position(version, 0), view.oldest, newest)
+            raise PositionCompacted(Position(version, 0), view.oldest, newest, _NO_GAPS)
 
     def versions(self, first: int, stop: int) -> Iterator[Version]:
         """Yield the versions from ``first`` up to ``stop``, exclusive, that have records of the entity type.

@@ -39,6 +39,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.ServerStopping("stopping", "1.x"),
     errors.TransportError("network"),
     errors.ConnectTimeout("late"),
+    errors.NotGrpc("127.0.0.1:8081"),
     errors.LogError("log"),
     errors.LogCorrupted("segments/1/a.arrow", 4711, "crc"),
     errors.LogUnreadable("newer"),
