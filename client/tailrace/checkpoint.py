@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tailrace.cursor import Cursor
 
 
+@runtime_checkable
 class CheckpointStore(Protocol):
     """One subscriber's cursor. Implement it over the database that takes the effects."""
 
@@ -32,7 +33,7 @@ class FileCheckpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Keep the path; the folder must exist when ``save`` is called."""
+        """Keep the path; its folder must exist."""
         self._path = Path(path)
 
     async def load(self) -> Cursor | None:
@@ -40,6 +41,7 @@ class FileCheckpoint:
 
         Raises:
             CursorInvalid: The file holds something else.
+            OSError: It cannot be read, or there is no folder where it could be made.
         """
         return await asyncio.to_thread(self._load)
 
@@ -55,6 +57,7 @@ class FileCheckpoint:
         try:
             text = self._path.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
+            self._path.parent.stat()  # or the first save would fail, perhaps hours from now
             return None
         return Cursor.parse(text.removesuffix("\n"))
 

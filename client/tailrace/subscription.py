@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from tailrace.capture import Heartbeat
+from tailrace.checkpoint import CheckpointStore
 from tailrace.demand import whole
 from tailrace.errors import InternalError, InvalidRequest, SubscriptionClosed, TailraceError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from tailrace.acknowledgement import Acknowledgement
     from tailrace.capture import Capture
-    from tailrace.checkpoint import CheckpointStore
     from tailrace.cursor import Cursor
     from tailrace.link import Link
 
@@ -84,6 +84,10 @@ class Subscription:
         if whole("demand", demand) < 0:
             raise InvalidRequest(
                 f"demand {demand}: it cannot be negative; 0 leaves it to `request`"
+            )
+        if checkpoint is not None and not isinstance(checkpoint, CheckpointStore):
+            raise InvalidRequest(
+                f"checkpoint {checkpoint!r}: it has to be a CheckpointStore; for a file, FileCheckpoint(path)"
             )
         self._open_link = open_link
         self._start = start

@@ -44,6 +44,17 @@ async def test_a_write_that_fails_keeps_the_cursor_of_before(tmp_path: Path) -> 
     assert await store.load() == SAVED
 
 
+async def test_a_folder_that_is_missing_is_told_before_anything_is_received(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="none"):
+        await FileCheckpoint(tmp_path / "none" / "cursor").load()
+
+
+async def test_a_path_is_no_store_and_is_told_what_to_do() -> None:
+    async with tailrace.connect("127.0.0.1:1") as client:
+        with pytest.raises(tailrace.InvalidRequest, match=r"FileCheckpoint\(path\)"):
+            client.subscribe("shop", checkpoint="cursor")  # type: ignore[arg-type]
+
+
 async def test_a_subscription_begins_behind_its_saved_cursor_and_saves_on_commit(
     tmp_path: Path,
 ) -> None:
