@@ -29,7 +29,10 @@ for (;;) {
     }
   } catch (reason) {
     // A lost socket, or errors of the operation: those that say so may be tried again.
-    if (reason[0] && !reason[0].extensions.retriable) throw reason[0];
+    if (reason[0] && !reason[0].extensions.retriable) {
+      console.error(reason[0].message);
+      process.exit(1);
+    }
     await wait(1000);
   }
 }

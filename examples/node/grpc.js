@@ -37,7 +37,10 @@ function follow() {
     call.resume();
   });
   call.on("error", (error) => {
-    if (error.code !== status.UNAVAILABLE) throw error;
+    if (error.code !== status.UNAVAILABLE) {
+      console.error(error.details);
+      process.exit(1);
+    }
     setTimeout(follow, 1000); // goes on exactly behind the last change
   });
 }

@@ -27,7 +27,10 @@ function follow() {
       say({ type: "request", id: "1", payload: { n: payload.captures.length } });
     }
     if (type === "error" && payload.retriable) socket.close();
-    else if (type === "error") throw new Error(payload.detail);
+    else if (type === "error") {
+      console.error(payload.detail);
+      process.exit(1);
+    }
   });
 }
 follow();

@@ -23,6 +23,8 @@ def follow(server: str, catalog: str) -> None:
         while True:
             try:
                 with client.stream("GET", url, params=wish, headers=headers) as answer:
+                    if answer.is_client_error:
+                        raise SystemExit(json.loads(answer.read())["detail"])
                     answer.raise_for_status()
                     event: dict[str, str] = {}
                     for line in answer.iter_lines():

@@ -38,7 +38,7 @@ async def follow(server: str, catalog: str) -> None:
                     start = {"after": result["onProductChange"]["cursor"]}
         except TransportQueryError as error:
             if not (error.errors and error.errors[0]["extensions"]["retriable"]):
-                raise
+                raise SystemExit(error.errors[0]["message"] if error.errors else error) from None
         except (TransportError, OSError):
             pass
         await asyncio.sleep(1)

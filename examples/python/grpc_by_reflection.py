@@ -49,7 +49,7 @@ def follow(server: str, catalog: str) -> None:
                     start = {"after": f"1.{log}.{each.version}.{each.index}.{each.ordinal}"}
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                raise
+                raise SystemExit(error.details()) from None
         time.sleep(1)
 
 

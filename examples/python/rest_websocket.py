@@ -14,8 +14,8 @@ from websockets import ConnectionClosed, Subprotocol
 from websockets.asyncio.client import connect
 
 
-async def follow(server: str, catalog: str) -> None:
-    """Print changes until Ctrl-C; a lost server is waited for."""
+async def follow(server: str, catalog: str) -> str:
+    """Print changes until Ctrl-C; a lost server is waited for. Return why it was refused."""
     wish = {"body": ["after"], "criteria": [{"entityType": ["product"]}]}
     start: dict[str, object] = {"sinceVersion": 0}
     url = f"ws://{server}/v1/catalogs/{catalog}/changes/live"
@@ -31,9 +31,10 @@ async def follow(server: str, catalog: str) -> None:
                             show(**capture)
                         start = {"after": cursor}  # whoever comes back goes on exactly here
                     case {"type": "error", "payload": {"retriable": False, "detail": detail}}:
-                        raise SystemExit(detail)
+                        return str(detail)
         except ConnectionClosed:
             continue
+    raise AssertionError("connect tries for ever")
 
 
 def show(
@@ -49,4 +50,4 @@ if __name__ == "__main__":
     arguments.add_argument("catalog", nargs="?", default="shop")
     arguments.add_argument("--server", default="127.0.0.1:7412")
     with suppress(KeyboardInterrupt):
-        asyncio.run(follow(**vars(arguments.parse_args())))
+        raise SystemExit(asyncio.run(follow(**vars(arguments.parse_args()))))

@@ -176,6 +176,18 @@ async def test_programs_print_exactly_the_changes_through_a_kill_and_a_stop(
             shop.trade(3)
 
 
+@pytest.mark.parametrize("path", PROGRAMS)
+async def test_a_refusal_is_told_in_a_line(log_root: Path, shop: Shop, path: str) -> None:
+    server = ServerProcess(log_root)
+    async with server.up():
+        arguments = "shpo", "--server", getattr(server, PROGRAMS[path])
+        async with program(path, *arguments) as refused:
+            async with asyncio.timeout(PATIENCE_S):
+                assert await refused.process.wait() == 1
+            await refused.noted("no catalog named 'shpo'; known catalogs: shop")
+            assert len(refused.notes) == 1
+
+
 def program(path: str, *arguments: str) -> Program:
     """Return a run of an example as its head says."""
     runs = sys.executable if path.endswith(".py") else found("node")
