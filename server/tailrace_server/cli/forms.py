@@ -60,7 +60,12 @@ class TextForm(Form):
 
     def captures(self, captures: Sequence[Capture]) -> bytes:
         """Return one line for each."""
-        return "".join([f"{self._human.render(each)}\n" for each in captures]).encode()
+        lines = []
+        for capture in captures:
+            if (day := self._human.day(capture)) is not None:
+                lines.append(day)
+            lines.append(self._human.render(capture))
+        return "".join([f"{line}\n" for line in lines]).encode()
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return its line."""

@@ -2,26 +2,29 @@
 
 ::
 
+    ── 2026-03-01 ──
       1207:1  12:40:01.123  update  order       1007  status "new" → "paid"  total 10.00 → 12.50
           :2                insert  order_item  5512  order_id 1007  product_id 17  quantity 2
       1208:1  12:40:01.140  remove  cart        77    customer_id 12
       1208:4                column  order       1007  .status "paid"
       1209:1  12:40:01.155  schema  order             column added: note
 
-Columns widen as wider values come and never narrow, so that a running screen stays calm. Values are
+The day stands where it changes, and at the beginning unless it is today. Columns widen as wider values come
+and never narrow, so that a running screen stays calm. Values are
 the image's own text. Where the line is longer than the terminal it is cut, marked by "…"; into a
 pipe it goes whole.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.cli.output import Palette, clock_text, printable
+from tailrace_server.cli.output import Palette, clock_text, day_text, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,6 +41,10 @@ class _Changes(msgspec.Struct):
     changes: list[dict[str, Any]]
 
 
+_LEAD_MEMBERS: Final = (
+    *("counts", "transaction_id", "late", "of", "snapshot"),
+    *("expected_count", "quarantined"),
+)
 _CHANGES: Final = msgspec.json.Decoder(_Changes)
 _COLOURS: Final = {
     "schema": "magenta",
@@ -63,6 +70,17 @@ class HumanForm:
         self._type_width = 8
         self._key_width = 4
         self._version: int | None = None
+        self._day = day_text(time.time_ns() // 1_000)
+
+    def day(self, capture: Capture) -> str | None:
+        """Return the line that goes before a capture's where it is of another day than the one before."""
+        if capture.version == self._version:
+            return None
+        day = day_text(capture.commit_timestamp)
+        if day == self._day:
+            return None
+        self._day = day
+        return self._palette.dim(f"── {day} ──")
 
     def render(self, capture: Capture) -> str:
         """Return a capture's line, without a line end."""
@@ -215,7 +233,7 @@ def _lead(after: dict[str, str], palette: Palette) -> Iterator[tuple[str, str]]:
     count = after.get("mutation_count", "?")
     text = f"{count} change{'' if count == '1' else 's'}"
     yield text, palette.bold(text)
-    for name in ("counts", "transaction_id", "late", "of", "snapshot"):
+    for name in _LEAD_MEMBERS:
         if after.get(name) not in (None, "null", "{}", "false"):
             yield _pair(name, after[name], palette)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +12,7 @@ import typer
 from tailrace.errors import InvalidRequest, LogUnreadable
 from tailrace_server.cli import options
 from tailrace_server.cli.output import date_text, note
+from tailrace_server.wording import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +29,8 @@ Folder = Annotated[
 ]
 
 _MEBIBYTE = 1 << 20
+_PIPED_WIDTH = 10_000
+"""Cells of a line into a pipe or file, where nothing is folded."""
 
 
 @app.command("inspect")
@@ -212,7 +216,7 @@ def _print_summary(console: Console, summary: inspect.LogSummary) -> None:
     )
     for label, count in (("to be deleted", summary.unnamed), ("orphans", summary.orphans)):
         if count:
-            grid.add_row(label, f"{count:,} files")
+            grid.add_row(label, counted(count, "file"))
     for pending in summary.pending:
         grid.add_row("pending", _shown(pending))
     for partition, position in summary.source_positions.items():
@@ -311,13 +315,14 @@ def _print_verification(console: Console, result: Verification) -> None:
     if result.sound:
         console.print("[bold green]sound[/]")
     else:
-        console.print(f"[bold red]{len(result.faults):,} faults[/]")
+        console.print(f"[bold red]{counted(len(result.faults), 'fault')}[/]")
 
 
 def _console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    seen = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, highlight=False, width=None if seen else _PIPED_WIDTH)
 
 
 def _grid() -> Table:

@@ -83,6 +83,11 @@ def clock_text(timestamp_micros: int) -> str:
     return datetime.fromtimestamp(timestamp_micros / 1e6).strftime("%H:%M:%S.%f")[:-3]
 
 
+def day_text(timestamp_micros: int) -> str:
+    """Return the local date of a commit timestamp."""
+    return date_text(timestamp_micros).partition(" ")[0]
+
+
 def date_text(timestamp_micros: int) -> str:
     """Return the local date and time of a commit timestamp, to the second."""
     from datetime import datetime

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tailrace_server.wording import counted, duration
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
@@ -92,42 +94,45 @@ class Reporter:
 
     def summary(self, counters: Counters, quarantine: str) -> None:
         """Tell what was done."""
-        self._total(counters, "rows", "lines")
+        self._total(counters, "row", "line")
         if counters.ignored:
-            self.note(f"{counters.ignored:,} lines blank, null or tombstones")
+            self.note(f"{counted(counters.ignored, 'line')} blank, null or tombstones")
         if counters.skipped:
-            self.note(f"{counters.skipped:,} lines skipped: an earlier run had consumed them")
+            self.note(
+                f"{counted(counters.skipped, 'line')} skipped: an earlier run had consumed them"
+            )
         if counters.late:
             self.note(
-                f"{counters.late:,} versions of rows that came after their transaction had closed"
+                f"{counted(counters.late, 'version')} of rows that came after their transaction had closed"
             )
         if counters.pending:
-            self.note(f"{counters.pending:,} transactions are open and wait for the next run")
-        self._unusable(counters, "lines", quarantine)
+            self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")
+        self._unusable(counters, "line", quarantine)
 
     def messages(self, counters: Counters, quarantine: str) -> None:
         """Tell what was done with messages of CDCv2."""
-        self._total(counters, "updates", "messages")
-        self._unusable(counters, "messages", quarantine)
+        self._total(counters, "update", "message")
+        self._unusable(counters, "message", quarantine)
 
-    def _total(self, counters: Counters, rows: str, lines: str) -> None:
+    def _total(self, counters: Counters, row: str, line: str) -> None:
         self.finish()
         elapsed = time.monotonic() - self._started
         self.note(
-            f"{counters.versions:,} versions of {counters.rows:,} {rows} from {counters.lines:,} {lines} "
+            f"{counted(counters.versions, 'version')} of {counted(counters.rows, row)} "
+            f"from {counted(counters.lines, line)} "
             f"in {elapsed:.1f} s; committed {counters.committed}, published {counters.published}"
         )
 
-    def _unusable(self, counters: Counters, lines: str, quarantine: str) -> None:
+    def _unusable(self, counters: Counters, line: str, quarantine: str) -> None:
         if counters.quarantined:
-            self.note(f"{counters.quarantined:,} {lines} could not be used: {quarantine}")
+            self.note(f"{counted(counters.quarantined, line)} could not be used: {quarantine}")
 
     def _line(self, counters: Counters, now: float) -> str:
         rate = counters.rows / max(now - self._started, 1e-3)
         lag = counters.lag_s(time.time_ns() // 1_000)
-        behind = "" if lag is None else f", {lag:,.1f} s behind the source"
+        behind = "" if lag is None else f", {duration(lag)} behind the source"
         waiting = f", {counters.pending:,} open" if counters.pending else ""
         return (
-            f"{counters.rows:,} rows, {counters.versions:,} versions, {rate:,.0f} rows/s"
+            f"{counted(counters.rows, 'row')}, {counted(counters.versions, 'version')}, {rate:,.0f} rows/s"
             f"{behind}{waiting}"
         )

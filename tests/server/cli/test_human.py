@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +13,9 @@ from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
+from tailrace_server.cli.forms import TextForm
 from tailrace_server.cli.human import HumanForm
-from tailrace_server.cli.output import Palette
+from tailrace_server.cli.output import Palette, day_text
 
 PLAIN = Palette(enabled=False)
 CATALOG = UUID(int=7)
@@ -95,6 +97,23 @@ def test_version_and_time_stand_only_where_they_change() -> None:
     assert first[0] == "41:1"
     assert second[:2] == [":2", "insert"]
     assert third[0] == "42:1"
+
+
+def test_the_day_stands_where_it_changes_and_is_taken_for_today_at_first() -> None:
+    lines = TextForm(HumanForm(PLAIN)).captures(
+        [
+            capture(),
+            capture(index=2),
+            capture(version=42, commit_timestamp=TimestampMicros(1_700_000_000_456_000)),
+            capture(version=43, commit_timestamp=TimestampMicros(1_700_200_000_000_000)),
+        ]
+    )
+    days = [line for line in lines.decode().splitlines() if line.startswith("──")]
+    assert days == [
+        f"── {day_text(at)} ──" for at in (1_700_000_000_123_000, 1_700_200_000_000_000)
+    ]
+    today = capture(commit_timestamp=TimestampMicros(time.time_ns() // 1_000))
+    assert "──" not in TextForm(HumanForm(PLAIN)).captures([today]).decode()
 
 
 def test_columns_widen_and_stay_aligned() -> None:
