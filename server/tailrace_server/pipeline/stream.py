@@ -213,14 +213,27 @@ class Ingest:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the line of a Spark error that says what went wrong, not where."""
+    """Return the lines of a Spark error that say what went wrong, not where: its own, and its first cause's.
+
+    An error that says only that another was thrown is passed over.
+    """
+    texts = []
     java = getattr(error, "java_exception", None)
-    try:
-        text = str(error) if java is None else str(java.getMessage())
-    except (Py4JError, OSError):
-        text = str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(iter(lines), type(error).__name__)[:500]
+    with suppress(Py4JError, OSError):
+        while java is not None:
+            line = _first_line(str(java.getMessage() or ""))
+            if line and not line.endswith(":"):
+                texts.append(line)
+            java = java.getCause()
+    if not texts:
+        return _first_line(str(error)) or type(error).__name__
+    if texts[-1] in texts[0]:
+        return texts[0]
+    return f"{texts[0]} ({texts[-1]})"
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:500]
 
 
 def _is_large(folder: Path) -> bool:
