@@ -125,9 +125,8 @@ def read_catalog(path: Path) -> CatalogDocument:
     found = documents.read(path, CATALOG_FILE, CatalogDocument)
     if found is None:
         if not os.path.isdir(path):
-            raise LogUnreadable(
-                f"there is no folder {path}; check the log's root and the catalog's name"
-            )
+            what = f"{path} is a file" if os.path.exists(path) else f"there is no folder {path}"
+            raise LogUnreadable(f"{what}; check the log's root and the catalog's name")
         raise LogUnreadable(
             f"{path} is not a catalog: it has no {CATALOG_FILE}; "
             "name the folder of a catalog, below the log's root"
