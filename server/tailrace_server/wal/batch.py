@@ -22,7 +22,7 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace_server.wal import ipc
 from tailrace_server.wal.documents import ENTRIES
 from tailrace_server.wal.few import FEW, int32s, int64s
-from tailrace_server.wal.objects import OpenFile, crc32c, translated
+from tailrace_server.wal.objects import OpenFile, crc32c, is_scarce, translated
 from tailrace_server.wal.record import (
     BODY_COLUMNS,
     RECORD_SCHEMA,
@@ -276,8 +276,7 @@ class BatchReader:
                 self._files.move_to_end(path)
                 return file
             try:
-                flags = os.O_RDONLY | os.O_CLOEXEC
-                file = OpenFile(os.open(os.path.join(self._catalog, path), flags))
+                file = self._opened(path)
                 # An entry keeps its lines when the records go that it carried.
                 gone = path.startswith(_ENTRIES) and os.pread(file.descriptor, 1, 0) == b"{"
             except FileNotFoundError as error:
@@ -291,6 +290,17 @@ class BatchReader:
             while len(self._files) > _OPEN_FILES_MAX:
                 self._files.popitem(last=False)
             return file
+
+    def _opened(self, path: str) -> OpenFile:
+        """Open a file; in a process without descriptors, with one of those that are kept for later."""
+        while True:
+            try:
+                flags = os.O_RDONLY | os.O_CLOEXEC
+                return OpenFile(os.open(os.path.join(self._catalog, path), flags))
+            except OSError as error:
+                if not self._files or not is_scarce(error):
+                    raise
+            self._files.popitem(last=False)
 
 
 @lru_cache(maxsize=_DICTIONARIES_MAX)

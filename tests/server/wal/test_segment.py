@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import resource
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,13 +20,14 @@ from hypothesis import strategies as st
 from tailrace.errors import LogFull
 from tailrace_server.wal import segment
 from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.record import BATCH_BYTES_MAX, BODY_COLUMNS, NAME_TYPE
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.table import BATCH_FIELDS, BatchRef, BatchTable, SegmentRef, batch_ref
-from tests.server.wal.logs import armed
+from tests.server.wal.logs import armed, batch_rows, rows_of, write, write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 BASE_VERSION = 17
 names = st.text(max_size=6)
@@ -253,3 +257,38 @@ def test_a_segment_without_room_is_log_full_and_can_be_abandoned(tmp_path: Path)
             writer.close()
         writer.abandon()
     assert list((tmp_path / "segments" / "1").iterdir()) == []
+
+
+def test_a_reader_without_descriptors_gives_up_a_file_that_it_keeps_for_later(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(monkeypatch)
+    write(log_root, "shop", 3)
+    view = CommitLog.open(log_root / "shop").view
+    wanted = rows_of(log_root / "shop", view)
+    with BatchReader(log_root / "shop") as reader, no_more_descriptors() as fill:
+        found = batch_rows(reader, view, 0) + batch_rows(reader, view, 1)
+        fill()
+        found += batch_rows(reader, view, 2)
+    assert found == wanted
+
+
+@contextmanager
+def no_more_descriptors() -> Iterator[Callable[[], None]]:
+    """Give a function after which this process can open nothing, until it closes something."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def another() -> int:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        stack.callback(os.close, descriptor)
+        return descriptor
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (another() + 1, limits[1]))
+        with suppress(OSError):
+            while True:
+                another()
+
+    with ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        yield fill
