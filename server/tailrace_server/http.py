@@ -1,9 +1,10 @@
 """HTTP of the server process, on uvicorn: ``/health``, ``/metrics``, ``/subscriptions``; the faces at ``/v1``.
 
-``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "subscriptions": n}`` while subscribers
-are accepted, 503 with the status ``stopping`` from the first signal on, so that a load balancer sends
-nobody here while those who are here are told. ``/subscriptions`` lists those that are open, one object
-each with the fields of `SubscriptionStatistics`: who lags, and who is served from the log.
+``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
+subscribers are accepted; ``unreadable`` says of each catalog whose log cannot be read why. From the first
+signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while those
+who are here are told. ``/subscriptions`` lists those that are open, one object each with the fields of
+`SubscriptionStatistics`: who lags, and who is served from the log.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ class HttpFace:
         body = {
             "status": "stopping" if self.stopping else "serving",
             "catalogs": len(self._engine.catalogs()),
+            "unreadable": statistics.unreadable,
             "subscriptions": statistics.subscriptions,
         }
         return JSONResponse(body, 503 if self.stopping else 200)

@@ -98,6 +98,14 @@ class EngineCollector(Collector):
             errors.add_metric([code], count)
         yield errors
         yield from _catalogs(found.observers)
+        unreadable = GaugeMetricFamily(
+            "tailrace_catalog_unreadable",
+            "1 for each catalog whose log cannot be read now; /health says why.",
+            labels=["catalog"],
+        )
+        for name in found.unreadable:
+            unreadable.add_metric([name], 1)
+        yield unreadable
         cache = found.cache
         yield GaugeMetricFamily("tailrace_cache_bytes", "Charged to the batch cache.", cache.bytes)
         yield CounterMetricFamily("tailrace_cache_hits", "Found in the batch cache.", cache.hits)

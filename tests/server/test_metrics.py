@@ -26,14 +26,19 @@ def distinct(kind: type, first: int, **fixed: object) -> tuple[object, dict[str,
 def test_every_figure_of_the_statistics_is_exposed() -> None:
     cache, of_cache = distinct(CacheStatistics, 100)
     observer, of_observer = distinct(ObserverStatistics, 200, catalog="shop", uuid=UUID(int=1))
-    engine, of_engine = distinct(EngineStatistics, 300, cache=cache, observers=(observer,))
+    engine, of_engine = distinct(
+        EngineStatistics, 300, cache=cache, observers=(observer,), unreadable={"crm": "damaged"}
+    )
     assert isinstance(engine, EngineStatistics)
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(999, 998), version="1.2.3")
-    exposed = {
-        sample.value
+    samples = [
+        sample
         for family in text_string_to_metric_families(metrics.expose(registry).decode())  # type: ignore[no-untyped-call]
         for sample in family.samples
-    }
+    ]
+    unreadable = [each.labels for each in samples if each.name == "tailrace_catalog_unreadable"]
+    assert unreadable == [{"catalog": "crm"}]
+    exposed = {sample.value for sample in samples}
     assert {999, 998} <= exposed  # what the gRPC face has ended and refused
     for figures in (of_cache, of_observer, of_engine):
         for name, value in figures.items():

@@ -52,7 +52,10 @@ class ObservedCatalog:
         self._rings = rings
         self._settings = settings
         self._counters = counters
-        self._error: TailraceError | None = None
+        self.error: TailraceError | None = None
+        """Why the log cannot be read; None while it can, or before the first try."""
+        self._told = ""
+        """The last error that was logged."""
         self.opened = asyncio.Event()
         """Set once the first try to open it has ended, well or badly."""
         self.observer: Observer | None = None
@@ -65,8 +68,8 @@ class ObservedCatalog:
             TailraceError: Why the catalog's log cannot be read now.
         """
         if self.observer is None:
-            assert self._error is not None
-            raise copy(self._error)
+            assert self.error is not None
+            raise copy(self.error)
         return self.observer
 
     async def run(self, forget: Callable[[], None]) -> None:
@@ -95,14 +98,14 @@ class ObservedCatalog:
 
     def _report(self, error: Exception) -> None:
         """Keep why the log cannot be read, and log it once, not at every try."""
-        known = str(self._error)
-        self._error = as_tailrace_error(error)
-        if str(self._error) != known:
+        self.error, known = as_tailrace_error(error), self._told
+        self._told = str(self.error)
+        if self._told != known:
             foreseen = isinstance(error, TailraceError)
             _log.error(
                 "log unreadable",
                 catalog=self._path.name,
-                error=str(self._error),
+                error=self._told,
                 exc_info=None if foreseen else error,
             )
 
@@ -119,7 +122,7 @@ class ObservedCatalog:
         with BatchReader(self._path) as reader:
             reading = CatalogReading(view.uuid, reader, self._cache, self._settings)
             observer = Observer(view, reading, refresh, self._settings, self._counters, self._rings)
-            self.observer = observer
+            self.observer, self.error = observer, None
             self.opened.set()
             fresh = reading.fresh
             async with Tailer(log, prepare=fresh.prepare, foresee=fresh.foresee) as tailer:

@@ -244,6 +244,11 @@ class Engine:
         counters = self._counters
         return EngineStatistics(
             observers=observers,
+            unreadable={
+                name: str(catalog.error)
+                for name, catalog in sorted(self._catalogs.items())
+                if catalog.error is not None
+            },
             cache=self._cache.statistics(),
             subscriptions=sum(each.subscriptions for each in observers),
             subscriptions_opened=counters.subscriptions_opened,

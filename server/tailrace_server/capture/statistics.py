@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from tailrace.position import Position
@@ -74,6 +75,8 @@ class EngineStatistics:
     """The whole engine: what is now, and counters since it began."""
 
     observers: tuple[ObserverStatistics, ...]
+    unreadable: Mapping[str, str]
+    """Catalogs whose log cannot be read now, and why; subscribing to one raises the same."""
     cache: CacheStatistics
     subscriptions: int
     subscriptions_opened: int
