@@ -11,7 +11,7 @@ SQL type                       scalar       in JSON
 ``SMALLINT``, ``INTEGER``      Int          number
 ``BIGINT``                     BigInt       string of digits
 ``DECIMAL(p,s)``               Decimal      string, the source's digits
-``REAL``, ``DOUBLE``           Float        number, the source's digits
+``REAL``, ``DOUBLE``           Float        number, the source's digits; whole above 2^53, the double's
 ``BOOLEAN``                    Boolean      true, false
 ``VARCHAR``, ``UUID``, bytes   String       string; bytes in base64
 ``DATE``, ``TIME…``            Date, …      string, ISO 8601
@@ -133,6 +133,8 @@ _MICROSECONDS: Final = {
 }
 """Microseconds of one unit of the encodings that count."""
 _NANOSECONDS: Final = ("debezium.NanoTimestamp", "debezium.NanoTime")
+_EXACT_MAX: Final = 1 << 53
+"""Up to here a double holds every whole number."""
 _SHOWN: Final = 40
 
 
@@ -203,9 +205,13 @@ def _unbase64(scalar: str, raw: bytes) -> bytes:
 
 
 def _float(raw: bytes) -> bytes:
-    if _NUMBER.fullmatch(raw) and abs(float(raw)) != float("inf"):
-        return raw
-    raise _unfit("Float", raw)
+    if not _NUMBER.fullmatch(raw) or abs(float(raw)) == float("inf"):
+        raise _unfit("Float", raw)
+    if _INTEGER.fullmatch(raw) and abs(int(raw)) > _EXACT_MAX:
+        return repr(
+            float(raw)
+        ).encode()  # graphql-core takes no whole number that is none of a double's
+    return raw
 
 
 def _boolean(raw: bytes) -> bytes:

@@ -32,6 +32,7 @@ EXACT = (
     ("DECIMAL", "debezium.VariableScaleDecimal", b'{"scale":3,"value":"BNI="}', '"1.234"'),
     ("DECIMAL(10,0)", "decimal.bytes(0)", b'"AQ=="', '"1"'),
     ("DOUBLE", "json", b"1.10", "1.10"),
+    ("DOUBLE", "json", b"9007199254740992", "9007199254740992"),
     ("BOOLEAN", "json", b"true", "true"),
     ("VARCHAR(10)", "json", b'"\\u00e9"', '"\\u00e9"'),
     ("VARBINARY", "base64", b'"AQ=="', '"AQ=="'),
@@ -63,6 +64,20 @@ def test_contract_46_a_value_keeps_its_digits(
         assert bytes(value) == raw  # type: ignore[call-overload]
     else:
         assert value == msgspec.json.decode(expected)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"-9007199254740993", "-9007199254740992.0"),
+        (b"1234567890123456800000", "1.2345678901234568e+21"),
+    ],
+)
+def test_a_whole_number_that_no_double_holds_is_the_double_that_its_readers_have(
+    raw: bytes, expected: str
+) -> None:
+    form = column_form(Column("c", sql_type="DOUBLE", encoding="json"))
+    assert (form.text(raw).decode(), form.value(raw)) == (expected, float(raw))
 
 
 @pytest.mark.parametrize(
