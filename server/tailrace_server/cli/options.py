@@ -292,4 +292,10 @@ def _named(kind: type[_Named], text: str, option: str) -> _Named:
         return kind[text.strip().upper()]
     except KeyError:
         names = ", ".join(each.name.lower() for each in kind)
-        raise InvalidRequest(f"{option}: no {text!r} here; choose from {names}") from None
+        here = _ELSEWHERE.get(text.strip().lower())
+        hint = f" ({here} is what it is called here)" if here is not None else ""
+        raise InvalidRequest(f"{option}: no {text!r} here; choose from {names}{hint}") from None
+
+
+_ELSEWHERE: Final = {"insert": "upsert", "update": "upsert", "delete": "remove", "ddl": "schema"}
+"""What others call operations and areas."""

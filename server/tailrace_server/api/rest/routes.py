@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -154,10 +155,16 @@ def refused(error: TailraceError) -> Response:
     return Response(encoded_problem(error), status, media_type=PROBLEM_TYPE)
 
 
-def http_problem(_request: Request, error: Exception) -> Response:
+def http_problem(request: Request, error: Exception) -> Response:
     """Return what HTTP itself refuses (a path, a method, a media type) as an answer in the same form."""
     assert isinstance(error, HTTPException)
-    body = {**problem(InvalidRequest(error.detail)), "status": error.status_code}
+    detail, path = error.detail, request.url.path
+    if detail == HTTPStatus.NOT_FOUND.phrase:
+        detail = f"nothing is at {path}; /v1/openapi.json lists what there is"
+    elif detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        detail = f"{path} takes {allowed}, not {request.method}"
+    body = {**problem(InvalidRequest(detail)), "status": error.status_code}
     return Response(
         msgspec.json.encode(body), error.status_code, dict(error.headers or {}), PROBLEM_TYPE
     )

@@ -302,6 +302,17 @@ async def test_what_http_itself_refuses_has_the_same_form(
     assert served.face.sockets.statistics().open == 0
 
 
+async def test_a_path_and_a_method_that_do_not_exist_are_told_what_does(serve: Serve) -> None:
+    served = await serve()
+    nowhere = (await served.http.get("/v1/nothing")).json()["detail"]
+    assert nowhere == "nothing is at /v1/nothing; /v1/openapi.json lists what there is"
+    refused = (await served.http.request("POST", CHANGES)).json()["detail"]
+    assert refused in (
+        f"{CHANGES} takes GET, HEAD, not POST",
+        f"{CHANGES} takes HEAD, GET, not POST",
+    )
+
+
 async def test_a_body_that_does_not_arrive_is_not_waited_for(serve: Serve) -> None:
     served = await serve(HttpSettings(request_body_s=0.1))
 
