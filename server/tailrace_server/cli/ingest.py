@@ -235,7 +235,8 @@ def cdcv2(
         typer.Option("--input", metavar="DIR", help="Folder of .avro and .json files of messages."),
     ],
     schema: Annotated[
-        Path, typer.Option("--schema", metavar="FILE", help="Avro schema of the messages.")
+        Path,
+        typer.Option("--schema", metavar="FILE", help="Avro schema of the messages, or of a row."),
     ],
     entity_type: Annotated[
         str, typer.Option("--entity-type", metavar="NAME", help="What its rows are in the catalog.")

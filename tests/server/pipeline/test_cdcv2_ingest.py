@@ -427,6 +427,15 @@ def test_a_schema_without_progress_is_refused_with_the_place(tmp_path: Path) -> 
         StreamSchema("{")
 
 
+def test_the_schema_of_rows_alone_stands_for_that_of_their_messages(tmp_path: Path) -> None:
+    file = tmp_path / "schema.avsc"
+    file.write_text(json.dumps(json.loads(SCHEMA.text)[0]["items"]["fields"][0]["type"]))
+    assert StreamSchema.load(file).form.schema == SCHEMA.form.schema
+    file.write_text('{"type":"record","name":"row","fields":[{"name":"id","type":"lang"}]}')
+    with pytest.raises(InvalidRequest, match="lang"):
+        StreamSchema.load(file)
+
+
 def test_a_catalog_takes_one_stream_only(stream: Stream) -> None:
     stream.add(update(A, 1, 1), finished(0, 2, t1=1))
     stream.ingest()

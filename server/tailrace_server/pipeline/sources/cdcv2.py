@@ -35,7 +35,7 @@ from tailrace_server.cdcv2 import (
 )
 from tailrace_server.cdcv2.codecs import unpack
 from tailrace_server.cdcv2.scalars import LONG
-from tailrace_server.cdcv2.schema import same
+from tailrace_server.cdcv2.schema import documented_schema, same
 from tailrace_server.pipeline.cdcv2.cutting import Messages, Refused, RowCutter, Rows, take
 from tailrace_server.pipeline.cdcv2.updates import place_of
 from tailrace_server.pipeline.images import key_text
@@ -64,6 +64,16 @@ class Split(NamedTuple):
     """Bytes of the file."""
 
 
+def _around(text: str) -> str:
+    """Return the schema of messages of what may be the schema of their rows."""
+    try:
+        schema = json.loads(text)
+    except ValueError:
+        return text  # whose reader says what is wrong
+    is_record = isinstance(schema, dict) and schema.get("type") == "record"
+    return json.dumps(documented_schema(schema)) if is_record else text
+
+
 class StreamSchema:
     """The schema of a stream's messages, and what a catalog needs to know of its rows. Pickles."""
 
@@ -87,13 +97,13 @@ class StreamSchema:
 
     @classmethod
     def load(cls, file: Path) -> StreamSchema:
-        """Read the schema of a file.
+        """Read the schema of a file: that of messages, or that of their rows alone.
 
         Raises:
             InvalidRequest: It cannot be read, or is not a schema of CDCv2.
         """
         try:
-            return cls(file.read_text())
+            return cls(_around(file.read_text()))
         except (OSError, UnicodeDecodeError, SchemaDiffers) as error:
             raise InvalidRequest(f"--schema {file}: {error}") from error
 
