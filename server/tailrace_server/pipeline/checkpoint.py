@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
@@ -23,6 +23,19 @@ from tailrace_server.wal.objects import os_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+ANOTHER_SOURCE: Final = (
+    "another source feeds this catalog; --take-over fences it, and goes on behind it"
+)
+
+
+def is_query_id(writer: str) -> bool:
+    """Whether a writer's name is one that Spark's checkpoints give; other writers have names of words."""
+    try:
+        return str(UUID(writer)) == writer
+    except ValueError:
+        return False
 
 
 class Checkpoint:

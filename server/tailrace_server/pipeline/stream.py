@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from tailrace.errors import LogUnreadable, TailraceError, UnknownWriter
-from tailrace_server.pipeline.checkpoint import Checkpoint
+from tailrace_server.pipeline.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
 from tailrace_server.pipeline.distributed import distribution
 from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.frames import commit_frame, tick
@@ -267,6 +267,8 @@ def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWrit
             settings.log, settings.catalog, writer=writer_id, take_over=settings.take_over
         )
     except UnknownWriter as error:
+        if not any(map(is_query_id, error.known)):
+            advice = ANOTHER_SOURCE
         raise UnknownWriter(error.writer, error.known, advice) from None
     if checkpoint.last_batch() < writer.state.writers[writer_id].batch_id:
         raise UnknownWriter(writer_id, sorted(writer.state.writers), advice)

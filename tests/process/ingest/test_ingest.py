@@ -18,6 +18,7 @@ from tailrace_server.pipeline.stream import CHECKPOINT
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.schema_mapping import SchemaMapping
 from tailrace_server.wal.verify import verify
+from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.process.ingest.reading import data, leads, published, records
 from tests.process.ingest.truth import check_against_truth
 from tests.server.pipeline.shapes import INT, LONG, TEXT, end, envelope, line, listed, postgres
@@ -295,6 +296,14 @@ def test_contract_36_a_checkpoint_that_lost_its_batches_doubles_nothing(
     outcome = source.ingest(take_over=True, small_batch_rows=rows)
     assert (outcome.counters.skipped, outcome.counters.versions) == (1, 1)
     assert published(source.catalog) == 2
+
+
+def test_contract_36_a_catalog_of_another_source_is_refused_as_such(source: Source) -> None:
+    LogWriter.create_catalog(source.catalog.parent, source.catalog.name)
+    CatalogWriter.open(source.catalog.parent, source.catalog.name, writer="cdcv2").close()
+    source.add(row(1, 7))
+    with pytest.raises(UnknownWriter, match="another source feeds this catalog; --take-over"):
+        source.ingest()
 
 
 def test_an_input_that_is_not_there_is_refused_before_a_catalog_is_made(source: Source) -> None:

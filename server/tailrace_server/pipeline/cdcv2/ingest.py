@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tailrace.errors import UnknownWriter
 from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, SourceFile
 from tailrace_server.pipeline.cdcv2.products import ProductDriver
+from tailrace_server.pipeline.checkpoint import ANOTHER_SOURCE
 from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.sources.cdcv2 import AVRO, LINES
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
@@ -101,8 +102,7 @@ def open_writer(settings: Cdcv2Settings) -> CatalogWriter:
             settings.log, settings.catalog, writer=WRITER, take_over=settings.take_over
         )
     except UnknownWriter as error:
-        advice = "another source feeds this catalog; --take-over fences it, and goes on behind it"
-        raise UnknownWriter(error.writer, error.known, advice) from None
+        raise UnknownWriter(error.writer, error.known, ANOTHER_SOURCE) from None
 
 
 def new_files(folder: Path, driver: Cdcv2Driver) -> list[SourceFile]:
