@@ -87,6 +87,7 @@ proto: $(READY)
 docs: $(READY)
 	$(BIN)/python -m tools.guarantees
 	$(BIN)/python -m tools.errors
+	$(BIN)/python -m tools.operations
 	$(BIN)/python -m tools.settings
 
 lock: $(READY)

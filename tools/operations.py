@@ -1,0 +1,81 @@
+"""Keep the table of metrics in docs/operations.md in step with the code; its words are written by hand.
+
+``python -m tools.operations`` rewrites the table; ``--check`` only compares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tailrace_server import metrics
+from tailrace_server.api.graphql.documents import DocumentStatistics
+from tailrace_server.api.grpc import GrpcStatistics
+from tailrace_server.api.websocket.sockets import SocketStatistics
+from tailrace_server.capture.cache import CacheStatistics
+from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
+
+TABLE = "| Metric | Kind | Labels | What |\n|---|---|---|---|\n"
+
+
+def render(page: str) -> str:
+    """Return the page with its table of metrics renewed: all that stands below the table's head.
+
+    Raises:
+        SystemExit: The page has no such head.
+    """
+    words, head, _ = page.partition(TABLE)
+    if not head:
+        raise SystemExit(f"docs/operations.md has no table with the head {TABLE!r}")
+    return words + head + "".join(rows())
+
+
+def rows() -> Iterator[str]:
+    """Yield a row of the table for each metric, in the order of the answer."""
+    cache, observer = (
+        zeros(CacheStatistics),
+        zeros(ObserverStatistics, catalog="", uuid=UUID(int=0)),
+    )
+    engine = zeros(EngineStatistics, cache=cache, observers=(observer,), unreadable=nothing())
+    sockets = zeros(SocketStatistics, guards=nothing(), errors=nothing())
+    registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(0, 0), version="")
+    metrics.register_sockets(registry, lambda: sockets)
+    metrics.register_graphql(registry, lambda: zeros(DocumentStatistics))
+    for family in registry.collect():
+        labels = ", ".join(f"`{name}`" for name in getattr(family, "_labelnames", ()))
+        yield f"| `{family.name}` | {family.type} | {labels} | {family.documentation} |\n"
+
+
+def zeros(kind: type[Any], **given: object) -> Any:
+    """Return a record of statistics in which every number is 0."""
+    names = [each.name for each in dataclasses.fields(kind) if each.name not in given]
+    return kind(**dict.fromkeys(names, 0), **given)
+
+
+def nothing() -> MappingProxyType[Any, Any]:
+    """Return figures by name, of which there are none."""
+    return MappingProxyType({})
+
+
+def main(arguments: list[str]) -> None:
+    """Renew the page, or with ``--check`` fail if it is behind."""
+    page = PAGE.read_text()
+    renewed = render(page)
+    if arguments == ["--check"]:
+        if renewed != page:
+            raise SystemExit("docs/operations.md is behind the code: run `make docs`")
+    else:
+        PAGE.write_text(renewed)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
