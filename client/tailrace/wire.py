@@ -116,7 +116,10 @@ def _captures(messages: Iterable[capture_pb2.Capture], catalog_uuid: UUID) -> tu
         _set_commit_timestamp(capture, message.commit_timestamp)
         _set_area(capture, _AREAS[message.area])
         _set_operation(capture, _OPERATIONS[message.operation])
-        _set_entity_type(capture, message.entity_type or None)
+        entity_type = message.entity_type
+        _set_entity_type(
+            capture, entity_type or (entity_type if message.HasField("entity_type") else None)
+        )
         _set_primary_key(capture, key or (key if message.HasField("primary_key") else None))
         _set_changed(capture, tuple(message.changed.names) if message.HasField("changed") else None)
         _set_container_type(capture, _CONTAINER_TYPES[message.container_type] if ordinal else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import CatalogUnknown, LogUnreadable
+from tailrace.errors import CatalogUnknown
 from tailrace_server.wal.catalog_folder import (
     SYSTEM_CATALOG,
     create_folder,
@@ -12,6 +12,7 @@ from tailrace_server.wal.catalog_folder import (
     list_catalogs,
     read_catalog,
     read_named,
+    refuse_system,
     rename_dropped,
 )
 from tailrace_server.wal.commit_log import CommitLog
@@ -32,10 +33,7 @@ def create_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID
         LogFull: No room.
         LogUnreadable: No permission, or a folder of that name that is not a catalog, or is another's.
     """
-    if name == SYSTEM_CATALOG:
-        raise LogUnreadable(
-            f"{SYSTEM_CATALOG!r} is the name of the log of catalogs; choose another"
-        )
+    refuse_system(name)
     create_folder(root, name, clock)
     uuid = read_named(root, name).uuid
     record_changes(root, clock=clock)

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 SYSTEM_CATALOG: Final = "system"
 """The log of catalogs created, dropped and replaced."""
 
+SYSTEM_WRITER: Final = "system"
+"""The only writer of that log."""
+
 DROPPED_PREFIX: Final = ".dropped-"
 
 _NEW_PREFIX: Final = ".new-"
@@ -166,6 +169,18 @@ def check_folders(path: Path) -> None:
         )
 
 
+def refuse_system(name: str) -> None:
+    """Refuse the name of the system log for a catalog.
+
+    Raises:
+        LogUnreadable: It is that.
+    """
+    if name == SYSTEM_CATALOG:
+        raise LogUnreadable(
+            f"{SYSTEM_CATALOG!r} is the name of the log of catalogs; choose another"
+        )
+
+
 def list_catalogs(root: Path) -> tuple[str, ...]:
     """Return the names of the catalogs below a log's root, sorted, the system log left out.
 
@@ -234,6 +249,7 @@ def _write_durably(path: Path, data: bytes) -> None:
 __all__ = [
     "DROPPED_PREFIX",
     "SYSTEM_CATALOG",
+    "SYSTEM_WRITER",
     "check_folders",
     "check_name",
     "create_folder",

@@ -34,7 +34,13 @@ from tailrace.errors import (
 from tailrace_server.clock import SystemClock
 from tailrace_server.failpoints import reach
 from tailrace_server.wal import documents
-from tailrace_server.wal.catalog_folder import SYSTEM_CATALOG, create_folder, list_catalogs
+from tailrace_server.wal.catalog_folder import (
+    SYSTEM_CATALOG,
+    SYSTEM_WRITER,
+    create_folder,
+    list_catalogs,
+    refuse_system,
+)
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.compaction import Compaction, compact
 from tailrace_server.wal.documents import (
@@ -135,7 +141,7 @@ class CatalogWriter:
         Raises:
             CatalogUnknown: There is none, and ``create`` is False.
             UnknownWriter: The catalog belongs to other names, and ``take_over`` is False.
-            LogUnreadable: Not a catalog, no permission, or a newer format.
+            LogUnreadable: Not a catalog, the log of catalogs, no permission, or a newer format.
             LogCorrupted: An object of the log is damaged.
             LogFull: No room.
         """
@@ -143,6 +149,8 @@ class CatalogWriter:
             raise InvalidRequest(
                 f"{writer!r} cannot name a writer: use up to 128 letters, digits, underscores, dots and hyphens"
             )
+        if writer != SYSTEM_WRITER:
+            refuse_system(catalog)
         clock = clock or SystemClock()
         if create:
             _create_catalog(root, catalog, clock)

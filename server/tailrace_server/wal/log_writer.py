@@ -6,6 +6,7 @@ A small segment is carried by the commit's entry, a larger one is a file of its 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,15 +21,15 @@ from tailrace_server.wal.inline_segment import (
     InlineSegment,
     inline_segment,
 )
-from tailrace_server.wal.mutation import Mutation, check_texts, columns_of, with_changes
+from tailrace_server.wal.mutation import Mutation, check, columns_of, with_changes
 from tailrace_server.wal.record import lead_text
 from tailrace_server.wal.schema_builder import SchemaBuilder
 from tailrace_server.wal.schema_records import record_rows, schema_records
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
     from uuid import UUID
 
     import msgspec
@@ -105,6 +106,7 @@ class LogWriter:
         self._buffer = _Buffer()
         self._attempt: _Attempt | None = None
         self._attempts = 0
+        self._closed = False
         view = writer.log.view
         self._schema = view.schema_of(writer.state.last_version)
         """That of the transaction appended last."""
@@ -115,7 +117,7 @@ class LogWriter:
     @classmethod
     def open(
         cls,
-        root: Path,
+        root: str | os.PathLike[str],
         catalog: str,
         *,
         writer: str = "log-writer",
@@ -128,17 +130,19 @@ class LogWriter:
         Other arguments and errors as ``CatalogWriter.open``.
         """
         return cls(
-            CatalogWriter.open(root, catalog, writer=writer, take_over=take_over, clock=clock),
+            CatalogWriter.open(
+                Path(root), catalog, writer=writer, take_over=take_over, clock=clock
+            ),
             mapping,
         )
 
     @classmethod
-    def create_catalog(cls, root: Path, name: str) -> UUID:
+    def create_catalog(cls, root: str | os.PathLike[str], name: str) -> UUID:
         """Create a catalog and record it in the system log; return the uuid, also of one that exists."""
         # The system log is written by a LogWriter, so this import cannot stand at the top.
         from tailrace_server.wal.catalog import create_catalog
 
-        return create_catalog(root, name)
+        return create_catalog(Path(root), name)
 
     def __enter__(self) -> LogWriter:
         return self
@@ -184,13 +188,14 @@ class LogWriter:
             lead_extras: Further fields of the lead, as record.lead_text takes them.
 
         Raises:
-            InvalidRequest: An image is not a UTF-8 JSON object, or holds a value that its declared type cannot;
-                a text or a field of the lead cannot be written; the mapping declares what the columns cannot
-                become. Nothing of the transaction is buffered.
+            InvalidRequest: A mutation has no meaning (`mutation.check`); an image is no UTF-8 JSON object, or
+                holds a value that its declared type cannot; a text or a field of the lead cannot be written;
+                the mapping declares what the columns cannot become. Nothing of the transaction is buffered.
         """
+        self._check_open()
         rows = []
         for mutation in mutations:
-            check_texts(mutation)
+            check(mutation)
             before, after = columns_of(mutation.before), columns_of(mutation.after)
             columns_of(mutation.change)
             self._check_types(mutation, after)
@@ -260,6 +265,7 @@ class LogWriter:
             WriterFenced: A newer writer holds the catalog.
             LogFull: No room.
         """
+        self._check_open()
         receipt = self._finish_attempt()
         if not self._buffer.transactions:
             if publish:
@@ -286,8 +292,13 @@ class LogWriter:
         return self._writer.trim(before=before)
 
     def close(self) -> None:
-        """Let go; what is not committed is forgotten."""
+        """Let go; what is not committed is forgotten. Idempotent."""
+        self._closed = True
         self._writer.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest("this writer is closed; open another")
 
     def _see(self, mutation: Mutation, changed: Sequence[str]) -> None:
         """Take the columns that a mutation shows into the schema."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -42,6 +42,10 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
     """
     if image is None:
         return {}
+    if not isinstance(image, bytes):
+        raise InvalidRequest(
+            f"an image must be bytes, a JSON object in UTF-8, not {type(image).__name__}"
+        )
     try:
         image.decode()  # the decoder does not look into values
         return _images.decode(image)
@@ -49,12 +53,37 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
         raise InvalidRequest(f"an image must be a UTF-8 JSON object: {error}") from error
 
 
-def check_texts(mutation: Mutation) -> None:
-    """Make sure that the texts of a mutation can be written.
+_REMOVALS: Final = (Operation.REMOVE, Operation.EXPIRE)
+_CHANGES: Final = (Operation.UPSERT, *_REMOVALS)
+_AREAS: Final = (Area.DATA, Area.SCHEMA)
+"""A lead is made by the writer, so no mutation is of area INFRASTRUCTURE."""
+
+
+def check(mutation: Mutation) -> None:
+    """Make sure that a mutation has a meaning and can be written; images are looked into elsewhere.
 
     Raises:
-        InvalidRequest: One is no text, or has half of a surrogate pair, which UTF-8 cannot say.
+        InvalidRequest: It has not; or a text of it has half of a surrogate pair, which UTF-8 cannot say.
     """
+    what, entity_type = mutation.operation, mutation.entity_type
+    if what not in _CHANGES:
+        raise InvalidRequest(f"operation must be Operation.UPSERT, REMOVE or EXPIRE, not {what!r}")
+    if mutation.area not in _AREAS:
+        raise InvalidRequest(f"area must be Area.DATA, the default, not {mutation.area!r}")
+    if not entity_type:
+        raise InvalidRequest("entity_type must not be empty: nobody could ask for it")
+    _check_texts(mutation)
+    if mutation.primary_key is None and what is not Operation.REMOVE:
+        raise InvalidRequest(
+            f"{Operation(what).name} of {entity_type!r} without primary_key: only a REMOVE may be of every key"
+        )
+    if what in _REMOVALS and mutation.after is not None:
+        raise InvalidRequest(
+            f"{Operation(what).name} of {entity_type!r} with after: there is no row after what went"
+        )
+
+
+def _check_texts(mutation: Mutation) -> None:
     if mutation.primary_key is not None:
         _check_text("primary_key", mutation.primary_key)
     _check_text("entity_type", mutation.entity_type)

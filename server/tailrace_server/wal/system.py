@@ -25,6 +25,7 @@ from tailrace.errors import LogCorrupted, LogUnreadable, WriterFenced
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog_folder import (
     SYSTEM_CATALOG,
+    SYSTEM_WRITER,
     create_folder,
     is_catalog,
     list_catalogs,
@@ -46,7 +47,6 @@ Descriptor = dict[str, Any]
 
 ENTITY_TYPE: Final = "catalog"
 
-_WRITER: Final = "system"
 _log = logging.getLogger("tailrace.wal")
 
 
@@ -63,7 +63,7 @@ def record_changes(root: Path, *, clock: Clock | None = None) -> None:
         if not _missing(recorded, _standing(root, recorded)):
             return
         try:
-            with LogWriter.open(root, SYSTEM_CATALOG, writer=_WRITER, clock=clock) as writer:
+            with LogWriter.open(root, SYSTEM_CATALOG, writer=SYSTEM_WRITER, clock=clock) as writer:
                 # What the opening published may be part of it: look again before writing.
                 recorded = _recorded(root)
                 for mutation in _missing(recorded, _standing(root, recorded)):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.criteria import Operation
+from tailrace.criteria import Area, Operation
 from tailrace.errors import CatalogUnknown, InvalidRequest, LogError, LogUnreadable
 from tailrace.position import END, Position
 from tailrace_server.wal import checkpoint
@@ -100,6 +100,14 @@ def test_an_image_that_is_no_object_is_refused_and_nothing_is_buffered(log_root:
         (Mutation("order\ud800", "1", after=b"{}"), "entity_type .* UTF-8"),
         (Mutation("order", "1", after=b"{}", changed=("\ud800",)), "changed .* UTF-8"),
         (Mutation("order", 5, after=b"{}"), "primary_key must be a text, not 5"),  # type: ignore[arg-type]
+        (Mutation("order", "1", "REMOVE", b"{}"), "must be Operation.UPSERT, .* not 'REMOVE'"),  # type: ignore[arg-type]
+        (Mutation("order", "1", Operation.TRANSACTION), "not <Operation.TRANSACTION"),
+        (Mutation("order", "1", area=Area.INFRASTRUCTURE), "area must be Area.DATA"),
+        (Mutation("", "1", after=b"{}"), "entity_type must not be empty"),
+        (Mutation("order", None, after=b"{}"), "UPSERT of 'order' without primary_key"),
+        (Mutation("order", None, Operation.EXPIRE), "EXPIRE of 'order' without primary_key"),
+        (Mutation("order", "1", Operation.REMOVE, after=b"{}"), "REMOVE of 'order' with after"),
+        (Mutation("order", "1", after='{"id":1}'), "an image must be bytes, .* not str"),  # type: ignore[arg-type]
         (Mutation("order", "1", after=b'{"id":"\xff"}'), "UTF-8 JSON object"),
         (Mutation("order", "1", change=b"[]"), "UTF-8 JSON object"),
         (
@@ -118,6 +126,24 @@ def test_what_cannot_be_written_is_refused_when_it_is_appended(
             writer.append([upsert("2"), mutation])
         writer.append([upsert("3")], transaction_id="3")
     assert transactions_in(rows_of(log_root / "shop")) == ["1", "3"]
+
+
+def test_a_closed_writer_writes_nothing_and_says_so(log_root: Path) -> None:
+    writer = LogWriter.open(str(log_root), "shop")
+    writer.append([upsert("1")])
+    writer.close()
+    writer.close()
+    for attempt in (lambda: writer.append([upsert("2")]), writer.commit):
+        with pytest.raises(InvalidRequest, match="this writer is closed; open another"):
+            attempt()
+    assert CommitLog.open(log_root / "shop").view.committed == 0
+
+
+def test_the_log_of_catalogs_is_no_catalog_to_write_to(log_root: Path) -> None:
+    for take_over in (False, True):
+        with pytest.raises(LogUnreadable, match="'system' is the name of the log of catalogs"):
+            LogWriter.open(log_root, "system", take_over=take_over)
+    LogWriter.open(log_root, "shop").close()
 
 
 @pytest.mark.parametrize("lead", [{"transaction_id": "\ud800"}, {"source_timestamp": 1 << 70}])
