@@ -13,6 +13,9 @@ old row and the insertion of the new one at one place. A truncate ends all rows 
 what the transaction did to them before is gone, what it does after is new; it is one REMOVE without
 a key.
 
+A large value that PostgreSQL does not send again is what the row's last image in the transaction said, so that
+what an earlier change wrote is not lost behind the marker of a later one.
+
 A first change without ``before`` (the source does not send it) leaves ``before`` unknown: null. An update then
 names every column that ``after`` says as changed, since any may be; so it is never taken for an insert, which
 names none, and whoever needs to know what went can tell that it is not said.
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.criteria import Operation
 from tailrace_server.pipeline.changes import DELETE, INSERT, READ, TRUNCATE, Change
-from tailrace_server.pipeline.images import difference, members, projection
+from tailrace_server.pipeline.images import completed, difference, members, projection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,10 +74,12 @@ def consolidate(changes: Iterable[Change]) -> list[Effect]:
                 del rows[key]
             rows[entity_type, None] = _Row(existed=True, before=None)
         elif change.old_key is not None:
+            moved, after = rows.get((entity_type, change.old_key)), change.after
+            if after is not None:
+                earlier = change.before if moved is None else moved.after
+                after = completed(after, earlier)
             _touch(rows, entity_type, change.old_key, True, change.before, exists=False, after=None)
-            _touch(
-                rows, entity_type, change.primary_key, False, None, exists=True, after=change.after
-            )
+            _touch(rows, entity_type, change.primary_key, False, None, exists=True, after=after)
         else:
             _touch(
                 rows,
@@ -103,6 +108,8 @@ def _touch(
     row = rows.pop(key, None)  # popped and put back: a dict keeps the order of last changes
     if row is None:
         row = _Row(existed, before if existed else None)
+    elif after is not None:
+        after = completed(after, row.after)
     row.exists = exists
     row.after = after
     rows[key] = row

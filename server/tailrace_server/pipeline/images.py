@@ -14,7 +14,8 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-UNAVAILABLE: Final = msgspec.Raw(b'"__debezium_unavailable_value"')
+_UNAVAILABLE: Final = b'"__debezium_unavailable_value"'
+UNAVAILABLE: Final = msgspec.Raw(_UNAVAILABLE)
 """What Debezium writes for a large value that an update did not touch; it is not a change."""
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -55,6 +56,21 @@ def difference(before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Ra
     ]
     changed.extend(name for name in before if name not in after)
     return changed
+
+
+def completed(image: bytes, earlier: bytes | None) -> bytes:
+    """Return an image in which what the source did not send again is what an earlier image of the row says.
+
+    The image itself where it lacks nothing that the earlier one has.
+    """
+    if earlier is None or _UNAVAILABLE not in image:
+        return image
+    found, known = members(image), members(earlier)
+    filled = {
+        name: known.get(name, value) if value == UNAVAILABLE else value
+        for name, value in found.items()
+    }
+    return image if filled == found else projection(filled, [*filled])
 
 
 def projection(image: Mapping[str, msgspec.Raw], names: Sequence[str]) -> bytes:

@@ -165,6 +165,40 @@ def test_a_large_value_that_the_update_did_not_touch_is_no_change() -> None:
     )
 
 
+def doc(n: int, value: str = "__debezium_unavailable_value") -> bytes:
+    return b'{"id":"a", "n":%d,"doc":"%s"}' % (n, value.encode())
+
+
+def test_a_large_value_survives_a_later_update_that_did_not_touch_it() -> None:
+    """A row is written, and changed again in the same transaction; only the first change has the value."""
+    [effect] = consolidate([change(INSERT, after=doc(1, "real")), change(UPDATE, after=doc(2))])
+    assert (effect.before, effect.after) == (None, b'{"id":"a","n":2,"doc":"real"}')
+    [effect] = consolidate([change(UPDATE, after=doc(1, "real")), change(UPDATE, after=doc(2))])
+    assert effect.changed == ["id", "n", "doc"]
+    assert effect.after == b'{"id":"a","n":2,"doc":"real"}'
+    [effect] = consolidate(
+        [change(UPDATE, before=doc(1, "old"), after=doc(2, "new")), change(UPDATE, after=doc(1))]
+    )
+    assert (effect.before, effect.changed) == (doc(1, "old"), ["doc"])
+    assert effect.change == b'{"doc":"new"}'
+
+
+def test_a_large_value_moves_with_its_row_to_another_key() -> None:
+    moved = b'{"id":"b","n":1,"doc":"__debezium_unavailable_value"}'
+    for steps in (
+        [change(UPDATE, "b", doc(1, "real"), moved, "a")],
+        [change(UPDATE, "a", after=doc(1, "real")), change(UPDATE, "b", None, moved, "a")],
+    ):
+        removed, inserted = consolidate(steps)
+        assert (removed.primary_key, inserted.primary_key) == ("a", "b")
+        assert inserted.after == b'{"id":"b","n":1,"doc":"real"}'
+
+
+def test_a_large_value_that_no_change_has_stays_unsaid() -> None:
+    [effect] = consolidate([change(UPDATE, after=doc(1)), change(UPDATE, after=doc(2))])
+    assert effect.after == doc(2)
+
+
 def test_a_key_that_moves_away_and_back_is_no_change() -> None:
     row, moved = b'{"id":"a"}', b'{"id":"b"}'
     steps = [change(UPDATE, "b", row, moved, "a"), change(UPDATE, "a", moved, row, "b")]
