@@ -155,6 +155,12 @@ def line_of(place: bytes) -> tuple[str, int, int]:
     )
 
 
+def position_in(place: bytes) -> tuple[int, int, int]:
+    """Return the source position from a place."""
+    first, second, third, _ = _POSITION.unpack(place[: _POSITION.size])
+    return first, second, third
+
+
 def arrival(place: bytes) -> bytes:
     """Return the part of a place that tells when and where the row arrived, also sortable."""
     return place[24:]

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
 import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.pipeline.changes import QUARANTINED, Change, line_of
 from tailrace_server.pipeline.consolidate import consolidate
 from tailrace_server.pipeline.leads import lead
+from tailrace_server.pipeline.sources.debezium_message import restated
 from tailrace_server.wal.record import RECORD_SCHEMA
 
 if TYPE_CHECKING:
@@ -118,19 +118,16 @@ class RecordBuilder:
 
 
 def _quarantined(change: Change, reason: str) -> Change:
-    """Return a row as a line of the quarantine: what is left of the message it came in."""
+    """Return a row as a line of the quarantine: the message that it came in may be long gone."""
     file, block, number = line_of(change.place)
-    raw = msgspec.json.encode(
-        {
-            "before": None if change.before is None else msgspec.Raw(change.before),
-            "after": None if change.after is None else msgspec.Raw(change.after),
-            "source": {"table": change.entity_type},
-            "op": chr(change.operation),
-            "transaction": {"id": change.transaction_id} if change.transaction_id else None,
-        }
-    )
     return Change(
-        QUARANTINED, change.place, reason=reason, raw=raw, file=file, block=block, line=number
+        QUARANTINED,
+        change.place,
+        reason=reason,
+        raw=restated(change),
+        file=file,
+        block=block,
+        line=number,
     )
 
 

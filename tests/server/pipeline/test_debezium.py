@@ -20,6 +20,7 @@ from tailrace_server.pipeline.changes import (
     to_batch,
 )
 from tailrace_server.pipeline.sources.debezium import DebeziumDecoder, DebeziumOptions, Split
+from tailrace_server.pipeline.sources.debezium_message import restated
 from tests.server.pipeline.shapes import decode, end, envelope, line, postgres
 
 EXACT = (
@@ -143,6 +144,13 @@ def test_mysql_places_sort_by_file_number_and_position() -> None:
     [
         ({"key": {"id": 5}, "value": envelope("c", postgres(1), after={"id": 6})}, {}, "5"),
         ({"key": "sku-1", "value": envelope("c", postgres(1), after={"id": 6})}, {}, "sku-1"),
+        (
+            {"key": "{6F9619FF}", "value": envelope("c", postgres(1), after={"id": 6})},
+            {},
+            "{6F9619FF}",
+        ),
+        ({"key": '"abc"', "value": envelope("c", postgres(1), after={"id": 6})}, {}, "abc"),
+        ({"key": '"', "value": envelope("c", postgres(1), after={"id": 6})}, {}, '"'),
         ({"key": {"a": 1, "b": "x\u00e4"}, "value": envelope("d", postgres(1))}, {}, '[1,"xä"]'),
         (
             envelope("c", postgres(1), after={"sku": "x", "id": 6}),
@@ -156,6 +164,40 @@ def test_the_key_comes_from_the_first_place_that_tells(
     message: dict[str, object], options: dict[str, object], key: str
 ) -> None:
     assert one(message, **options).primary_key == key
+
+
+@pytest.mark.parametrize(
+    "key", [5, "sku-1", "{6F9619FF}", '{"a":1}', '"', "null ", {"a": 1, "b": "xä"}, {"a": "null"}]
+)
+@pytest.mark.parametrize(
+    "source",
+    [
+        postgres(17, 5, sequence='["11","17"]', ts_us=1_700_000_000_000_001),
+        postgres(17),
+        {
+            "connector": "mysql",
+            "name": "srv",
+            "table": "product",
+            "file": "b.000003",
+            "pos": 7,
+            "row": 2,
+        },
+        {"table": "product"},
+    ],
+    ids=["postgresql", "postgresql without transaction", "mysql", "unknown"],
+)
+def test_a_row_that_is_set_aside_says_all_that_its_message_said(
+    key: object, source: object
+) -> None:
+    block = {"id": "5:17", "total_order": 3}
+    for message in (
+        envelope("d", source),
+        envelope("u", source, before={"id": 1}, after={"id": 1}, transaction=block),
+    ):
+        change = one({"key": key, "value": message})
+        again = one(restated(change))
+        # Without a transaction a line is its own, and so named by its place; ids are texts from here on.
+        assert again._replace(transaction=change.transaction) == change
 
 
 def test_a_changed_key_is_noticed() -> None:

@@ -264,7 +264,7 @@ def test_rows_of_a_listing_that_cannot_be_held_are_set_aside_with_the_reason(
     assert [each["line"] for each in found] == ([1, 1] if apart else [2, 1])
     assert "a of product is INTEGER (json)" in found[0]["reason"]
     assert "TIMESTAMP (debezium.MicroTimestamp)" in found[0]["reason"]
-    assert orjson.loads(found[0]["raw"])["after"] == {"id": 2, "a": 1}
+    assert orjson.loads(found[0]["raw"])["value"]["after"] == {"id": 2, "a": 1}
     assert verify(feed.catalog).sound
 
 

@@ -9,12 +9,15 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import orjson
 
-from tailrace_server.pipeline.changes import UNORDERED
+from tailrace_server.pipeline.changes import UNORDERED, position_in
+
+if TYPE_CHECKING:
+    from tailrace_server.pipeline.changes import Change
 
 NO_POSITION: Final = (0, 0, 0)
 """Of a row whose source does not say where it stands."""
@@ -104,7 +107,7 @@ def unwrap(line: bytes) -> tuple[Message | None, bytes | None, bytes]:
         if not _given(inner):
             raise Unusable("not a Debezium message: no op, no payload, no value")
         if _given(message.key) and key is None and _given(message.value):
-            given = _unquote(bytes(message.key))
+            given = _unquoted_key(bytes(message.key))
             key = None if given == _NULL else given
         text = _unquote(bytes(inner))
     raise Unusable("not a Debezium message: wrapped too deep")
@@ -120,6 +123,20 @@ def _unquote(text: bytes) -> bytes:
         return text
     inner = orjson.loads(text).encode()
     return inner if inner[:1] in (b"{", b"n") else text
+
+
+def _unquoted_key(text: bytes) -> bytes:
+    """Return the same of a key, which may be a text itself: one that only begins like JSON is its own."""
+    inner = orjson.loads(text).encode() if text[:1] == b'"' else b""
+    if inner == _NULL:
+        return inner
+    if inner[:1] not in (b"{", b'"'):
+        return text
+    try:
+        orjson.loads(inner)
+    except orjson.JSONDecodeError:
+        return text
+    return inner
 
 
 def image_of(raw: msgspec.Raw) -> bytes | None:
@@ -215,3 +232,41 @@ def source_name(source: Source) -> str | None:
     """Return ``connector:name``, as much of it as there is."""
     parts = [part for part in (source.connector, source.name) if part]
     return ":".join(parts) or None
+
+
+def restated(change: Change) -> bytes:
+    """Return a line that says what a change says: read again it gives the same, but for its columns' listing.
+
+    What moved a row to another key is told by the images, or lost.
+    """
+    connector, _, name = (change.source or "").partition(":")
+    message: dict[str, Any] = {
+        "before": None if change.before is None else msgspec.Raw(change.before),
+        "after": None if change.after is None else msgspec.Raw(change.after),
+        "source": {
+            "connector": connector or None,
+            "name": name or None,
+            "table": change.entity_type,
+            "ts_us": change.timestamp,
+            **_position_members(connector, position_in(change.place)),
+        },
+        "op": chr(change.operation),
+    }
+    if change.transaction_id:
+        order = None if change.total_order == UNORDERED else change.total_order
+        message["transaction"] = {"id": change.transaction_id, "total_order": order}
+    key = change.primary_key  # a text is its own key, whatever the key's columns were
+    if key is not None:
+        looks_like_json = key[:1] in ("{", '"') or key == "null"
+        message = {"key": orjson.dumps(key).decode() if looks_like_json else key, "value": message}
+    return msgspec.json.encode(message)
+
+
+def _position_members(connector: str, position: tuple[int, int, int]) -> dict[str, Any]:
+    """Return the members of a source block that `position_of` reads a position from."""
+    if position == NO_POSITION:
+        return {}
+    first, second, third = position
+    if connector == "postgresql":
+        return {"lsn": second, "sequence": f'["{first}","{second}"]'}
+    return {"file": f"binlog.{first:06}", "pos": second, "row": third}
