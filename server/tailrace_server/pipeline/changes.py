@@ -136,10 +136,13 @@ def from_table(table: pa.Table | pa.RecordBatch) -> Iterable[Change]:
 def place(
     position: tuple[int, int, int], modified_us: int, file: str, block: int, line: int
 ) -> bytes:
-    """Return the sortable form of a row's place; every number lies in 0 … 2^64 - 1."""
+    """Return the sortable form of a row's place; every number lies in 0 … 2^64 - 1.
+
+    A file that says it was modified before 1970 stands at the epoch.
+    """
     return b"".join(
         (
-            _POSITION.pack(*position, modified_us),
+            _POSITION.pack(*position, max(0, modified_us)),
             file.encode(errors="surrogatepass"),
             b"\0",
             _LINE.pack(block, line),

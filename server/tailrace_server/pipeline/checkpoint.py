@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+_PACKED: Final = (".gz", ".bz2", ".deflate", ".snappy", ".lz4", ".zst")
+"""What the names of files end in that Spark unpacks as it reads them."""
+_PACKED_MAX: Final = 100
+"""How much larger such a file may be unpacked: messages that each bring their schema shrink to a hundredth."""
+
 ANOTHER_SOURCE: Final = (
     "another source feeds this catalog; --take-over fences it, and goes on behind it"
 )
@@ -93,7 +98,7 @@ class Checkpoint:
         self.folder.rename(moved)
 
     def batch_bytes(self, batch_id: int) -> int | None:
-        """Return the size of a batch's input, from the files that Spark noted for it.
+        """Return the size of a batch's input as Spark noted its files; packed ones count as if unpacked.
 
         None where it cannot be told: Spark keeps another format, or files are not on this machine.
         """
@@ -103,7 +108,7 @@ class Checkpoint:
                 lines = (sources / name).read_text().splitlines()
                 entries = [json.loads(line) for line in lines[1:]]
                 paths = [local_path(e["path"]) for e in entries if e["batchId"] == batch_id]
-                return sum(os.stat(path).st_size for path in paths)
+                return sum(_unpacked_bytes(path) for path in paths)
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, TypeError):
@@ -114,6 +119,11 @@ class Checkpoint:
 def local_path(uri: str) -> str:
     """Return the path of a ``file:`` URI as Spark writes it, percent-encoded."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else unquote(uri)
+
+
+def _unpacked_bytes(path: str) -> int:
+    size = os.stat(path).st_size
+    return size * _PACKED_MAX if path.endswith(_PACKED) else size
 
 
 def _names(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ the checkpoint is lost the name is another one, and the log refuses it.
 from __future__ import annotations
 
 import os
+import re
 import time
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.settings import IngestSettings
 
 CHECKPOINT: Final = "ingest/debezium"
+_GLOB: Final = re.compile(r"[\[\]{}*?\\]")
+"""What Spark would take for a pattern in the name of a folder."""
 """Where the checkpoint lives, below the catalog."""
 
 _BYTES_PER_ROW: Final = 400
@@ -48,6 +51,10 @@ _WAIT_MAX_S: Final = 0.1
 """How long the main thread waits before it looks at the query and the clock again."""
 
 
+_UNREAD: Final = "[FAILED_READ_FILE"
+"""Head of what Spark says of a file of the input that it cannot read."""
+
+
 class SparkFailed(TailraceError):
     """Spark gave up: its JVM died, or a task failed too often. Run again: nothing is lost or doubled."""
 
@@ -56,7 +63,10 @@ class SparkFailed(TailraceError):
 
     def __init__(self, reason: str) -> None:
         """Keep what Spark said, in one line."""
-        super().__init__(f"Spark gave up: {reason}; run again, and it goes on where it stopped")
+        put_right = "take that file away or put it right, and " if _UNREAD in reason else ""
+        super().__init__(
+            f"Spark gave up: {reason}; {put_right}run again, and it goes on where it stopped"
+        )
         self.reason = reason
 
     def figures(self) -> dict[str, str]:
@@ -158,7 +168,7 @@ class Ingest:
             # Spark would pass over files that are older than the newest by this much.
             .option("maxFileAge", "36500d")
             .option("maxBytesPerTrigger", str(settings.batch_bytes))
-            .load(str(settings.input))
+            .load(_GLOB.sub(r"\\\g<0>", str(settings.input)))
             .selectExpr(
                 "cast(value as binary) as value",
                 "_metadata.file_path as file",

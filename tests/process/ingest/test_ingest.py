@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.driver import LineRefused
 from tailrace_server.pipeline.frames import DebeziumSink
 from tailrace_server.pipeline.grouping import Rules
-from tailrace_server.pipeline.stream import CHECKPOINT
+from tailrace_server.pipeline.stream import CHECKPOINT, SparkFailed
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.schema_mapping import SchemaMapping
 from tailrace_server.wal.verify import verify
@@ -296,6 +298,30 @@ def test_contract_36_a_checkpoint_that_lost_its_batches_doubles_nothing(
     outcome = source.ingest(take_over=True, small_batch_rows=rows)
     assert (outcome.counters.skipped, outcome.counters.versions) == (1, 1)
     assert published(source.catalog) == 2
+
+
+@pytest.mark.parametrize("rows", [0, 1_000_000])
+def test_a_folder_is_read_by_its_name_and_no_pattern_and_a_file_however_old(
+    source: Source, rows: int
+) -> None:
+    folder, other = (source.input.with_name(name) for name in ("in[1]{*}?", "in1{*}?"))
+    for each in (folder, other):
+        each.mkdir()
+        (each / "a.json").write_bytes(row(1, 7))
+        os.utime(each / "a.json", (-1_000, -1_000))
+    outcome = source.ingest(input=folder, small_batch_rows=rows)
+    assert (outcome.counters.lines, outcome.counters.versions) == (1, 1)
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(source: Source) -> None:
+    packed = gzip.compress(b"".join(row(n, n) + b"\n" for n in range(1, 1_001)))
+    (source.input / "x.json.gz").write_bytes(packed[:-50])
+    with pytest.raises(
+        SparkFailed, match=r"x\.json\.gz.*Unexpected end of input stream.*put it right"
+    ):
+        source.ingest()
+    (source.input / "x.json.gz").write_bytes(packed)
+    assert source.ingest().counters.lines == 1_000
 
 
 def test_contract_36_a_catalog_of_another_source_is_refused_as_such(source: Source) -> None:
