@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from tailrace.criteria import ContainerType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Origin(StrEnum):
@@ -70,6 +74,32 @@ class Schema:
         return tuple(
             column for column in self.entity_types.get(entity_type, ()) if not column.dropped
         )
+
+    def former_names(
+        self, entity_type: str, earlier: Iterable[Schema]
+    ) -> dict[int, tuple[str, ...]]:
+        """Return, by the id of a column of an entity type, the other names that it has had, newest first.
+
+        A name that two columns of the type have had says which only together with the version, and is left out.
+
+        Args:
+            entity_type: Its name now.
+            earlier: Schemas of the same log, oldest first.
+        """
+        columns = self.entity_types.get(entity_type, ())
+        now = {column.id: column.name for column in columns if column.id}
+        bearers: dict[str, set[int]] = {}
+        for schema in (*earlier, self):
+            for each in schema.entity_types.values():
+                for column in each:
+                    if column.id in now:
+                        bearers[column.name] = bearers.pop(column.name, set()) | {column.id}
+        return {
+            id: tuple(
+                name for name in reversed(bearers) if name != current and bearers[name] == {id}
+            )
+            for id, current in now.items()
+        }
 
     def key_columns(self, entity_type: str) -> tuple[str, ...]:
         """Return the names of the key's columns, in its order; empty where it is not known."""

@@ -124,6 +124,11 @@ class LogView:
             return self.published + 1
         return max(int(firsts[place]), self.oldest.version)
 
+    @property
+    def schemas(self) -> Sequence[Schema]:
+        """The schemas of published versions, oldest first."""
+        return self._schemas[: bisect_right(self._schema_versions, self.published)]
+
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with; the empty one before the first."""
         place = bisect_right(self._schema_versions, version) - 1

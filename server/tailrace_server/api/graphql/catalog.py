@@ -92,11 +92,13 @@ class GraphqlCatalog:
             CatalogUnknown: There is none.
         """
         found = await self.engine.schema(self.name)
-        key = (self.engine.observer(self.name).view.uuid, found.id)
+        view = self.engine.observer(self.name).view
+        key = (view.uuid, found.id)
         async with self._building:
             if key != self._key or self._built is None:
                 asked = None if self.name == SYSTEM_CATALOG else found
-                self._built = await asyncio.to_thread(schemas.build, asked)
+                earlier = [each for each in view.schemas if each.id < found.id]
+                self._built = await asyncio.to_thread(schemas.build, asked, earlier)
                 self.documents.forget(self._key)
                 self._key = key
             return key, self._built

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace_server.api.graphql.errors import ValueUnfit, omitted
-from tailrace_server.api.graphql.schema import row_of
+from tailrace_server.api.graphql.schema import row_of, value_of
 from tailrace_server.api.graphql.selection import Body, Cell, Head, Row, TypeName
 from tailrace_server.capture.codecs.columns import Codec, spell
 
@@ -206,7 +206,7 @@ def _rows(columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Err
             continue
         values = []
         for cell in cells:
-            raw = found.get(cell.column)
+            raw = value_of(found, cell.names)
             text = _NULL if raw is None else bytes(raw)
             if text != _NULL:
                 try:

@@ -141,7 +141,7 @@ class Context:
         found = await self.engine.schema(self.catalog, at)
         rows = {row.entity_type: row for row in self.built.rows.values()}
         fields = {
-            name: {column: field for field, (column, _) in row.fields.items()}
+            name: {column: field for field, ((column, *_), _) in row.fields.items()}
             for name, row in rows.items()
         }
         return types.Schema(

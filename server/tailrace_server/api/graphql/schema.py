@@ -16,7 +16,7 @@ immutable; a newer schema of the log gives a new one, while subscriptions of the
 
 # Strawberry reads annotations at run time; as values they need no name to be looked up.
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Optional
@@ -90,6 +90,8 @@ _RESERVED: Final = (
 )
 
 Row = Mapping[str, msgspec.Raw]
+ColumnNames = tuple[str, ...]
+"""The name of a column, and those that it had in older images, newest first."""
 _row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -105,14 +107,19 @@ def row_of(image: bytes) -> Row:
         raise ValueUnfit("the image is no JSON object") from None
 
 
+def value_of(row: Row, names: ColumnNames) -> msgspec.Raw | None:
+    """Return a column's value in a row; None where it has none."""
+    return next((row[name] for name in names if name in row), None)
+
+
 @dataclass(frozen=True, slots=True)
 class RowType:
     """An entity type's row."""
 
     name: str
     entity_type: str
-    fields: Mapping[str, tuple[str, Form]]
-    """GraphQL name → column and how its values come."""
+    fields: Mapping[str, tuple[ColumnNames, Form]]
+    """GraphQL name → the column's names and how its values come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +135,13 @@ class CatalogSchema:
     """Type of a change → type of its row; the untyped one has none."""
 
 
-def build(schema: LogSchema | None) -> CatalogSchema:
-    """Make the schema of a catalog; None: that of the system log, which has no entity types of its own."""
+def build(schema: LogSchema | None, earlier: Sequence[LogSchema] = ()) -> CatalogSchema:
+    """Make the schema of a catalog.
+
+    Args:
+        schema: That of the log now; None for the system log, which has no entity types of its own.
+        earlier: Those that its older versions were written with, oldest first.
+    """
     stems = names.type_names(() if schema is None else schema.entity_types, _RESERVED)
     rows = {}
     scopes = {"onSystemChange": Scope()} if schema is None else dict(_UNTYPED)
@@ -137,7 +149,7 @@ def build(schema: LogSchema | None) -> CatalogSchema:
     live: dict[str, Any] = {name: _live(CatalogChange, scope) for name, scope in scopes.items()}
     for stem, entity_type in stems.items():
         assert schema is not None
-        row = _row_type(stem, entity_type, schema)
+        row = _row_type(stem, entity_type, schema, earlier)
         change = _change_type(stem, row)
         rows[f"{stem}Change"] = row
         data = Scope(vocabulary.Area.DATA, entity_type)
@@ -161,14 +173,16 @@ _UNTYPED: Final = {
 }
 
 
-def _row_type(stem: str, entity_type: str, schema: LogSchema) -> RowType:
+def _row_type(
+    stem: str, entity_type: str, schema: LogSchema, earlier: Sequence[LogSchema]
+) -> RowType:
     columns = {column.name: column for column in schema.columns(entity_type)}
-    fields = names.field_names(columns)
-    return RowType(
-        stem,
-        entity_type,
-        {field: (column, column_form(columns[column])) for field, column in fields.items()},
-    )
+    former = schema.former_names(entity_type, earlier)
+    fields = {
+        field: ((name, *former.get(columns[name].id, ())), column_form(columns[name]))
+        for field, name in names.field_names(columns).items()
+    }
+    return RowType(stem, entity_type, fields)
 
 
 def _change_type(stem: str, row: RowType) -> type:
@@ -203,14 +217,14 @@ def _connection(stem: str, change: type) -> type:
     )
 
 
-def _column(column: str, form: Form) -> Any:
+def _column(names: ColumnNames, form: Form) -> Any:
     def resolve(root: Any) -> Any:
-        raw = root.get(column)
+        raw = value_of(root, names)
         return None if raw is None else form.value(bytes(raw))
 
     nullable: Any = Optional[form.scalar]  # noqa: UP045  # a value: NewType has no | of its own
     return strawberry.field(
-        resolver=resolve, graphql_type=nullable, description=f"Column {column!r}."
+        resolver=resolve, graphql_type=nullable, description=f"Column {names[0]!r}."
     )
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
 
     from tailrace_server.api.graphql.scalars import Form
-    from tailrace_server.api.graphql.schema import CatalogSchema
+    from tailrace_server.api.graphql.schema import CatalogSchema, ColumnNames
 
 _KNOWN_DIRECTIVES: Final = frozenset({"skip", "include"})
 _TEXTS: Final = {f"{body}Text": body for body in BODIES}
@@ -79,7 +79,7 @@ class Cell:
     """A column of a row."""
 
     key: str
-    column: str
+    names: ColumnNames
     form: Form
 
 

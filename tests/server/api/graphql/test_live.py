@@ -11,8 +11,10 @@ from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.wal.catalog import drop_catalog
+from tailrace_server.wal.schema_mapping import SchemaMapping
+from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.conformance.shop import SHOP, upsert
-from tests.server.api.graphql.conftest import ask, client
+from tests.server.api.graphql.conftest import PATH, ask, client
 from tests.server.api.rest.conftest import closed, hear, say
 from tests.support.polling import until
 
@@ -146,6 +148,38 @@ async def test_the_schema_follows_the_log_and_subscriptions_go_on(
         }
         found = await ask(served, '{ __type(name: "Product") { fields { name } } }')
         assert [each["name"] for each in found["__type"]["fields"]][-2:] == ["big", "colour"]
+
+
+@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
+async def test_a_renamed_column_is_read_from_older_rows_too(
+    serve: Serve, log_root: Path, settings: HttpSettings
+) -> None:
+    """Unless another column has had that name: then a row alone does not say which of the two it means."""
+    renamed = SchemaMapping.parse("[entity_types.product.columns.title]\nrenamed_from = 'name'")
+    for mapping, column in ((None, "name"), (renamed, "title")):
+        with LogWriter.open(log_root, "named", mapping=mapping) as writer:
+            writer.append([Mutation("product", "1", after=b'{"id":1,"%s":"x"}' % column.encode())])
+    served = await serve(settings)
+    path = PATH.replace("shop", "named")
+    live = "subscription { onProductChange(sinceVersion: 0) { after { title } } }"
+    async with client(served, path) as one:
+        found = await one.payloads(await one.subscribe(live), 2)
+    assert [each["data"]["onProductChange"]["after"] for each in found] == [{"title": "x"}] * 2
+    history = "{ productChanges { edges { node { after { title } } } } }"
+    edges = (await ask(served, history, path))["productChanges"]["edges"]
+    assert [edge["node"]["after"] for edge in edges] == [{"title": "x"}] * 2
+
+    with LogWriter.open(log_root, "named", mapping=renamed) as writer:
+        writer.append([Mutation("product", "2", after=b'{"id":2,"title":"y","name":"z"}')])
+    observer = served.engine.observer("named")
+    await until(lambda: observer.view.published == 3)
+    history = history.replace("title", "title name")
+    edges = (await ask(served, history, path))["productChanges"]["edges"]
+    assert [edge["node"]["after"] for edge in edges] == [
+        {"title": None, "name": "x"},
+        {"title": "x", "name": None},
+        {"title": "y", "name": "z"},
+    ]
 
 
 @pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
