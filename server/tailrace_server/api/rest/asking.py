@@ -14,7 +14,7 @@ from tailrace_server.api.json_requests import decode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from starlette.requests import Request
+    from starlette.requests import HTTPConnection, Request
 
     from tailrace_server.api.settings import HttpSettings
 
@@ -27,7 +27,7 @@ EVENTS_TYPE: Final = "text/event-stream"
 _FIELDS_MAX: Final = 1_000
 
 
-def parameters(request: Request) -> list[tuple[str, str]]:
+def parameters(request: HTTPConnection) -> list[tuple[str, str]]:
     """Return the parameters of the URL, in order.
 
     Raises:
@@ -42,10 +42,24 @@ def parameters(request: Request) -> list[tuple[str, str]]:
         raise InvalidRequest(f"the query has more than {_FIELDS_MAX} parameters") from None
 
 
-def no_parameters(request: Request) -> None:
-    """Refuse parameters where there are none."""
+def no_parameters(request: HTTPConnection, why: str = "this path takes no parameters") -> None:
+    """Refuse parameters where there are none.
+
+    Raises:
+        InvalidRequest: There is one; names it and says why.
+    """
     for name, _ in parameters(request):
-        raise InvalidRequest(f"{name[:60]}: this path takes no parameters")
+        raise InvalidRequest(f"{name[:60]}: {why}")
+
+
+async def asked_body(request: Request, settings: HttpSettings) -> object:
+    """Return the JSON value of a body that asks for everything; a URL with parameters is refused.
+
+    Raises:
+        HTTPException, InvalidRequest: As ``body``; as ``no_parameters``.
+    """
+    no_parameters(request, "a POST asks in its body, and takes no parameters")
+    return await body(request, settings)
 
 
 async def body(request: Request, settings: HttpSettings) -> object:

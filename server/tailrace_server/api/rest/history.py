@@ -36,7 +36,7 @@ from tailrace_server.api.rest.asking import (
     JSON_TYPE,
     LINES_TYPE,
     accepted,
-    body,
+    asked_body,
     parameters,
 )
 from tailrace_server.api.rest.forms import PLAIN, Form, as_cloud, form_of, form_of_query
@@ -106,7 +106,7 @@ async def changes(
     """
     kind = accepted(request, _OFFERED)
     if request.method == "POST":
-        form, value = form_of(await body(request, settings))
+        form, value = form_of(await asked_body(request, settings))
         message = from_json(ReadChangesRequest, value, without=("catalog",))
     else:
         form, pairs = form_of_query(parameters(request))

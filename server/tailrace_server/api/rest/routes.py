@@ -123,6 +123,11 @@ class RestFace:
         return await events.live(request, self._engine, self._settings, self._sockets, name)
 
     async def _live(self, websocket: WebSocket) -> None:
+        try:
+            no_parameters(websocket, "a WebSocket asks in its messages, and takes no parameters")
+        except InvalidRequest as error:
+            await self._sockets.refuse(websocket, error)
+            return
         face = LiveFace(self._engine, self._settings, _catalog_of(websocket))
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 

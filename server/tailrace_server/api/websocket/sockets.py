@@ -109,10 +109,10 @@ class Sockets:
         foreign = self._foreign_origin(websocket)
         if foreign is not None:
             self.count("origin")
-            await _refuse(websocket, _origin_refused(foreign), 403)
+            await self.refuse(websocket, _origin_refused(foreign), 403)
             return
         if not self.enter():
-            await _refuse(websocket, self.refusal(), 429)
+            await self.refuse(websocket, self.refusal(), 429)
             return
         try:
             offered = websocket.scope["subprotocols"]
@@ -129,6 +129,13 @@ class Sockets:
             return
         finally:
             self.leave()
+
+    async def refuse(self, websocket: WebSocket, error: InvalidRequest, status: int = 400) -> None:
+        """Answer a handshake with a status and a Problem Details object; no socket is opened."""
+        self.count_error("http", error.code)
+        await websocket.send_denial_response(
+            Response(encoded_problem(error), status_code=status, media_type=PROBLEM_TYPE)
+        )
 
     def _foreign_origin(self, websocket: WebSocket) -> str | None:
         """Return the origin of a page that may not read from us; None for all others, and for no page.
@@ -347,10 +354,4 @@ async def _text(websocket: WebSocket) -> str | None:
 def _origin_refused(origin: str) -> InvalidRequest:
     return InvalidRequest(
         f"pages of {origin} may not open WebSockets here; allow them with the setting ws_origins"
-    )
-
-
-async def _refuse(websocket: WebSocket, error: InvalidRequest, status: int) -> None:
-    await websocket.send_denial_response(
-        Response(encoded_problem(error), status_code=status, media_type=PROBLEM_TYPE)
     )

@@ -317,6 +317,17 @@ async def test_our_own_fault_is_told_in_a_line_and_logged_with_its_traceback(
         assert isinstance(event["exc_info"], RuntimeError)
 
 
+async def test_a_handshake_with_parameters_is_refused_by_their_name(serve: Serve) -> None:
+    """They would look as if they were obeyed."""
+    served = await serve()
+    answer = await served.http.get(f"{LIVE}?entityType=product&x=1", headers=HANDSHAKE)
+    assert (answer.status_code, answer.json()["status"]) == (400, 400)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"].startswith("entityType: a WebSocket asks in its messages")
+    assert served.face.sockets.statistics().errors == {("http", "INVALID_REQUEST"): 1}
+    assert served.face.sockets.statistics().opened == 0
+
+
 async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serve) -> None:
     served = await serve(HttpSettings(http_connections=1))
     async with served.socket():

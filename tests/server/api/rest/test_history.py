@@ -302,6 +302,16 @@ async def test_what_http_itself_refuses_has_the_same_form(
     assert served.face.sockets.statistics().open == 0
 
 
+@pytest.mark.parametrize("path", [f"{CHANGES}/query", LIVE])
+async def test_a_post_asks_in_its_body_and_takes_no_parameters(serve: Serve, path: str) -> None:
+    """They would look as if they were obeyed."""
+    served = await serve()
+    answer = await served.http.post(f"{path}?entityType=product&x=1", json={})
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+    assert answer.json()["detail"].startswith("entityType: a POST asks in its body")
+    assert served.face.sockets.statistics().open == 0
+
+
 async def test_a_path_and_a_method_that_do_not_exist_are_told_what_does(serve: Serve) -> None:
     served = await serve()
     nowhere = (await served.http.get("/v1/nothing")).json()["detail"]
