@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tailrace import errors
 from tailrace.status import FIGURES
-from tailrace_server.api.errors import GRPC_STATUS, HTTP_OWN, HTTP_STATUS
+from tailrace_server.api.errors import GRPC_STATUS, HTTP_OWN, HTTP_OWN_RETRIABLE, HTTP_STATUS
 from tailrace_server.api.websocket.codes import BECAUSE, CloseCode
 
 if TYPE_CHECKING:
@@ -106,9 +106,10 @@ def close_codes() -> str:
 
 def own_statuses() -> str:
     """Return the table of what HTTP itself refuses."""
-    lines = ["| Status | Because | What to do |", "|---|---|---|"]
+    lines = ["| Status | Because | What to do | Retry |", "|---|---|---|---|"]
     lines += [
-        f"| {status} | {because} | {advice} |" for status, (because, advice) in HTTP_OWN.items()
+        f"| {status} | {because} | {advice} | {'yes' if status in HTTP_OWN_RETRIABLE else 'no'} |"
+        for status, (because, advice) in HTTP_OWN.items()
     ]
     return "\n".join(lines) + "\n"
 

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from tailrace_server import metrics
 from tailrace_server.api.graphql import GraphqlFace
@@ -90,6 +90,9 @@ class HttpFace:
                 Route("/subscriptions", self._subscriptions),
                 *RestFace(engine, settings, self.sockets).routes(),
                 *graphql.routes(),
+                WebSocketRoute(
+                    "/{path:path}", self.sockets.nowhere
+                ),  # without it: 403, and no body
             ],
             exception_handlers={HTTPException: http_problem},
         )

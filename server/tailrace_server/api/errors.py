@@ -90,7 +90,10 @@ HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
         "the `Origin` of a WebSocket is another page's",
         "Allow the page with the setting `ws_origins`.",
     ),
-    404: ("there is no such path", "Correct the path; `/v1/openapi.json` lists them."),
+    404: (
+        "there is no such path, or none with a WebSocket",
+        "Correct the path; `/v1/openapi.json` and `/v1/asyncapi.json` list them.",
+    ),
     405: ("the path has other methods", "Take one that `Allow` names."),
     406: ("`Accept` names no format that there is", "Take one that the text names."),
     408: ("the body did not arrive in time", "Send it at once."),
@@ -99,6 +102,9 @@ HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
     429: ("too many live connections are open", "Retry later, or share a socket."),
 }
 """What HTTP itself refuses: status → because, what to do. Also Problem Details, code ``INVALID_REQUEST``."""
+
+HTTP_OWN_RETRIABLE: Final = frozenset({429})
+"""Those of `HTTP_OWN` that may be answered otherwise later; the same request again."""
 
 PROBLEM_TYPE: Final = "application/problem+json"
 PROBLEM_URN: Final = "urn:tailrace:error:"
@@ -147,6 +153,12 @@ def problem(error: TailraceError) -> dict[str, object]:
         "retriable": error.retriable,
         "figures": {name: _shortened(value) for name, value in error.figures().items()},
     }
+
+
+def encoded_refusal(error: errors.InvalidRequest, status: int) -> bytes:
+    """Return what HTTP itself refuses, with a status of `HTTP_OWN`, as the text of a Problem Details object."""
+    body = {**problem(error), "status": status, "retriable": status in HTTP_OWN_RETRIABLE}
+    return msgspec.json.encode(body)
 
 
 def encoded_problem(error: TailraceError) -> bytes:

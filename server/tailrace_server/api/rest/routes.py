@@ -28,7 +28,13 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
-from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, logged, problem
+from tailrace_server.api.errors import (
+    PROBLEM_TYPE,
+    encoded_problem,
+    encoded_refusal,
+    logged,
+    problem,
+)
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
 from tailrace_server.api.rest.asking import no_parameters, parameters
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
@@ -169,10 +175,8 @@ def http_problem(request: Request, error: Exception) -> Response:
     elif detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
         allowed = (error.headers or {}).get("Allow", "another method")
         detail = f"{path} takes {allowed}, not {request.method}"
-    body = {**problem(InvalidRequest(detail)), "status": error.status_code}
-    return Response(
-        msgspec.json.encode(body), error.status_code, dict(error.headers or {}), PROBLEM_TYPE
-    )
+    body = encoded_refusal(InvalidRequest(detail), error.status_code)
+    return Response(body, error.status_code, dict(error.headers or {}), PROBLEM_TYPE)
 
 
 def _json(value: dict[str, Any]) -> Response:

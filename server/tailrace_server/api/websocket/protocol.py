@@ -6,7 +6,7 @@ What is guarded, and why:
   without flow control, so a flood costs memory without bound. After ``pings_unread`` the peer is cut.
 - A probe that stays unanswered cuts the connection: ``close()`` would wait for a flush that never comes.
 - A message of endless empty fragments is ended by their number; bytes are bounded by uvicorn already.
-- Text that is not UTF-8 costs a close code, not a stack trace in the log.
+- Text that is not UTF-8 costs a close code, not a stack trace in the log; a refused handshake no error there.
 
 Names of uvicorn that it does not publish are used here and nowhere else: its version is pinned, and every one
 has a test. `sockets.PlainSocket` serves without any of this where another server runs the application.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
 
 EXTENSION: Final = "tailrace.websocket"
@@ -125,6 +126,12 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         extensions[EXTENSION] = self
         await super().run_asgi()
         self.close_within()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Know a refused handshake for complete: uvicorn would log it as an error of the application."""
+        await super().send(message)
+        if self.close_sent:
+            self.handshake_complete = True
 
     def data_received(self, data: bytes) -> None:
         """Take what came, then answer all its pings at once."""

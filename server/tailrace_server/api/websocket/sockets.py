@@ -25,7 +25,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from tailrace.errors import InvalidRequest, SubscriberTooSlow
 from tailrace_server.api import http_protocol
-from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem
+from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.send_guard import Guarded, SendGuard
 from tailrace_server.api.websocket.codes import CloseCode
 from tailrace_server.api.websocket.connection import (
@@ -133,9 +133,13 @@ class Sockets:
     async def refuse(self, websocket: WebSocket, error: InvalidRequest, status: int = 400) -> None:
         """Answer a handshake with a status and a Problem Details object; no socket is opened."""
         self.count_error("http", error.code)
-        await websocket.send_denial_response(
-            Response(encoded_problem(error), status_code=status, media_type=PROBLEM_TYPE)
-        )
+        body = encoded_refusal(error, status)
+        await websocket.send_denial_response(Response(body, status, media_type=PROBLEM_TYPE))
+
+    async def nowhere(self, websocket: WebSocket) -> None:
+        """Refuse a handshake at a path that has no WebSocket."""
+        text = f"no WebSocket is at {websocket.url.path}; /v1/asyncapi.json lists those there are"
+        await self.refuse(websocket, InvalidRequest(text), 404)
 
     def _foreign_origin(self, websocket: WebSocket) -> str | None:
         """Return the origin of a page that may not read from us; None for all others, and for no page.

@@ -328,14 +328,33 @@ async def test_a_handshake_with_parameters_is_refused_by_their_name(serve: Serve
     assert served.face.sockets.statistics().opened == 0
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/nope", "/v1/catalogs/shop/changes", "/v1/catalogs/shop/changes/live/", "/", "/health"],
+)
+async def test_a_handshake_where_no_socket_is_gets_404_in_the_usual_form(
+    serve: Serve, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the client's fault, and no error in the server's log."""
+    served = await serve()
+    answer = await served.http.get(path, headers=HANDSHAKE)
+    assert (answer.status_code, answer.json()["status"]) == (404, 404)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["detail"].startswith(f"no WebSocket is at {path}")
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+    assert served.face.sockets.statistics().errors == {("http", "INVALID_REQUEST"): 1}
+
+
 async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serve) -> None:
     served = await serve(HttpSettings(http_connections=1))
     async with served.socket():
         headers = {"accept": "text/event-stream"}
         answer = await served.http.get(LIVE, headers=headers)
         assert (answer.status_code, answer.json()["status"]) == (429, 429)
+        assert answer.json()["retriable"]
         answer = await served.http.get(LIVE, headers=HANDSHAKE)
-        assert answer.status_code == 429
+        assert (answer.status_code, answer.json()["status"]) == (429, 429)
+        assert answer.json()["retriable"]
         assert "the limit" in answer.json()["detail"]
     assert served.face.sockets.statistics().refused == 2
 
@@ -395,7 +414,9 @@ async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(ser
         writer.write(f"GET {LIVE} HTTP/1.1\r\n{lines}\r\n".encode())
         async with asyncio.timeout(PATIENCE_S):
             status = await reader.readuntil(b"\r\n")
+            refused = None if opens else await reader.readuntil(b'"retriable":')
         assert status.split()[1] == (b"101" if opens else b"403"), (origin, status)
+        assert refused is None or b'"status":403' in refused
         writer.close()
     assert served.face.sockets.statistics().guards["origin"] == 2
 
