@@ -24,6 +24,7 @@ from starlette.routing import Route, WebSocketRoute
 from tailrace_server import metrics
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.rest import RestFace, http_problem
+from tailrace_server.api.rest.asking import accepted
 from tailrace_server.api.rest.history import HEADERS
 from tailrace_server.api.rest.streaming import TRANSPORT
 from tailrace_server.api.settings import HttpSettings
@@ -142,8 +143,15 @@ class HttpFace:
         }
         return JSONResponse(body, 503 if self.stopping else 200)
 
-    async def _metrics(self, _request: Request) -> Response:
-        return Response(metrics.expose(self._registry), media_type=metrics.CONTENT_TYPE)
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            kind = accepted(request, (metrics.TEXT_TYPE, metrics.OPENMETRICS_TYPE))
+        except HTTPException:
+            kind = (
+                metrics.TEXT_TYPE
+            )  # a scraper that names something else reads this more likely than a 406
+        text, media_type = metrics.expose(self._registry, kind)
+        return Response(text, media_type=media_type, headers={"Vary": "Accept"})
 
     async def _subscriptions(self, _request: Request) -> Response:
         found = [

@@ -1,4 +1,4 @@
-"""/metrics: the engine's statistics in the OpenMetrics text format, computed at the moment of the scrape.
+"""/metrics: the engine's statistics in the text format that is asked for, computed at the moment of the scrape.
 
 Nothing is counted twice or kept on the side: each number is one field of `EngineStatistics` or of the
 records in it, or one that a face counts, so that what a dashboard shows is what a test asserts. Per-catalog
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket.sockets import SocketStatistics
     from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+TEXT_TYPE: Final = "text/plain"
+"""The text format that every Prometheus reads."""
+OPENMETRICS_TYPE: Final = "application/openmetrics-text"
 
 _CATALOG_GAUGES: Final[tuple[tuple[str, str, str], ...]] = (
     ("published_version", "published", "Highest version that subscribers may see."),
@@ -226,10 +229,12 @@ def registry(
     return made
 
 
-def expose(metrics: CollectorRegistry) -> bytes:
-    """Return the scrape's answer in the OpenMetrics text format."""
-    text: bytes = generate_latest(metrics)  # type: ignore[no-untyped-call]
-    return text
+def expose(metrics: CollectorRegistry, kind: str = TEXT_TYPE) -> tuple[bytes, str]:
+    """Return the scrape's answer and its content type, in the format of `TEXT_TYPE` or `OPENMETRICS_TYPE`."""
+    if kind == TEXT_TYPE:
+        return generate_latest(metrics), CONTENT_TYPE_PLAIN_0_0_4
+    text: bytes = openmetrics.generate_latest(metrics)  # type: ignore[no-untyped-call]
+    return text, openmetrics.CONTENT_TYPE_LATEST
 
 
 def _catalogs(observers: tuple[ObserverStatistics, ...]) -> Iterable[Metric]:

@@ -150,10 +150,10 @@ class ServerProcess:
             self.grpc, self.http = serving["grpc"], serving["http"]
             yield command
 
-    async def get(self, path: str) -> httpx.Response:
+    async def get(self, path: str, accept: str = "*/*") -> httpx.Response:
         """Ask the HTTP face."""
         async with httpx.AsyncClient(base_url=f"http://{self.http}", trust_env=False) as client:
-            return await client.get(path)
+            return await client.get(path, headers={"accept": accept})
 
 
 INTERRUPT = signal.SIGINT

@@ -61,7 +61,7 @@ async def test_metrics_are_the_statistics_in_openmetrics(log_root: Path) -> None
                 await anext(captures)
             [open_one] = (await server.get("/subscriptions")).json()
             assert (open_one["mode"], open_one["delivered"]) == ("live", 6)
-            answer = await server.get("/metrics")
+            answer = await server.get("/metrics", "application/openmetrics-text")
         assert answer.headers["content-type"].startswith("application/openmetrics-text")
         samples = {
             sample.name: sample.value

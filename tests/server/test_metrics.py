@@ -31,9 +31,11 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
     )
     assert isinstance(engine, EngineStatistics)
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(999, 998), version="1.2.3")
+    exposition, _ = metrics.expose(registry, metrics.OPENMETRICS_TYPE)
+    text = exposition.decode()
     samples = [
         sample
-        for family in text_string_to_metric_families(metrics.expose(registry).decode())  # type: ignore[no-untyped-call]
+        for family in text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
         for sample in family.samples
     ]
     unreadable = [each.labels for each in samples if each.name == "tailrace_catalog_unreadable"]

@@ -347,6 +347,28 @@ async def test_the_accept_field_chooses_the_format(serve: Serve, writer: ModelWr
         assert answer.headers["content-type"] == wanted, accept
 
 
+async def test_metrics_are_in_the_format_that_a_scraper_asks_for(serve: Serve) -> None:
+    """Prometheus names both formats; a person with curl, none."""
+    served = await serve()
+    prometheus = (
+        "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;"
+        "version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+    )
+    for accept, wanted in (
+        ("", "text/plain; version=0.0.4"),
+        ("*/*", "text/plain; version=0.0.4"),
+        ("text/html", "text/plain; version=0.0.4"),
+        ("text/plain;version=0.0.4", "text/plain; version=0.0.4"),
+        ("application/openmetrics-text;q=0.1, text/plain", "text/plain; version=0.0.4"),
+        ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0"),
+        (prometheus, "application/openmetrics-text; version=1.0.0"),
+    ):
+        answer = await served.http.get("/metrics", headers={"accept": accept})
+        assert answer.headers["content-type"].startswith(wanted), accept
+        assert answer.text.endswith("# EOF\n") == ("openmetrics" in wanted)
+        assert "tailrace_build_info{version=" in answer.text
+
+
 async def test_a_capture_above_the_limit_comes_as_its_header_in_every_format(
     serve: Serve, writer: ModelWriter
 ) -> None:
