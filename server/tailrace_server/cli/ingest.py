@@ -350,6 +350,8 @@ def cdcv2(
         return 0
     for reason in outcome.waiting:
         complain(str(reason))
+    if outcome.waiting_more:
+        complain(f"and {outcome.waiting_more:,} more")
     return INCOMPLETE
 
 

@@ -213,6 +213,18 @@ def test_an_incomplete_stream_ends_with_status_3_and_says_what_is_missing(
     assert [lead["time"] for lead in leads(command.catalog)] == [1]
 
 
+def test_of_what_is_missing_the_first_is_told_and_how_much_more_there_is(
+    tmp_path: Path, log_root: Path
+) -> None:
+    command = Ingest(tmp_path, log_root)
+    command.input.mkdir()
+    missing = Progress((0,), (100,), tuple((time, 1) for time in range(1, 32)))
+    (command.input / "a.json").write_bytes(write_line(SCHEMA.form, missing))
+    assert command.run() == 3
+    reasons = [line for line in command.said().splitlines() if line.startswith("error: ")]
+    assert reasons[19:] == ["error: time 20: 0 of 1 received", "error: and 11 more"]
+
+
 def test_a_followed_folder_is_read_as_files_appear_until_a_signal(
     tmp_path: Path, log_root: Path
 ) -> None:

@@ -7,6 +7,7 @@ would have begun.
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,6 +35,8 @@ WRITER: Final = "cdcv2"
 be lost, and the name needs to tell none."""
 
 _POLL_S: Final = 0.05
+_REASONS_MAX: Final = 20
+"""Reasons that are told one by one; a stream that lost a file has as many as that had times."""
 
 
 class Outcome(NamedTuple):
@@ -41,7 +44,9 @@ class Outcome(NamedTuple):
 
     counters: Counters
     waiting: list[Waiting[Any]]
-    """What keeps the stream from being finished; at most twenty reasons."""
+    """What keeps the stream from being finished; the first reasons, twenty at most."""
+    waiting_more: int
+    """How many reasons there are besides."""
     closed: bool
     """Whether the stream is complete."""
     signal: int | None
@@ -87,7 +92,14 @@ def ingest_cdcv2(
                 break
             if not files:
                 stopping.wait(_POLL_S)
-        return Outcome(driver.counters, driver.why_waiting(), driver.closed, stopping.signal)
+        waiting = driver.why_waiting(sys.maxsize)
+        return Outcome(
+            driver.counters,
+            waiting[:_REASONS_MAX],
+            max(0, len(waiting) - _REASONS_MAX),
+            driver.closed,
+            stopping.signal,
+        )
 
 
 def open_writer(settings: Cdcv2Settings) -> CatalogWriter:
