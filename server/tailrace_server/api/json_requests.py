@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Body
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeRequest
+from tailrace_server.api import requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,25 +38,28 @@ _INTEGERS: Final = {
 ELSEWHERE: Final = ("catalog", "encoding")
 """Fields of a subscribe that no JSON face reads: the catalog stands in the path, and the encoding is JSON."""
 
-_DECIMAL: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)  # what Python turns into a number
 _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _SHOWN: Final = 60
 
 
-def decode(data: bytes | str) -> Any:
+def decode(data: bytes | str, what: str = "") -> Any:
     """Return a JSON value.
 
     Raises:
-        InvalidRequest: It is none, or too deeply nested.
+        InvalidRequest: It is none, or too deeply nested; names what was read, a parameter for one.
     """
+    named = f"{what}: " if what else ""
+    if not data:
+        raise InvalidRequest(f"{named}not JSON: it is empty")
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"not JSON: {error}") from None
+        raise InvalidRequest(f"{named}not JSON: {error}") from None
     except RecursionError:
-        raise InvalidRequest("not JSON that is read here: nested too deeply") from None
+        raise InvalidRequest(f"{named}not JSON that is read here: nested too deeply") from None
     except UnicodeError:
-        raise InvalidRequest("not JSON: not UTF-8") from None
+        raise InvalidRequest(f"{named}not JSON: not UTF-8") from None
 
 
 def from_json(kind: type[_Request], value: object, *, without: Iterable[str] = ()) -> _Request:
@@ -98,7 +102,7 @@ def from_query(
         if name == flat and name in fields:
             if name in value:
                 raise InvalidRequest(f"{name}: given twice")
-            value[name] = decode(text)
+            value[name] = decode(text, name)
             continue
         into, field = (one, alternative[name]) if name in alternative else (value, fields.get(name))
         if field is None:
@@ -196,7 +200,8 @@ def _scalar(field: FieldDescriptor, value: object, path: str) -> Any:
     if field.type == FieldDescriptor.TYPE_ENUM:
         assert field.enum_type is not None
         return _enum(field.enum_type, value, path)
-    return integer(_INTEGERS[field.type], value, path)
+    kind = _INTEGERS[field.type]
+    return integer(kind, value, path, bounds=requests.BOUNDS.get(field.name, kind))
 
 
 def _enum(enum: EnumDescriptor, value: object, path: str) -> int:
@@ -208,8 +213,14 @@ def _enum(enum: EnumDescriptor, value: object, path: str) -> int:
     return names[value]
 
 
-def integer(allowed: range, value: object, path: str) -> int:
+def integer(allowed: range, value: object, path: str, *, bounds: range | None = None) -> int:
     """Return a whole number, given as number or as decimal text.
+
+    Args:
+        allowed: What its type holds.
+        value: What was given.
+        path: Names it in errors.
+        bounds: What is told of one that is not allowed, where its meaning allows less than its type.
 
     Raises:
         InvalidRequest: It is none, or out of range; names the path.
@@ -219,8 +230,9 @@ def integer(allowed: range, value: object, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidRequest(f"{path}: a whole number is wanted, not {_shown(value)}")
     if value not in allowed:
+        bounds = bounds or allowed
         raise InvalidRequest(
-            f"{path}: {value} does not lie in {allowed.start} to {allowed.stop - 1}"
+            f"{path}: {_shown(value)} does not lie in {bounds.start} to {bounds.stop - 1}"
         )
     return value
 

@@ -28,7 +28,7 @@ from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.settings import SubscriptionLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tailrace.criteria import Start
     from tailrace.v1.change_capture_pb2 import (
@@ -46,8 +46,20 @@ _CONTENT: Final = {
     capture_pb2.BODY_AFTER: Content.AFTER,
     capture_pb2.BODY_ALL: Content.BODY,
 }
+_INT64_MAX: Final = (1 << 63) - 1
 _MESSAGE_BYTES: Final = range(1 << 10, (64 << 20) + 1)
 _HEARTBEAT_MS: Final = range(10, 3_600_000 + 1)
+
+BOUNDS: Final[Mapping[str, range]] = {
+    "since_version": range(_INT64_MAX + 1),
+    "since_index": range(END + 1),
+    "until_version": range(_INT64_MAX + 1),
+    "until_index": range(END + 1),
+    "limit": range(1, _INT64_MAX + 1),
+    "max_message_bytes": _MESSAGE_BYTES,
+    "heartbeat_interval_ms": _HEARTBEAT_MS,
+}
+"""Numbers that have a meaning, by field, where these are fewer than its type holds."""
 
 
 @dataclass(frozen=True, slots=True)

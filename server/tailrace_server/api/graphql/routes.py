@@ -129,7 +129,7 @@ class GraphqlFace:
         for name, text in parameters(request):
             if name in value:
                 raise InvalidRequest(f"{name[:60]}: given twice")
-            value[name] = decode(text) if name in ("variables", "extensions") else text
+            value[name] = decode(text, name) if name in ("variables", "extensions") else text
         return asked_of(value)
 
 

@@ -83,6 +83,8 @@ async def body(request: Request, settings: HttpSettings) -> object:
     except TimeoutError:
         seconds = settings.request_body_s
         raise HTTPException(408, f"the body did not arrive within {seconds:g} s") from None
+    if not data:
+        raise InvalidRequest(f"the body is empty; {JSON_TYPE} is wanted")
     return decode(bytes(data))
 
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 SUBPROTOCOL: Final = "tailrace.v1"
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_DEMAND: Final = range(1 << 63)
+"""The first one; 0 waits. Those that follow are at least 1."""
 
 
 @dataclass(slots=True)
@@ -130,7 +132,7 @@ class LiveFace:
         """
         if not isinstance(payload, dict) or set(payload) != {"n"}:
             raise InvalidRequest('request: the payload is {"n": captures}')
-        n = requests.demand(integer(_INT64, payload["n"], "request.n"))
+        n = requests.demand(integer(_INT64, payload["n"], "request.n", bounds=_DEMAND[1:]))
         state: _Live = operation.state
         if state.demand is None:
             raise InvalidRequest(
@@ -152,9 +154,7 @@ def wish_of(payload: object) -> tuple[Wish, int | None, Form]:
     demand = None
     if isinstance(payload, dict) and payload.get("request") is not None:
         payload = dict[Any, Any](payload)
-        demand = integer(_INT64, payload.pop("request"), "request")
-        if demand:
-            requests.demand(demand)
+        demand = integer(_DEMAND, payload.pop("request"), "request")
     message = from_json(SubscribeRequest, payload, without=ELSEWHERE)
     try:
         return requests.wish(message), demand, form

@@ -228,7 +228,14 @@ async def test_a_url_asks_for_what_a_body_does(serve: Serve, writer: ModelWriter
         ("untilIndex=1", "INVALID_REQUEST", "untilIndex"),
         ("anchor=99", "INVALID_REQUEST", "anchor"),
         ("entityType=%ff", "INVALID_REQUEST", "UTF-8"),
-        ("criteria=[", "INVALID_REQUEST", "JSON"),
+        ("criteria=[", "INVALID_REQUEST", "criteria: not JSON"),
+        ("criteria=%7Bx", "INVALID_REQUEST", "criteria: not JSON"),
+        ("criteria=", "INVALID_REQUEST", "criteria: not JSON: it is empty"),
+        (f"limit={'9' * 20}", "INVALID_REQUEST", f"{'9' * 20} does not"),
+        (f"limit={'9' * 20}", "INVALID_REQUEST", " in 1 to 9223372036854775807"),
+        (f"limit=-{'9' * 30}", "INVALID_REQUEST", " in 1 to 9223372036854775807"),
+        (f"untilIndex={'9' * 20}&untilVersion=1", "INVALID_REQUEST", " in 0 to 2147483647"),
+        ("maxMessageBytes=-1", "INVALID_REQUEST", " in 1024 to 67108864"),
         ("criteria=[]&entityType=a", "INVALID_REQUEST", "criteria"),
         ("maxMessageBytes=99999999999", "INVALID_REQUEST", "maxMessageBytes"),
         ("&".join(["entityType=a"] * 1_001), "INVALID_REQUEST", "1000"),
@@ -246,6 +253,16 @@ async def test_a_query_without_meaning_is_refused_by_name(
     assert (answer.status_code, problem["status"], problem["code"]) == (400, 400, code), problem
     assert answer.headers["content-type"] == "application/problem+json"
     assert named in problem["detail"]
+
+
+async def test_an_empty_body_is_told_to_be_empty(serve: Serve) -> None:
+    served = await serve()
+    for path in (f"{CHANGES}/query", LIVE):
+        answer = await served.http.post(path)
+        assert answer.status_code == 400
+        assert answer.json()["detail"] == "the body is empty; application/json is wanted"
+    found = (await served.http.post("/v1/catalogs/shop/graphql")).json()["errors"]
+    assert found[0]["message"] == "the body is empty; application/json is wanted"
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,12 @@ async def test_a_socket_takes_so_many_subscriptions_and_no_more(serve: Serve) ->
         ({"after": f"1.{'0' * 32}.1.0.0"}, "CATALOG_REPLACED", "shop"),
         ({"heartbeatIntervalMs": 1}, "INVALID_REQUEST", "heartbeatIntervalMs"),
         ({"maxMessageBytes": 0}, "INVALID_REQUEST", "maxMessageBytes"),
-        ({"request": -1}, "INVALID_REQUEST", "3.9"),
+        (
+            {"request": -1},
+            "INVALID_REQUEST",
+            "request: -1 does not lie in 0 to 9223372036854775807",
+        ),
+        ({"request": 1 << 63}, "INVALID_REQUEST", " in 0 to 9223372036854775807"),
         ({"request": "x"}, "INVALID_REQUEST", "request"),
     ],
     ids=str,
