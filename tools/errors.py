@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tailrace import errors
 from tailrace.status import FIGURES
 from tailrace_server.api.errors import GRPC_STATUS, HTTP_OWN, HTTP_OWN_RETRIABLE, HTTP_STATUS
+from tailrace_server.api.graphql.errors import VALUE_CODES
 from tailrace_server.api.websocket.codes import BECAUSE, CloseCode
 
 if TYPE_CHECKING:
@@ -55,10 +56,18 @@ FORMS = {
     "Python": "the class, with the figures as attributes",
 }
 
-CLOSES = """
+VALUES = """
 A gRPC status without details comes from gRPC itself or from a proxy: `UNAVAILABLE`, `INTERNAL` and `UNKNOWN`
 are then worth a retry.
 
+## Values that GraphQL cannot show
+
+A field that is null, with an error of its path beside the data; the subscription or query goes on. `retriable`
+is false and `figures` are empty.
+
+"""
+
+CLOSES = """
 ## Close codes of WebSockets
 
 What is wrong with a whole socket closes it, on both sub-protocols alike.
@@ -76,7 +85,10 @@ Before a request reaches a catalog; Problem Details as well, with the code `INVA
 def page() -> str:
     """Return the page."""
     forms = "".join(f"| {transport} | {form} |\n" for transport, form in FORMS.items())
-    return f"{HEAD}{table()}{FORMS_HEAD}{forms}{CLOSES}{close_codes()}{OWN}{own_statuses()}"
+    sockets = f"{CLOSES}{close_codes()}"
+    return (
+        f"{HEAD}{table()}{FORMS_HEAD}{forms}{VALUES}{value_codes()}{sockets}{OWN}{own_statuses()}"
+    )
 
 
 def table() -> str:
@@ -110,6 +122,15 @@ def own_statuses() -> str:
     lines += [
         f"| {status} | {because} | {advice} | {'yes' if status in HTTP_OWN_RETRIABLE else 'no'} |"
         for status, (because, advice) in HTTP_OWN.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def value_codes() -> str:
+    """Return the table of what is null in data of GraphQL."""
+    lines = ["| Code | Because | What to do |", "|---|---|---|"]
+    lines += [
+        f"| `{code}` | {because} | {advice} |" for code, (because, advice) in VALUE_CODES.items()
     ]
     return "\n".join(lines) + "\n"
 

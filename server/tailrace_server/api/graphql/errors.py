@@ -5,7 +5,8 @@
     {"message": "position 1:0 is no longer in the log, …", "path": ["onProductChange"],
      "extensions": {"code": "POSITION_COMPACTED", "retriable": false, "figures": {"oldest": "4:0", …}}}
 
-``extensions`` are those of the one error table, the same on every transport. Locations point into a document;
+``extensions`` are those of the one error table, the same on every transport; `VALUE_CODES` are GraphQL's own.
+Locations point into a document;
 an error of execution has none, since equal selections of different documents share what is sent.
 """
 
@@ -19,7 +20,7 @@ from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.errors import logged, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphql import GraphQLError
 
@@ -27,6 +28,25 @@ _log = structlog.get_logger("tailrace.graphql")
 
 _SHOWN_MAX: Final = 20
 """Faults of one document that are told; a made-up one can have thousands."""
+
+
+VALUE_CODES: Final[Mapping[str, tuple[str, str]]] = {
+    "BODIES_OMITTED": (
+        "The bodies of the change are above `maxMessageBytes`; `omittedBytes` says how large they are.",
+        "Subscribe with a larger `maxMessageBytes`, or read the change from the history with one.",
+    ),
+    "VALUE_INVALID": (
+        "Its scalar cannot hold the value: the column has another type since the subscription began, "
+        "or the row never kept to it.",
+        "Subscribe again to have the column's new type; else take `afterText` of `onCatalogChange`, the row "
+        "as it is.",
+    ),
+    "VALUE_UNAVAILABLE": (
+        "The source did not send the value again, since the change did not touch it.",
+        "Keep the value from before; an older change of the row has it.",
+    ),
+}
+"""Codes of a value that is null in data that are there: because, what to do. No retry helps; no figures."""
 
 
 class DocumentRefused(InvalidRequest):
@@ -48,7 +68,8 @@ class ValueUnfit(ValueError):
 
     def as_error(self, path: Sequence[str | int]) -> dict[str, Any]:
         """Return it as an error of the field at a path."""
-        return {"message": str(self), "path": list(path), "extensions": {"code": self.code}}
+        extensions = {"code": self.code, "retriable": False, "figures": {}}
+        return {"message": str(self), "path": list(path), "extensions": extensions}
 
 
 def omitted(size: int) -> ValueUnfit:

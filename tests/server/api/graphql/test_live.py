@@ -232,7 +232,7 @@ async def test_a_value_of_a_widened_column_is_an_error_of_its_field_and_the_subs
         assert unfit["data"]["onBoxChange"]["after"] == {"size": None}
         (fault,) = unfit["errors"]
         assert fault["path"] == ["onBoxChange", "after", "size"]
-        assert fault["extensions"]["code"] == "VALUE_INVALID"
+        assert fault["extensions"] == {"code": "VALUE_INVALID", "retriable": False, "figures": {}}
         assert fitting == {"data": {"onBoxChange": {"after": {"size": "3"}}}}
         late = await one.subscribe(query)
         found = [each["data"]["onBoxChange"]["after"] for each in await one.payloads(late, 3)]
