@@ -20,7 +20,7 @@ const includeDirs = [new URL("../../proto", import.meta.url).pathname];
 const proto = loadSync("tailrace/v1/change_capture.proto", { includeDirs, enums: String, longs: Number, defaults: true });
 const { ChangeCapture } = loadPackageDefinition(proto).tailrace.v1;
 const client = new ChangeCapture(values.server, credentials.createInsecure());
-const wish = { catalog, criteria: [{ entityType: ["product"] }], body: ["BODY_AFTER"] };
+const wish = { catalog, criteria: [{ area: "AREA_DATA", entityType: ["product"] }], body: ["BODY_AFTER"] };
 let start = { sinceVersion: 0 };
 
 function follow() {

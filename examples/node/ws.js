@@ -7,7 +7,7 @@ import { WebSocket } from "ws";
 
 const options = { server: { type: "string", default: "127.0.0.1:7412" } };
 const { values: { server }, positionals: [catalog = "shop"] } = parseArgs({ allowPositionals: true, options });
-const wish = { body: ["after"], criteria: [{ entityType: ["product"] }], request: 100 };
+const wish = { body: ["after"], criteria: [{ area: "DATA", entityType: ["product"] }], request: 100 };
 let start = { sinceVersion: 0 };
 
 function follow() {

@@ -16,7 +16,7 @@ import httpx
 def follow(server: str, catalog: str) -> None:
     """Print changes until Ctrl-C; a lost server is waited for."""
     url = f"http://{server}/v1/catalogs/{catalog}/changes/live"
-    wish = {"sinceVersion": "0", "entityType": "product", "body": "after"}
+    wish = {"sinceVersion": "0", "area": "DATA", "entityType": "product", "body": "after"}
     headers = {"accept": "text/event-stream"}
     # A heartbeat comes every 10 s: who hears nothing for much longer has lost the server.
     with httpx.Client(timeout=httpx.Timeout(10, read=30)) as client:

@@ -27,7 +27,8 @@ def follow(server: str, catalog: str) -> None:
     subscribe = channel.unary_stream(
         "/tailrace.v1.ChangeCapture/Subscribe", request.SerializeToString, response.FromString
     )
-    wish = {"catalog": catalog, "criteria": [{"entity_type": ["product"]}], "body": ["BODY_AFTER"]}
+    criteria = {"area": "AREA_DATA", "entity_type": ["product"]}
+    wish = {"catalog": catalog, "criteria": [criteria], "body": ["BODY_AFTER"]}
     start: dict[str, object] = {"since_version": 0}
     log = ""
     while True:

@@ -16,7 +16,7 @@ from websockets.asyncio.client import connect
 
 async def follow(server: str, catalog: str) -> str:
     """Print changes until Ctrl-C; a lost server is waited for. Return why it was refused."""
-    wish = {"body": ["after"], "criteria": [{"entityType": ["product"]}]}
+    wish = {"body": ["after"], "criteria": [{"area": "DATA", "entityType": ["product"]}]}
     start: dict[str, object] = {"sinceVersion": 0}
     url = f"ws://{server}/v1/catalogs/{catalog}/changes/live"
     async for socket in connect(url, subprotocols=[Subprotocol("tailrace.v1")], max_size=8 << 20):
