@@ -23,6 +23,7 @@ import typer
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.cli.export import export_app
 from tailrace_server.cli.ingest import ingest_app
 from tailrace_server.config import SECTIONS, ServerSettings, described
 from tailrace_server.units import format_bytes, format_seconds
@@ -49,8 +50,15 @@ that cannot be used; other variables are left alone: orchestrators set some, `TA
 """
 
 SERVER_TABLE = "| File key | Variable | Flag | Unit | Default | Why |\n|---|---|---|---|---|---|\n"
-INGEST_TABLE = "| Flag | Form | Default | Why |\n|---|---|---|---|\n"
+OPTION_TABLE = "| Flag | Form | Default | Why |\n|---|---|---|---|\n"
 TABLE = "| Name | Unit | Default | Why |\n|---|---|---|---|\n"
+
+COMMANDS = (
+    ("The pipeline", ingest_app, "ingest debezium"),
+    ("Change streams in", ingest_app, "ingest cdcv2"),
+    ("Change streams out", export_app, "export cdcv2"),
+)
+"""Heading, application and name of the commands whose options are listed."""
 
 ELSEWHERE = (
     (
@@ -93,8 +101,9 @@ def render() -> str:
             f"| {_code(each.format(each.default))} | {_sentence(each.reason)} |\n"
             for each in settings
         )
-    parts.append(f"\n## The pipeline: `tailrace ingest debezium`\n\n{INGEST_TABLE}")
-    parts.extend(_ingest_options())
+    for title, application, name in COMMANDS:
+        parts.append(f"\n## {title}: `tailrace {name}`\n\n{OPTION_TABLE}")
+        parts.extend(_options(application, name.rpartition(" ")[2]))
     for title, places in ELSEWHERE:
         rows = sorted({row for place in places for row in _bounds(place)})
         if rows:
@@ -106,10 +115,10 @@ def render() -> str:
     return "".join(parts)
 
 
-def _ingest_options() -> Iterator[str]:
-    """Yield a row for each option of ``tailrace ingest debezium``."""
-    command: Any = typer.main.get_command(ingest_app)
-    command = getattr(command, "commands", {}).get("debezium", command)
+def _options(application: typer.Typer, name: str) -> Iterator[str]:
+    """Yield a row for each option of a command."""
+    group: Any = typer.main.get_command(application)
+    command = group.commands[name]
     for option in command.params:
         if option.help and "completion" not in option.name:
             default = "" if option.default in (None, ...) or option.required else option.default
