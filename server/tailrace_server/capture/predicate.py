@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
-from tailrace.errors import InternalError
 from tailrace_server.capture.run import NOTHING, Selection, whole
 from tailrace_server.wal.keyhash import key_hash, type_seed
 
@@ -116,7 +115,10 @@ class Alternative:
         return key is None or key in self.keys
 
     def expand(self, head: Head, row: int, images: Images) -> list[tuple[int, str]]:
-        """Return (ordinal, column name) of a record's captures; ordinal 0 has the name ""."""
+        """Return (ordinal, column name) of a record's captures; ordinal 0 has the name "".
+
+        A column that the version's schema does not have is no match: a record must not end subscriptions.
+        """
         if head.areas[row] != Area.DATA:
             return [(0, "")]
         captures = [(0, "")] if self.criteria.wants_entities else []
@@ -132,7 +134,7 @@ class Alternative:
         }
         for name in self._touched(head, row, images):
             if name not in columns:
-                raise InternalError(f"column {name!r} is not in schema {schema.id} of its version")
+                continue  # it has no ordinal, so no capture; `verify` tells of it
             ordinal, role = columns[name]
             if self._takes_column(name, role):
                 captures.append((ordinal, name))
