@@ -58,10 +58,12 @@ from tailrace_server.wal.segment import SegmentWriter
 from tailrace_server.wal.writer import CatalogWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from tailrace.schema import Schema
 
 __all__ = ["TailraceDataSource"]
 
@@ -213,7 +215,8 @@ class Sink:
             reach("pipeline.before_commit")
             writer.log.refresh()
             schema = writer.log.view.schema_of(writer.state.last_version)
-            sightings = [*_declared(options), *_in_commit(results)] if results else []
+            seen = _in_commit(results, _named(schema, options.columns))
+            sightings = [*_declared(options), *seen] if results else []
             schemas = evolve(schema, sightings)
             receipts = [result.receipt for result in results]
             if batch_id > writer.state.writers[options.writer].batch_id:
@@ -315,13 +318,28 @@ def _results(messages: Sequence[WriterCommitMessage | None]) -> list[SinkResult]
     return results
 
 
-def _in_commit(results: Sequence[SinkResult]) -> Iterator[Sighting]:
-    """Yield the sightings of all tasks, by version relative to the commit."""
+def _in_commit(
+    results: Sequence[SinkResult], settled: Collection[tuple[str, str | None]]
+) -> Iterator[Sighting]:
+    """Yield the sightings of all tasks, by version relative to the commit, but for columns that are settled."""
     start = 0
     for result in results:
         for sighting in result.sightings:
-            yield sighting._replace(version=start + sighting.version)
+            if (sighting.entity_type, sighting.name) not in settled:
+                yield sighting._replace(version=start + sighting.version)
         start += result.receipt.transactions
+
+
+def _named(schema: Schema, entity_types: Collection[str]) -> set[tuple[str, str | None]]:
+    """Return the columns of some entity types.
+
+    What the options declare drops a column that they leave out; an update that names it brings none back.
+    """
+    return {
+        (entity_type, column.name)
+        for entity_type in entity_types
+        for column in schema.entity_types.get(entity_type, ())
+    }
 
 
 def _columns(given: object) -> tuple[dict[str, list[str]], dict[str, str]]:

@@ -6,27 +6,29 @@ Input columns, by name; others are refused:
 transaction_id    string              rows of one transaction stand together, in one partition; null
                                       makes a row a transaction of its own
 operation         string or int       upsert, remove, expire, transaction (or 1, 2, 4, 3)
-entity_type       string
-primary_key       string              null for a truncate and on a lead
+entity_type       string              null on a lead
+primary_key       string              null for a truncate (a remove of every key) and on a lead
 changed           array<string>       optional; where the column is absent it is told from the images
-change            binary or string    optional
+change            binary or string    optional; as the next two a UTF-8 JSON object
 before            binary or string    optional
 after             binary or string    optional
 ================  ==================  =============================================================
 
 Each transaction becomes a version. Its lead is made here, unless its first row is one: operation
-``transaction``, whose ``after`` is taken as it is. The rows of a transaction that goes on are held
-until its end is seen, since its lead counts them.
+``transaction``, whose ``after`` is taken as it is and must count the others. The rows of a transaction
+that goes on are held until its end is seen, since its lead counts them.
 
-Nothing is done row by row in Python, but for what `names` cannot read, for the difference of images
-where ``changed`` is absent, and for transaction ids that JSON has to escape.
+What would stand in the way of readers is refused (`row_checks`). The columns that images, ``change`` and
+``changed`` show for the first time are reported.
+
+Nothing is done row by row in Python, but for the check of bodies, for what `names` cannot read, for the
+difference of images where ``changed`` is absent, and for transaction ids that JSON has to escape.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -38,16 +40,25 @@ from tailrace_server.pipeline.columns import Sighting
 from tailrace_server.pipeline.images import difference, members, projection
 from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
 from tailrace_server.pipeline.records import ROW_SCHEMA
+from tailrace_server.pipeline.row_checks import (
+    BODIES,
+    check_bodies,
+    check_identities,
+    check_lead,
+    columns_named,
+)
+from tailrace_server.wal.record import multiplicity_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    import msgspec
     import numpy.typing as npt
 
+    from tailrace_server.pipeline.row_checks import NamedColumns
     from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 
 REQUIRED: Final = ("transaction_id", "operation", "entity_type", "primary_key")
-BODIES: Final = ("change", "before", "after")
 OPTIONAL: Final = ("changed", *BODIES)
 
 _OPERATIONS: Final = {
@@ -111,12 +122,14 @@ class RecordSink:
 
         Raises:
             InvalidRequest: A column is missing, unknown or of another type, an operation is none,
-                an image is not a JSON object.
+                a row is not what `row_checks` wants.
             LogFull: No room.
         """
         if not batch.num_rows:
             return
         rows = _normalised(batch)
+        check_identities(rows)
+        check_bodies(rows)
         ids = rows.column("transaction_id").chunk(0)
         starts = _starts(ids)
         goes_on = bool(self._held) and ids[0].is_valid and ids[0].as_py() == self._held_id
@@ -136,6 +149,7 @@ class RecordSink:
         """Write what is held and close the segment; None where there was no row.
 
         Raises:
+            InvalidRequest: As `write`.
             LogFull: No room.
         """
         self._emit([])
@@ -164,8 +178,9 @@ class RecordSink:
         sizes = np.diff(starts, append=len(operations))
         transaction = np.repeat(np.arange(len(starts)), sizes)
         index = np.arange(len(operations)) - np.repeat(starts, sizes) + np.repeat(~given, sizes)
+        _check_leads(rows, column["entity_type"], starts, sizes, given)
         changed, change = self._changes(column, operations)
-        self._observe(column, operations, transaction)
+        self._observe(column, operations, transaction, columns_named(rows, changed))
         without = starts[~given]
         texts = _lead_texts(
             column["transaction_id"].take(pa.array(without)),
@@ -222,49 +237,73 @@ class RecordSink:
         column: dict[str, pa.Array],
         operations: npt.NDArray[np.int64],
         transaction: npt.NDArray[np.int64],
+        named: NamedColumns,
     ) -> None:
         """Note the columns that are new in rows of whole transactions."""
-        types = pc.dictionary_encode(column["entity_type"])
-        names = types.dictionary.to_pylist()
-        open_types = [name is not None and name not in self._declared for name in names]
-        if not any(open_types):
-            return
-        codes = types.indices.fill_null(len(names)).to_numpy()
-        looked_at = np.array([*open_types, False])[codes] & (operations != Operation.TRANSACTION)
-        images = pc.coalesce(column["after"], column["before"])
-        images = pc.if_else(pa.array(looked_at), images, pa.scalar(None, pa.binary()))
+        encoded = pc.dictionary_encode(column["entity_type"])
+        types = encoded.dictionary.to_pylist()
+        codes = encoded.indices.fill_null(len(types)).to_numpy()
+        is_open = np.array([*(name not in self._declared for name in types), False])
+        looked_at = is_open[codes] & (operations != Operation.TRANSACTION)
+        upserts = looked_at & (operations == Operation.UPSERT)
+        images = _where(looked_at, pc.coalesce(column["after"], column["before"]))
+        changes = _where(upserts, column["change"])
         sightings: list[Sighting] = []
 
         def look_at(row: int) -> None:
+            start, stop = np.searchsorted(named.rows, (row, row + 1))
+            names = [named.names[code] for code in named.codes[start:stop]]
+            change = changes[row].as_py()
+            if change is not None and not names and multiplicity_of(change) is not None:
+                change = None
+            shown = (*_members(images[row].as_py()), *_members(change), *names)
             version = int(transaction[row]) + self._version
-            sightings.extend(self._look_at(version, names[codes[row]], images[row].as_py()))
+            sightings.extend(self._look_at(version, types[codes[row]], shown))
 
         # The first row of a type is news anyway, and most others are like it.
-        for place, name in enumerate(names):
-            if open_types[place] and name not in self._groups:
+        for place, name in enumerate(types):
+            if is_open[place] and name not in self._groups:
                 group = self._groups[name] = len(self._groups)
                 for column_name in self._known.get(name, ()):
                     self._names.add(group, _as_written(column_name))
                 rows = np.flatnonzero(looked_at & (codes == place))
                 if len(rows):
                     look_at(int(rows[0]))
-        groups = np.array([self._groups.get(name, 0) for name in (*names, "")], np.int64)
-        suspects = rows_with_unknown_names(images, groups[codes], self._names)
+        groups = np.array([self._groups.get(name, 0) for name in (*types, "")], np.int64)[codes]
         # Arrow may keep bytes behind a null; what they say is not asked for.
-        for row in suspects[looked_at[suspects]].tolist():
+        suspects = {
+            row
+            for texts, asked in ((images, looked_at), (changes, upserts))
+            if texts.null_count < len(texts)
+            for row in rows_with_unknown_names(texts, groups, self._names).tolist()
+            if asked[row]
+        }
+        suspects.update(self._rows_that_name_unknown(named, codes, types))
+        for row in sorted(suspects):
             look_at(row)
         self._sightings += sorted(sightings, key=lambda sighting: sighting.version)
 
-    def _look_at(self, version: int, entity_type: str, image: bytes | None) -> Iterator[Sighting]:
-        """Yield what one image shows for the first time."""
+    def _rows_that_name_unknown(
+        self, named: NamedColumns, codes: npt.NDArray[np.int64], types: list[str]
+    ) -> Iterator[int]:
+        """Yield the first row of each column in ``changed`` that is not known of its entity type."""
+        width = len(named.names)
+        pairs = codes[named.rows].astype(np.int64) * width + named.codes
+        for pair in pc.unique(pa.array(pairs)).to_pylist():
+            if named.names[pair % width] not in self._known.get(types[pair // width], ()):
+                yield int(named.rows[np.argmax(pairs == pair)])
+
+    def _look_at(self, version: int, entity_type: str, shown: Iterable[str]) -> Iterator[Sighting]:
+        """Yield those of the columns that a row shows that are new."""
         known = self._known.get(entity_type)
         if known is None:
             known = self._known[entity_type] = set()
             yield Sighting(version, entity_type, None)
-        for name in _members(image) if image is not None else ():
+        for name in shown:
             if name not in known:
                 known.add(name)
-                self._names.add(self._groups[entity_type], _as_written(name))
+                if entity_type in self._groups:
+                    self._names.add(self._groups[entity_type], _as_written(name))
                 yield Sighting(version, entity_type, name)
 
 
@@ -310,6 +349,21 @@ class _Interleaved:
         order[self._is_row] = np.arange(len(rows)) + len(leads)
         order[self._lead_places] = np.arange(len(leads))
         return pa.concat_arrays([leads, rows]).take(pa.array(order))
+
+
+def _check_leads(
+    rows: pa.Table,
+    types: pa.Array,
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    given: npt.NDArray[np.bool_],
+) -> None:
+    """Hold the leads that are given against the rows of their transactions."""
+    if given.any():
+        encoded = pc.dictionary_encode(types)
+        names, codes = encoded.dictionary.to_pylist(), encoded.indices.fill_null(0).to_numpy()
+        for start, size in zip(starts[given].tolist(), sizes[given].tolist(), strict=True):
+            check_lead(rows, start, codes[start + 1 : start + size], names)
 
 
 def _lead_texts(
@@ -417,16 +471,26 @@ def _operations(column: pa.Array) -> pa.Array:
 
 def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
-        return column.cast(kind)
+        found = column.cast(kind)
     except pa.ArrowException as error:
         raise InvalidRequest(f"column {name} is {column.type}; it must be {kind}") from error
+    if kind != pa.binary():  # Spark takes any bytes for a string
+        try:
+            found.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InvalidRequest(f"column {name} holds text that is not UTF-8: {error}") from error
+    return found
 
 
-def _members(image: bytes) -> dict[str, msgspec.Raw]:
-    try:
-        return members(image)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"an image is not a JSON object: {error}: {image[:100]!r}") from error
+def _where(wanted: npt.NDArray[np.bool_], texts: pa.Array) -> pa.Array:
+    """Return texts, null where they are not wanted."""
+    if texts.null_count == len(texts):
+        return texts
+    return pc.if_else(pa.array(wanted), texts, pa.scalar(None, texts.type))
+
+
+def _members(image: bytes | None) -> dict[str, msgspec.Raw]:
+    return {} if image is None else members(image)
 
 
 def _as_written(name: str) -> str:

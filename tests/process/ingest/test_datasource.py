@@ -218,6 +218,7 @@ def test_a_tables_schema_gives_its_columns_their_types(
         "timestamp_ntz'2024-01-02 03:04:05' made, array(1) parts from range(2)"
     )
     wider = session.sql("select id, cast(1.50 as decimal(12,2)) price from range(2)")
+    before = """'{"made":"2024-01-02T03:04:05"}' before"""  # names a column as changed that is gone
     for batch, frame in enumerate((table, wider)):
         rows = frame.selectExpr(
             f"'t{batch}' transaction_id",
@@ -225,6 +226,7 @@ def test_a_tables_schema_gives_its_columns_their_types(
             "'product' entity_type",
             "cast(id as string) primary_key",
             "to_json(struct(*)) after",
+            before if batch else "null before",
         ).coalesce(1)
         save(rows, log_root, columns=json.dumps({"product": frame.schema.jsonValue()}))
     view = CommitLog.open(log_root / "shop").view
@@ -245,6 +247,21 @@ def test_a_tables_schema_gives_its_columns_their_types(
     assert second["price"][0] == "DECIMAL(12,2)"
     assert second["made"][2]
     assert second["parts"][2]
+
+
+def test_a_column_that_only_changed_names_is_in_the_schema_and_bodies_are_objects(
+    session: SparkSession, log_root: Path
+) -> None:
+    """What subscribers to columns take for granted."""
+    columns = "transaction_id string, operation string, entity_type string, primary_key string, "
+    columns += "changed array<string>, change string"
+    row = ("A", "upsert", "t", "1", ["price"])
+    save(session.createDataFrame([(*row, '{"price":1}')], columns), log_root)
+    schema = CommitLog.open(log_root / "shop").view.schema_of(1)
+    assert [column.name for column in schema.entity_types["t"]] == ["price"]
+    with pytest.raises(Exception, match="column change of transaction 'A', t, key '1' is not a"):
+        save(session.createDataFrame([(*row, "garbage")], columns), log_root)
+    assert published(log_root / "shop") == 1
 
 
 def test_the_source_has_its_name() -> None:

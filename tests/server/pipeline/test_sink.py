@@ -100,17 +100,19 @@ def by_hand(rows: Rows) -> Rows:
     return records
 
 
+TYPES = st.sampled_from(["t", "u", "größe", *(f"type{n}" for n in range(20))])
 TRANSACTIONS = st.lists(
     st.lists(
         st.builds(
             row,
             st.none(),
-            st.none() | st.text(max_size=12),
-            st.sampled_from(["t", "u", "größe", *(f"type{n}" for n in range(20))]),
+            st.text(max_size=12),
+            TYPES,
             st.sampled_from(["upsert", "remove"]),
-            st.none() | st.just('{"id":1,"x":"ü"}'),
+            st.sampled_from([None, '{"id":1,"x":"ü"}', '{"old":1}']),
             st.sampled_from([None, '{"id":1}', '{"id":1,"y":{"z":[1]}}', '{"b":0.10}']),
-        ),
+        )
+        | st.builds(row, st.none(), st.none(), TYPES, st.just("remove"), after=st.none()),
         min_size=1,
         max_size=5,
     ),
@@ -151,7 +153,10 @@ def test_records_are_those_made_by_hand(
     for each in rows:
         seen = columns.setdefault(each["entity_type"], [])
         image = each["after"] if each["after"] is not None else each["before"]
-        seen.extend(name for name in orjson.loads(image or "{}") if name not in seen)
+        names = list(orjson.loads(image or "{}"))
+        if each["operation"] == "upsert" and each["after"] is not None:
+            names += orjson.loads(each["before"] or "{}")  # what is there no more has changed
+        seen.extend(name for name in dict.fromkeys(names) if name not in seen)
     found: dict[str, list[str]] = {}
     for sighting in result.sightings if result else ():
         names = found.setdefault(sighting.entity_type, [])
@@ -181,10 +186,11 @@ def test_what_is_given_as_changed_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_lead_that_is_given_is_taken_as_it_is(tmp_path: Path) -> None:
-    given_lead = row("1", None, None, "transaction", after='{"mine":true}')
+    text = '{"mine":true,"counts": {"t":1,"u":0}, "mutation_count":1}'
+    given_lead = row("1", None, None, "transaction", after=text)
     records, _ = sink(tmp_path, [given_lead, row("1"), row("2")])
     assert [(r["version"], r["index"]) for r in records] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert records[0]["after"] == b'{"mine":true}'
+    assert records[0]["after"] == text.encode()
     assert records[0]["area"] == 3
 
 
@@ -205,9 +211,16 @@ def test_known_columns_are_not_reported(tmp_path: Path) -> None:
     ("rows", "schema", "message"),
     [
         ([row("1", operation="upset")], INPUT, "column operation"),
-        ([row("1"), row("1", operation="transaction")], INPUT, "must be the first"),
-        ([row("1", after="[1]")], INPUT, "not a JSON object"),
-        ([row("1", after='{"id":')], INPUT, "not a JSON object"),
+        ([row("1"), row("1", None, None, "transaction")], INPUT, "must be the first"),
+        ([row("1", after="[1]")], INPUT, "not a UTF-8 JSON object"),
+        ([row("1", after='{"id":')], INPUT, "not a UTF-8 JSON object"),
+        (
+            [row("1"), row("A", "7", entity_type=None)],
+            INPUT,
+            "column entity_type is null in a row of transaction 'A', key '7'",
+        ),
+        ([row(None, None)], INPUT, "primary_key is null in an upsert of a row without .*, t: only"),
+        ([row("1", None, operation="expire")], INPUT, "primary_key is null in an expire"),
         ([row("1")], INPUT.remove(0), "no column 'transaction_id'"),
         ([row("1") | {"x": 1}], INPUT.append(pa.field("x", pa.int64())), "a column 'x'"),
         (
@@ -224,3 +237,134 @@ def test_what_is_no_record_is_refused(
         rows = [each | {"transaction_id": [1]} for each in rows]
     with pytest.raises(InvalidRequest, match=message):
         sink(tmp_path, rows, schema=schema)
+
+
+FULL = pa.schema(
+    [
+        *((name, pa.string()) for name in INPUT.names[:4]),
+        ("changed", pa.list_(pa.string())),
+        *((name, pa.binary()) for name in ("change", "before", "after")),
+    ]
+)
+NO_OBJECTS = [
+    b"garbage",
+    b'gar"bage',
+    b'{"id":"\xff"}',
+    b'{"id":1},"primaryKey":"666"',
+    b'{"id":1}{"id":2}',
+    b'{"id":1',
+    b'{"id":NaN}',
+    b'{"id":"a\nb"}',
+    b'{"id":"\\ud800"}',
+    b'{"id":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b"null",
+    b"",
+]
+
+
+@pytest.mark.parametrize("body", NO_OBJECTS, ids=range(len(NO_OBJECTS)))
+@pytest.mark.parametrize("name", ["change", "before", "after"])
+def test_a_body_that_is_no_object_is_refused_by_name(
+    tmp_path: Path, name: str, body: bytes
+) -> None:
+    """Also where its columns are known, so that nobody looks for more."""
+    bodies = {"change": b'{"id":2}', "before": b'{"id":1}', "after": b'{"id":2}'}
+    rows = [row("1") | bodies, row("A", "7") | bodies | {name: body}]
+    with pytest.raises(
+        InvalidRequest, match=f"column {name} of transaction 'A', t, key '7' is not"
+    ):
+        sink(tmp_path, rows, schema=FULL, known={"t": ("id",)})
+
+
+def test_an_object_is_taken_however_it_is_written(tmp_path: Path) -> None:
+    texts = ['{ "id" :\n1e999}\t', '{"a":"\\u0000ü\x7f"}', "{}", '{"id":1,"id":2}']
+    records, _ = sink(tmp_path, [row(str(n), after=text) for n, text in enumerate(texts)])
+    assert [record["after"].decode() for record in records[1::2]] == texts
+
+
+@pytest.mark.parametrize("names", [["a", None], ["a", "b", "a"]])
+def test_changed_names_each_column_once(tmp_path: Path, names: list[str | None]) -> None:
+    rows = [row("1") | {"changed": ["b", "a"]}, row("A", "7") | {"changed": names}]
+    with pytest.raises(InvalidRequest, match="column changed of transaction 'A', t, key '7' has a"):
+        sink(tmp_path, rows, schema=INPUT.append(FULL.field("changed")))
+
+
+@pytest.mark.parametrize(
+    ("lead", "message"),
+    [
+        ({"after": None}, "after of the lead of transaction 'A' is null"),
+        ({"after": b"nonsense"}, "not a UTF-8 JSON object"),
+        ({"after": b"[1]"}, "not a UTF-8 JSON object"),
+        ({"after": b"{}"}, "says counts None and mutation_count None, but .* {'t': 2}, 2 in all"),
+        ({"after": b'{"mutation_count":2,"counts":{"t":1,"u":1}}'}, "the rows behind it"),
+        ({"after": b'{"mutation_count":3,"counts":{"t":2}}'}, "the rows behind it"),
+        ({"after": b'{"mutation_count":2,"counts":[["t",2]]}'}, "the rows behind it"),
+        ({"entity_type": "t"}, "entity_type of the lead of transaction 'A', t is 't'"),
+        ({"primary_key": "7"}, "primary_key of the lead"),
+        ({"changed": []}, "changed of the lead"),
+        ({"before": b"{}"}, "before of the lead"),
+    ],
+)
+def test_a_lead_that_says_something_else_is_refused(
+    tmp_path: Path, lead: dict[str, Any], message: str
+) -> None:
+    right = {"after": b'{"mutation_count":2,"counts":{"t":2}}'}
+    first = row("A", None, None, "transaction") | right
+    rest = [row("A") | {"after": b"{}"}] * 2
+    assert sink(tmp_path, [first, *rest], schema=FULL)[1] is not None
+    with pytest.raises(InvalidRequest, match=message):
+        sink(tmp_path, [row("0") | {"after": b"{}"}, first | lead, *rest], schema=FULL)
+
+
+def test_a_lead_counts_rows_of_later_batches(tmp_path: Path) -> None:
+    text = '{"mutation_count":2,"counts":{"t":1,"u":1}}'
+    first = row("A", None, None, "transaction", after=text)
+    records, _ = sink(tmp_path, [first], [row("A")], [row("A", entity_type="u")])
+    assert len(records) == 3
+
+
+def test_columns_that_only_changed_or_change_show_are_reported_in_order(tmp_path: Path) -> None:
+    """Else the schema has none of them, and nobody can subscribe to them."""
+    rows = [
+        row("1") | {"changed": ["zz"], "change": b'{"price":1}', "after": b'{"id":1}'},
+        row("2") | {"changed": ["price", "stock"], "change": b'{"price":1}', "after": None},
+        row("3") | {"changed": ["a"], "change": None, "after": b'{"b":1,"a":2}'},
+        row("4", entity_type="u") | {"changed": ["zz"], "change": None, "after": None},
+        row("5") | {"change": b'{"diff":2}', "after": b'{"id":1}'},
+        row("6", None, operation="remove") | {"change": b'{"truncate": true}', "after": None},
+    ]
+    wanted = [
+        *((0, "t", name) for name in (None, "id", "price", "zz")),
+        (1, "t", "stock"),
+        *((2, "t", name) for name in ("b", "a")),
+        *((3, "u", name) for name in (None, "zz")),
+    ]
+    for batches in ([rows], [[each] for each in rows]):
+        _, result = sink(tmp_path, *batches, schema=FULL)
+        assert result is not None
+        assert [tuple(sighting)[:3] for sighting in result.sightings] == wanted
+
+
+def test_of_declared_types_only_changed_names_more(tmp_path: Path) -> None:
+    path = tmp_path / "segments" / "1" / "a.arrow"
+    rows = [row("1") | {"changed": ["a", "zz"], "after": b'{"a":1,"more":2}'}]
+    with SegmentWriter(path, fsync=False) as segment:
+        writing = RecordSink(segment, {"t": ("a",)}, ("t",))
+        writing.write(pa.RecordBatch.from_pylist(rows, schema=FULL))
+        result = writing.finish()
+    assert result is not None
+    assert [tuple(sighting)[:3] for sighting in result.sightings] == [(0, "t", "zz")]
+
+
+@pytest.mark.parametrize("name", ["transaction_id", "entity_type", "primary_key", "operation"])
+def test_a_text_that_is_not_utf8_is_refused_by_its_column(tmp_path: Path, name: str) -> None:
+    """Spark takes any bytes for a string."""
+    batch = pa.RecordBatch.from_pylist([row("1")], schema=INPUT)
+    bad = pa.array([b"\xff"]).view(pa.string())
+    batch = batch.set_column(INPUT.names.index(name), name, bad)
+    path = tmp_path / "segments" / "1" / "a.arrow"
+    with (
+        SegmentWriter(path, fsync=False) as segment,
+        pytest.raises(InvalidRequest, match=f"column {name} holds text that is not UTF-8"),
+    ):
+        RecordSink(segment, {}).write(batch)
