@@ -7,7 +7,8 @@
     df.writeStream.format("tailrace")…                  with checkpointLocation and option "writer"
 
 Input columns: `sink`. Rows become versions in the order of the partitions and of the rows in each;
-rows of one transaction stand together. Sort before you write; Spark does not let a sink ask for it.
+rows of one transaction stand together, or are refused (`transaction_ids`). Sort before you write; Spark
+does not let a sink ask for it.
 
 =========  ==========================================================================================
 option     meaning
@@ -33,7 +34,6 @@ in tasks. What they share travels with the pickled writer and the messages.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +53,7 @@ from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.sources.table_schema import columns_of
+from tailrace_server.pipeline.transaction_ids import refuse_split
 from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentWriter
 from tailrace_server.wal.writer import CatalogWriter
@@ -209,6 +210,8 @@ class Sink:
         """
         results = _results(messages)
         options = self.options
+        folder = options.root / options.catalog
+        refuse_split([(each.transactions, folder / each.receipt.path) for each in results])
         with CatalogWriter.attach(
             options.root, options.catalog, epoch=self.epoch, writer=options.writer
         ) as writer:
@@ -309,12 +312,6 @@ def _results(messages: Sequence[WriterCommitMessage | None]) -> list[SinkResult]
             )
         if message.result is not None:
             results.append(message.result)
-    for one, other in itertools.pairwise(results):
-        if one.last_id is not None and one.last_id == other.first_id:
-            raise InvalidRequest(
-                f"transaction {one.last_id!r} lies in two partitions; sort by transaction into "
-                "partitions of whole ones, for instance with repartitionByRange"
-            )
     return results
 
 

@@ -47,6 +47,7 @@ from tailrace_server.pipeline.row_checks import (
     check_lead,
     columns_named,
 )
+from tailrace_server.pipeline.transaction_ids import SeenTransactions
 from tailrace_server.wal.record import multiplicity_of
 
 if TYPE_CHECKING:
@@ -85,9 +86,8 @@ class SinkResult(NamedTuple):
 
     receipt: SegmentReceipt
     sightings: list[Sighting]
-    first_id: str | None
-    last_id: str | None
-    """Ids of the first and the last transaction, to notice one that lies in two partitions."""
+    transactions: npt.NDArray[np.uint64]
+    """Hashes of their ids, sorted, to notice one that lies in two partitions (`transaction_ids`)."""
 
 
 class RecordSink:
@@ -114,7 +114,7 @@ class RecordSink:
         self._sightings: list[Sighting] = []
         self._held: list[pa.Table] = []
         self._held_id: str | None = None
-        self._ids: tuple[str | None, str | None] | None = None
+        self._transactions = SeenTransactions()
         self._version = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -122,7 +122,7 @@ class RecordSink:
 
         Raises:
             InvalidRequest: A column is missing, unknown or of another type, an operation is none,
-                a row is not what `row_checks` wants.
+                a row is not what `row_checks` wants, a transaction comes back behind others.
             LogFull: No room.
         """
         if not batch.num_rows:
@@ -135,15 +135,13 @@ class RecordSink:
         goes_on = bool(self._held) and ids[0].is_valid and ids[0].as_py() == self._held_id
         if goes_on:
             starts = starts[1:]
+        self._transactions.add(ids.take(pa.array(starts)))
         if len(starts):
             last = int(starts[-1])
             self._emit([rows.slice(0, last)] if last else [])
             rows = rows.slice(last)
         self._held.append(rows)
         self._held_id = ids[len(ids) - 1].as_py()
-        if self._ids is None:
-            self._ids = (ids[0].as_py(), None)
-        self._ids = (self._ids[0], self._held_id)
 
     def finish(self) -> SinkResult | None:
         """Write what is held and close the segment; None where there was no row.
@@ -152,11 +150,11 @@ class RecordSink:
             InvalidRequest: As `write`.
             LogFull: No room.
         """
-        self._emit([])
-        if self._ids is None:
+        if not self._held:
             self._segment.abandon()
             return None
-        return SinkResult(self._segment.close(), self._sightings, *self._ids)
+        self._emit([])
+        return SinkResult(self._segment.close(), self._sightings, self._transactions.hashes())
 
     def _emit(self, more: list[pa.Table]) -> None:
         """Write whole transactions: those held, and those of ``more``."""

@@ -131,6 +131,19 @@ def test_a_transaction_in_two_partitions_is_refused(session: SparkSession, log_r
     assert published(log_root / "shop") == 0
 
 
+@pytest.mark.parametrize("partitions", [["A", "B", "A"], ["AX", "BA"]], ids="-".join)
+def test_a_transaction_in_partitions_apart_is_refused(
+    session: SparkSession, log_root: Path, partitions: list[str]
+) -> None:
+    rows = [[(id, "upsert", "t", id, None, '{"id":1}') for id in ids] for ids in partitions]
+    spread = session.sparkContext.parallelize(rows, len(rows)).flatMap(lambda each: each)
+    frame = session.createDataFrame(spread, ", ".join(f"{name} string" for name in SCHEMA.names))
+    with pytest.raises(Exception, match="transaction 'A' lies in two partitions"):
+        save(frame, log_root)
+    assert published(log_root / "shop") == 0
+    assert not list((log_root / "shop" / "segments").rglob("*.arrow"))
+
+
 def test_an_empty_frame_is_an_empty_commit(session: SparkSession, log_root: Path) -> None:
     save(changes(session, range(1, 4)).where("1 = 0"), log_root)
     assert published(log_root / "shop") == 0

@@ -198,7 +198,18 @@ def test_a_transaction_goes_on_over_batches(tmp_path: Path) -> None:
     records, result = sink(tmp_path, [row("1")], [row("1"), row("1")], [row("1"), row("2")])
     assert [body["mutation_count"] for body in leads(records)] == [4, 1]
     assert result is not None
-    assert (result.first_id, result.last_id) == ("1", "2")
+    assert len(result.transactions) == 2
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (2,), (1, 2), (1, 2, 3)])
+def test_a_transaction_that_comes_back_behind_others_is_refused(
+    tmp_path: Path, cuts: tuple[int, ...]
+) -> None:
+    """Else it would become two versions."""
+    rows = [row("A"), row("B"), row("A"), row(None), row(None)]
+    batches = [rows[a:b] for a, b in pairwise([0, *cuts, len(rows)])]
+    with pytest.raises(InvalidRequest, match=r"transaction 'A' comes back .*sortWithinPartitions"):
+        sink(tmp_path, *batches)
 
 
 def test_known_columns_are_not_reported(tmp_path: Path) -> None:
