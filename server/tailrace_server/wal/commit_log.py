@@ -33,7 +33,6 @@ from tailrace_server.wal.documents import (
     PublicationDocument,
     ReadEntry,
     RemovedFiles,
-    SchemaDocument,
 )
 from tailrace_server.wal.objects import (
     is_marked,
@@ -368,11 +367,11 @@ class CommitLog:
     def _schema(self, id: int) -> Schema:
         known = self._schemas.get(id)
         if known is None:
-            path = f"{SCHEMAS}/{id}.json"
-            found = documents.read(self.path, path, SchemaDocument)
-            if found is None:
-                raise LogCorrupted(path, 0, "an entry names this schema, and it is missing")
-            known = self._schemas[id] = found[0].schema()
+            known = documents.read_schema(self.path, id)
+            if known is None:
+                missing = "an entry names this schema, and it is missing"
+                raise LogCorrupted(f"{SCHEMAS}/{id}.json", 0, missing)
+            self._schemas[id] = known
         return known
 
     def _make_view(self) -> LogView:

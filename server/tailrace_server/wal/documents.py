@@ -348,6 +348,26 @@ def read(catalog: Path | str, path: str, kind: type[_D]) -> tuple[_D, int] | Non
     return None if data is None else load(path, data, kind)
 
 
+def read_schema(catalog: Path | str, id: int) -> Schema | None:
+    """Return the schema of an id, or None where its file is missing.
+
+    Raises:
+        LogCorrupted: As ``load``, or the file holds the schema of another id, or roles that there are not.
+        LogUnreadable: As ``load``.
+    """
+    path = f"{SCHEMAS}/{id}.json"
+    found = read(catalog, path, SchemaDocument)
+    if found is None:
+        return None
+    document = found[0]
+    if document.id != id:
+        raise LogCorrupted(path, 0, f"the checksum is right, but it is schema {document.id}")
+    try:
+        return document.schema()
+    except KeyError as error:
+        raise LogCorrupted(path, 0, f"the checksum is right, but {error} is no role") from error
+
+
 class ReadEntry(NamedTuple):
     """An entry as it was read."""
 

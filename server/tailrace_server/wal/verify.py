@@ -2,7 +2,8 @@
 
 It reads everything and goes on behind a fault, so that one run names all that is damaged. Checked:
 
-* objects: the checksum of each entry, publication and checkpoint, and that each continues its chain;
+* objects: the checksum of each entry, publication and checkpoint, and that each continues its chain; that each
+  schema is there under its own id;
 * the newest checkpoint against the state that the entries alone give;
 * segments: size, the checksum of every schema and dictionary message, head and body; pending files: size
   and checksum;

@@ -265,3 +265,23 @@ def test_contract_33_a_checkpoint_whose_tables_do_not_fit_together_is_refused_by
     with pytest.raises(LogCorrupted, match=r"do not fit together|checksum is right") as corrupted:
         CommitLog.open(catalog)
     assert corrupted.value.path == f"checkpoints/{file.name}"
+
+
+def test_contract_33_a_schema_file_that_holds_another_schema_is_named(catalog: Path) -> None:
+    """Its checksum is right, and readers would look up columns in the wrong table."""
+    names = sorted(path.name for path in (catalog / "schemas").iterdir())
+    assert names == ["1.json", "2.json", "3.json", "4.json"]
+    shutil.copy(catalog / "schemas" / "2.json", catalog / "schemas" / "4.json")
+    with pytest.raises(LogCorrupted, match="it is schema 2") as corrupted:
+        CommitLog.open(catalog)
+    assert corrupted.value.path == "schemas/4.json"
+    assert [fault.path for fault in verify(catalog).faults] == ["schemas/4.json"]
+
+
+def test_contract_33_a_schema_of_roles_that_there_are_not_is_named(catalog: Path) -> None:
+    file = catalog / "schemas" / "4.json"
+    text, _ = unseal("x", file.read_bytes())
+    file.write_bytes(seal(bytes(text).strip().replace(b"ATTRIBUTE", b"VIRTUE"))[0])
+    with pytest.raises(LogCorrupted, match="'VIRTUE' is no role"):
+        CommitLog.open(catalog)
+    assert [fault.path for fault in verify(catalog).faults] == ["schemas/4.json"]
