@@ -7,6 +7,7 @@ It reads everything and goes on behind a fault, so that one run names all that i
 * the newest checkpoint against the state that the entries alone give;
 * segments: size, the checksum of every schema and dictionary message, head and body; pending files: size
   and checksum;
+* bodies: each is a UTF-8 JSON object; ``changed``: the version's schema has each column;
 * records: versions and indexes dense and in order from the oldest on, running numbers without a hole, key
   hashes, counts of each segment, and the counts of every lead against the records of its transaction.
 
@@ -23,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tailrace.criteria import Operation
+from tailrace.criteria import Area, Operation
 from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import FIRST
 from tailrace_server.wal import documents
@@ -38,6 +41,7 @@ from tailrace_server.wal.documents import (
     CheckpointHeader,
     PublicationDocument,
 )
+from tailrace_server.wal.json_objects import first_no_object
 from tailrace_server.wal.keyhash import key_hashes, type_seed
 from tailrace_server.wal.objects import crc32c, object_name, read_bytes, unseal
 from tailrace_server.wal.record import BODY_COLUMNS
@@ -47,8 +51,6 @@ from tailrace_server.wal.table import SegmentRef, batch_ref
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pyarrow as pa
 
     from tailrace_server.wal.table import BatchRef
 
@@ -118,7 +120,7 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> Ve
         return result
     if not result.faults:
         _compare(path, log.state, chain, result)
-    _Records(path, log.state, result, progress).verify()
+    _Records(path, log, result, progress).verify()
     _verify_pending(path, log.state, result)
     return result
 
@@ -192,12 +194,13 @@ class _Records:
     def __init__(
         self,
         path: Path,
-        state: LogState,
+        log: CommitLog,
         result: Verification,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self._path = path
-        self._state = state
+        self._state = state = log.state
+        self._schema_of = log.view.schema_of
         self._result = result
         self._progress = progress
         self._last: tuple[int, int] | None = (0, 0) if state.oldest == FIRST else None
@@ -223,6 +226,8 @@ class _Records:
                     self._last = self._next_row = self._transaction = None
                 else:
                     counts.update(self._check_batch(ref, head, body["after"]))
+                    self._check_bodies(ref, head, body)
+                    self._check_names(ref, head)
                 result.batches += 1
                 if self._progress is not None:
                     self._progress(place + 1, total)
@@ -272,6 +277,43 @@ class _Records:
         self._check_order(head, path, offset)
         self._check_hashes(head, path, offset)
         return self._check_leads(head, after, path, offset)
+
+    def _check_bodies(self, ref: BatchRef, head: Head, bodies: dict[str, pa.BinaryArray]) -> None:
+        """Find the first body of each kind that is no object."""
+        for name, texts in bodies.items():
+            found = first_no_object(texts)
+            if found is not None:
+                reason = f"{name} of {_position(head, found.row)} {found.reason}"
+                self._fault(ref.segment.path, ref.offset, reason)
+
+    def _check_names(self, ref: BatchRef, head: Head) -> None:
+        """Find the first row of data that names a column as changed that its version's schema does not have.
+
+        Rows in a batch share their names: each name is looked up once for each entity type and schema.
+        """
+        names = head.names.names
+        changed = head.changed
+        if not names or not len(changed.values):
+            return
+        rows = pc.list_parent_indices(changed).to_numpy()
+        codes = pc.list_flatten(changed).indices.to_numpy().astype(np.int64)
+        of_data = (head.areas[rows] == Area.DATA) & (head.type_codes[rows] >= 0)
+        rows, codes = rows[of_data], codes[of_data]
+        begun = [version for version, _ in self._state.schemas]
+        schemas = np.searchsorted(begun, head.versions[rows], "right")
+        kinds = (schemas * len(head.entity_types) + head.type_codes[rows]) * len(names) + codes
+        wrong = []
+        for kind in pc.unique(pa.array(kinds)).to_pylist():
+            row = int(rows[np.argmax(kinds == kind)])
+            name, entity_type = names[kind % len(names)], head.entity_types[head.type_codes[row]]
+            schema = self._schema_of(int(head.versions[row]))
+            columns = schema.entity_types.get(entity_type, ())
+            if all(column.name != name for column in columns):
+                wrong.append((row, f"{name!r}, which schema {schema.id} does not have"))
+        if wrong:
+            row, reason = min(wrong)
+            reason = f"changed of {_position(head, row)} has {reason}"
+            self._fault(ref.segment.path, ref.offset, reason)
 
     def _check_order(self, head: Head, path: str, offset: int) -> None:
         versions, indexes = head.versions, head.indexes.astype(np.int64)
@@ -343,6 +385,10 @@ class _Records:
 
     def _fault(self, path: str, offset: int, reason: str) -> None:
         self._result.faults.append(Fault(path, offset, reason))
+
+
+def _position(head: Head, row: int) -> str:
+    return f"({head.versions[row]}, {head.indexes[row]})"
 
 
 def _verify_pending(path: Path, state: LogState, result: Verification) -> None:

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace.criteria import Area, Operation
 from tailrace.errors import LogCorrupted, LogError, LogUnreadable, TailraceError
+from tailrace.schema import Column, Schema
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import CommitEntry, load
 from tailrace_server.wal.objects import create, seal, unseal
+from tailrace_server.wal.schema_records import rows_batch
+from tailrace_server.wal.segment import SegmentWriter
 from tailrace_server.wal.verify import verify
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.server.wal.logs import Row, batch_rows, rows_of, update, upsert, write, write_files
 
 if TYPE_CHECKING:
@@ -285,3 +289,47 @@ def test_contract_33_a_schema_of_roles_that_there_are_not_is_named(catalog: Path
     with pytest.raises(LogCorrupted, match="'VIRTUE' is no role"):
         CommitLog.open(catalog)
     assert [fault.path for fault in verify(catalog).faults] == ["schemas/4.json"]
+
+
+def test_verify_finds_records_that_no_reader_can_take(log_root: Path) -> None:
+    """What a writer has put there is under a right checksum; readers stumble over it."""
+    lead = b'{"mutation_count":1,"counts":{"t":1}}'
+    bodies: list[tuple[list[str | None] | None, bytes | None, bytes | None, bytes | None]] = [
+        (["a"], b'{"a":1}', b'{"a":0}', b'{"a":1}'),
+        (["a"], b'{"a":1},"b":2', None, None),
+        (["a"], None, b'gar"bage', None),
+        (None, None, None, b'{"a":"\xff"}'),
+        (["a", "zz"], None, None, None),
+        (["a", None], None, None, None),
+        ([], None, None, b"{}"),
+    ]
+    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+        for batch, (changed, *images) in enumerate(bodies):
+            path = writer.segment_path(batch, "1")
+            with SegmentWriter(path) as segment:
+                rows = [
+                    (0, 0, Area.INFRASTRUCTURE, Operation.TRANSACTION, *[None] * 5, lead),
+                    (0, 1, Area.DATA, Operation.UPSERT, "t", "1", changed, *images),
+                ]
+                segment.write(rows_batch(rows))
+                schema = Schema(1, {"t": (Column("a", id=1),)})
+                writer.commit(
+                    batch_id=batch,
+                    segments=[segment.close()],
+                    schema_changes=[] if batch else [(0, schema)],
+                    publish=True,
+                )
+    faults = [(fault.path, fault.reason) for fault in verify(log_root / "shop").faults]
+    assert [path for path, _ in faults] == [f"segments/1/w-{n}-1.arrow" for n in range(1, 6)]
+    for (_, reason), wanted in zip(
+        faults,
+        [
+            "change of (2, 1) is not a UTF-8 JSON object: ",
+            "before of (3, 1) is not a UTF-8 JSON object: ",
+            "after of (4, 1) is not a UTF-8 JSON object: ",
+            "changed of (5, 1) has 'zz', which schema 1 does not have",
+            "changed of (6, 1) has None, which schema 1 does not have",
+        ],
+        strict=True,
+    ):
+        assert reason.startswith(wanted)
