@@ -244,7 +244,7 @@ class RecordSink:
         is_open = np.array([*(name not in self._declared for name in types), False])
         looked_at = is_open[codes] & (operations != Operation.TRANSACTION)
         upserts = looked_at & (operations == Operation.UPSERT)
-        images = _where(looked_at, pc.coalesce(column["after"], column["before"]))
+        images = _where(looked_at, column["after"], column["before"])
         changes = _where(upserts, column["change"])
         sightings: list[Sighting] = []
 
@@ -480,11 +480,11 @@ def _cast(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     return found
 
 
-def _where(wanted: npt.NDArray[np.bool_], texts: pa.Array) -> pa.Array:
-    """Return texts, null where they are not wanted."""
-    if texts.null_count == len(texts):
-        return texts
-    return pc.if_else(pa.array(wanted), texts, pa.scalar(None, texts.type))
+def _where(wanted: npt.NDArray[np.bool_], *texts: pa.Array) -> pa.Array:
+    """Return the first of the texts that is there, null where none is wanted."""
+    if not wanted.any() or all(each.null_count == len(each) for each in texts):
+        return pa.nulls(len(wanted), pa.binary())
+    return pc.if_else(pa.array(wanted), pc.coalesce(*texts), pa.scalar(None, pa.binary()))
 
 
 def _members(image: bytes | None) -> dict[str, msgspec.Raw]:
