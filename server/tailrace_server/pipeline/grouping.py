@@ -21,9 +21,9 @@ a transaction that is still open waits for it, and the idle time bounds the wait
 which only BEGIN or END is known has no place yet; it holds back those whose BEGIN or END came after
 its own.
 
-Rows of a transaction that has been closed are **late**: released at once, as a version of their own
-that names the first. Metadata without a row and without a count, of a transaction of tables that
-nobody captures, is dropped.
+Rows of a transaction that has been closed are **late**: complete as they are, and released in their
+place in that order as a version of their own, which names the first. Metadata without a row and
+without a count, of a transaction of tables that nobody captures, is dropped.
 """
 
 from __future__ import annotations
@@ -236,15 +236,14 @@ def group(
         now: The driver's monotonic clock, the one that `Tally.seen` was read from.
         ended: Whether no more input will come: everything is complete.
     """
-    late, waiting = _merge(tallies, open_tallies, closed)
-    newest = max(
-        (t.last_arrival or b"" for t in (*waiting.values(), *(r.tally for r in late))), default=b""
-    )
+    waiting = _merge(tallies, open_tallies, closed)
+    newest = max((t.last_arrival or b"" for t in waiting.values()), default=b"")
 
     def complete(t: Tally) -> bool:
         return (
             ended
             or t.counted
+            or t.key in closed
             or t.key.startswith((LINE, _CUT))
             or (rules.ordered_input and t.last_arrival is not None and t.last_arrival < newest)
             or now - t.seen >= rules.idle_s
@@ -256,7 +255,7 @@ def group(
     barrier = min(
         (t.mark for t in placeless if t.mark is not None and not complete(t)), default=None
     )
-    released = sorted(late, key=lambda r: _source_order(r.tally))
+    released: list[Released] = []
     done = [t for t in placeless if complete(t) and not t.empty]
     for t in placed:
         if not complete(t) or (barrier is not None and t.mark is not None and t.mark > barrier):
@@ -265,7 +264,7 @@ def group(
             before = bisect_left([_mark_order(d) for d in done], (False, t.mark, ""))
             released.extend(Released(d) for d in done[:before])
             del done[:before]
-        released.append(Released(t))
+        released.append(Released(t, late_of=closed.get(t.key)))
     else:
         released.extend(Released(d) for d in done)
         done = []
@@ -280,18 +279,15 @@ def next_idle(open_tallies: Iterable[Tally], rules: Rules) -> float | None:
 
 def _merge(
     tallies: Mapping[str, Tally], open_tallies: Mapping[str, Tally], closed: Mapping[str, int]
-) -> tuple[list[Released], dict[str, Tally]]:
-    """Return what is late, and all that waits, the batch's own included."""
-    late: list[Released] = []
+) -> dict[str, Tally]:
+    """Return all that waits, the batch's own and late rows included; late metadata says nothing."""
     waiting = dict(open_tallies)
     for key, t in tallies.items():
         if key in waiting:
             waiting[key] = waiting[key].plus(t)
-        elif key not in closed:
+        elif t.rows or key not in closed:
             waiting[key] = t
-        elif t.rows:
-            late.append(Released(t, late_of=closed[key]))
-    return late, waiting
+    return waiting
 
 
 def _source_order(t: Tally) -> tuple[bytes, str]:

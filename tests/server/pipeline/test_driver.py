@@ -90,6 +90,24 @@ def test_contract_34_restarts_between_batches_lose_and_double_nothing(
     assert all("late" not in body for body in leads(run.root / "shop"))
 
 
+def test_late_rows_that_wait_are_late_after_a_restart_and_follow_what_is_before_them(
+    log_root: Path,
+) -> None:
+    """The last image of a row is the last that the source wrote."""
+    run = Run(log_root)
+    run.driver.batch(0, decoded(0, [row(1, 10), row(5, 12)]))
+    run.driver.flush(ended=True)
+    run.driver.batch(1, decoded(1, [row(6, 12), row(2, 11)]))
+    assert run.driver.counters.late == 0
+    run.restart()
+    run.driver.flush(ended=True)
+    told = [(body["transaction_id"], body.get("of")) for body in leads(log_root / "shop")]
+    assert told == [("10", None), ("12", None), ("11", None), ("12", 2)]
+    keys = [r.primary_key for r in records(log_root / "shop") if r.primary_key]
+    assert keys == ["1", "5", "2", "6"]
+    assert run.pending() == []
+
+
 def test_pending_files_go_when_nothing_in_them_is_open(log_root: Path) -> None:
     run = Run(log_root)
     run.driver.batch(0, decoded(0, [row(1, 7), row(2, 8)]))

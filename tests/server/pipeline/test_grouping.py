@@ -139,6 +139,48 @@ def test_rows_of_a_closed_transaction_are_late_and_name_its_version() -> None:
     assert grouping.batch(end("7", 3)) == []
 
 
+def test_late_rows_take_their_place_in_the_source_among_what_comes_with_them() -> None:
+    grouping = Grouping()
+    assert grouping.batch(row(1, 10), row(5, 12), ended=True) == ["10", "12"]
+    plan = grouping.plan(tally(decode(row(6, 12), row(2, 11)), 0.0), ended=True)
+    assert [(r.tally.key, r.late_of) for r in plan.released] == [("11", None), ("12", 2)]
+
+
+def test_late_rows_wait_for_an_open_transaction_before_them_and_grow_meanwhile() -> None:
+    grouping = Grouping()
+    assert grouping.batch(row(5, 12), end("12", 1)) == ["12"]
+    assert grouping.batch(row(2, 11), row(6, 12)) == []
+    assert grouping.batch(row(1, 12), row(7, 12)) == ["12"]  # the first of them lies before it now
+    assert grouping.batch(row(8, 12)) == []
+    plan = grouping.plan(tally(decode(row(9, 12), end("11", 1)), 0.0))
+    assert [(r.tally.key, r.tally.rows, r.late_of) for r in plan.released] == [
+        ("11", 1, None),
+        ("12", 2, 1),
+    ]
+
+
+def test_the_idle_time_bounds_the_wait_of_late_rows() -> None:
+    grouping = Grouping()
+    assert grouping.batch(row(5, 12), end("12", 1)) == ["12"]
+    assert grouping.batch(row(2, 11), row(6, 12)) == []
+    grouping.now = 5.0
+    assert grouping.run([]) == ["11", "12"]
+    assert grouping.open == {}
+
+
+def test_late_rows_wait_for_a_transaction_that_is_known_by_an_earlier_end_alone() -> None:
+    grouping = Grouping()
+    assert grouping.batch(row(5, 12), end("12", 2), ended=True) == ["12"]
+    assert grouping.batch(end("11", 1), row(6, 12), end("12", 2)) == []
+    assert grouping.batch(row(2, 11)) == ["11", "12"]
+
+
+def test_with_ordered_input_late_rows_take_their_place_by_arrival() -> None:
+    grouping = Grouping(Rules(ordered_input=True))
+    assert grouping.batch(row(1, 7), row(2, 8), row(3, 9)) == ["7", "8"]
+    assert grouping.batch(row(4, 9), row(5, 7), row(6, 10)) == ["9", "7"]
+
+
 def test_lines_that_the_source_does_not_group_are_versions_of_their_own() -> None:
     message = envelope("c", {"table": "t"}, after={"id": 1})
     released = Grouping().batch(message, message)
