@@ -22,7 +22,6 @@ The log is equal to what the driver alone would have written, but for where segm
 from __future__ import annotations
 
 import pickle
-import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -95,7 +94,7 @@ def commit_large_batch(
         decoder_of(settings.source, str(settings.input), skip), _spark_schema(CHANGE_SCHEMA)
     ).persist()
     try:
-        given = _take_stock(decoded, sum(skip.values()))
+        given = _take_stock(decoded, sum(skip.values()), driver.idle.now)
         decision = driver.decide(batch_id, given)
         driver.commit(
             batch_id,
@@ -143,7 +142,7 @@ def _write_in_tasks(
     return _written(tasks, layout)
 
 
-def _take_stock(decoded: DataFrame, skipped: int) -> Input:
+def _take_stock(decoded: DataFrame, skipped: int, seen: float) -> Input:
     """Return what the driver needs to know of a batch: one tally a transaction."""
     import pyspark.sql.functions as f
 
@@ -170,9 +169,8 @@ def _take_stock(decoded: DataFrame, skipped: int) -> Input:
     )
     others = decoded.where(kind.isin(QUARANTINED, SPLIT)).toArrow()
     rows = list(from_table(others))
-    now = time.monotonic()
     return Input(
-        tallies={row["key"]: Tally(**row, seen=now) for row in tallies},
+        tallies={row["key"]: Tally(**row, seen=seen) for row in tallies},
         splits=[row for row in rows if row.kind == SPLIT],
         quarantined=[row for row in rows if row.kind == QUARANTINED],
         skipped=skipped,

@@ -42,6 +42,7 @@ from tailrace_server.pipeline.columns import (
     known_columns,
 )
 from tailrace_server.pipeline.grouping import Plan, Tally, cut_snapshots, group, next_idle, tally
+from tailrace_server.pipeline.idle import IdleClock
 from tailrace_server.pipeline.pending import (
     is_tallies,
     read_pending,
@@ -151,6 +152,8 @@ class Driver:
         self._unsettled = set() if mapping is None else set(mapping.entity_types)
         """Entity types of the mapping that no commit of this run has touched."""
         self._refused: list[Refused] = []
+        self.idle = IdleClock()
+        """What idle time is counted on; whoever feeds the driver makes it go."""
         self._closed = ClosedTransactions.read(writer.path, writer.log.view)
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
@@ -201,7 +204,7 @@ class Driver:
         if batch_id <= self.last_batch:
             return
         given = Input(
-            tallies=tally(changes, time.monotonic()),
+            tallies=tally(changes, self.idle.now),
             splits=[change for change in changes if change.kind == SPLIT],
             quarantined=[change for change in changes if change.kind == QUARANTINED],
             skipped=skipped,
@@ -250,9 +253,13 @@ class Driver:
         )
         return True
 
-    def next_flush(self) -> float | None:
-        """Return when a flush may have something to do, by the monotonic clock; None for never."""
-        return next_idle(self._open.values(), self._settings.rules)
+    def idle_left(self) -> float | None:
+        """Return how many seconds the idle clock goes until a flush may have something to do.
+
+        Zero or less: it has now, or it waits for another transaction. None: nothing is open.
+        """
+        due = next_idle(self._open.values(), self._settings.rules)
+        return None if due is None else due - self.idle.now
 
     def publish(self, *, force: bool = False) -> None:
         """Publish what is committed, if the publish window has passed or must not be waited for."""
@@ -347,7 +354,7 @@ class Driver:
             self._open,
             self._closed.versions,
             self._settings.rules,
-            now=time.monotonic(),
+            now=self.idle.now,
             ended=ended,
         )
 
@@ -402,12 +409,11 @@ class Driver:
 
     def _adopt_pending(self, files: Iterable[PendingSegment]) -> None:
         """Take over what the newest entry says is open; its idle time begins now."""
-        now = time.monotonic()
         for file in files:
             table = read_pending(self.writer.path, file)
             if is_tallies(table):
                 self._tallies_file = file
-                self._open = tallies_from(table, now)
+                self._open = tallies_from(table, self.idle.now)
             else:
                 self._rows_files[file.path] = file
 

@@ -54,15 +54,25 @@ class DebeziumSink:
         self.close()
 
     def batch(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit a batch; one that the log knows is passed over."""
+        """Commit a batch; one that the log knows is passed over.
+
+        It is taken to be all that its stream had then: one that is cut, as by ``maxOffsetsPerTrigger``,
+        counts as idle time for what it holds no row of.
+        """
+        at = time.monotonic()
         with self.driver.lock:
+            self.driver.idle.batch(at, whole=True)
             if batch_id > self.driver.last_batch:
                 small = frame.count() <= self._settings.small_batch_rows
                 commit_frame(self.driver, self._settings, frame, batch_id, small=small)
 
     def tick(self) -> None:
-        """Commit what idle time has completed, and publish if that is due."""
+        """Commit what idle time has completed, and publish if that is due.
+
+        Idle time goes from one call to the next, unless a batch lies between.
+        """
         with self.driver.lock:
+            self.driver.idle.quiet(time.monotonic())
             tick(self.driver)
 
     def close(self) -> None:
@@ -87,8 +97,8 @@ def commit_frame(
 
 def tick(driver: Driver) -> None:
     """Do what the clock asks for. Called under the driver's lock."""
-    due = driver.next_flush()
-    if due is not None and time.monotonic() >= due:
+    left = driver.idle_left()
+    if left is not None and left <= 0:
         driver.flush()
     driver.publish()
 

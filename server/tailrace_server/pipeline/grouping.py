@@ -14,7 +14,8 @@ A transaction is **complete** when
 * END has come and as many rows, quarantined ones included, as it announces; or
 * it is a line that the source does not group, or a cut of snapshot rows; or
 * with ordered input, a row of another has arrived after its last; or
-* no row of it came for the idle time; or the input has ended.
+* no row of it came for the idle time, of a clock that stands while there is more to read (`idle`);
+  or the input has ended.
 
 **Released** are the complete ones in source order up to the first that is not: whatever began after
 a transaction that is still open waits for it, and the idle time bounds the wait. A transaction of
@@ -74,7 +75,7 @@ class Tally:
     """Latest source timestamp of its rows, µs."""
     source: str | None = None
     seen: float = 0.0
-    """When the last of it came, seconds of the driver's monotonic clock."""
+    """When the last of it came, by the idle clock, seconds."""
     segments: tuple[str, ...] = ()
     """Pending segments that hold rows of it."""
 
@@ -233,7 +234,7 @@ def group(
         open_tallies: What earlier batches left pending.
         closed: Transaction key → version, of those closed not long ago.
         rules: When a transaction is complete.
-        now: The driver's monotonic clock, the one that `Tally.seen` was read from.
+        now: The idle clock, which `Tally.seen` was read from.
         ended: Whether no more input will come: everything is complete.
     """
     waiting = _merge(tallies, open_tallies, closed)
@@ -246,7 +247,8 @@ def group(
             or t.key in closed
             or t.key.startswith((LINE, _CUT))
             or (rules.ordered_input and t.last_arrival is not None and t.last_arrival < newest)
-            or now - t.seen >= rules.idle_s
+            # With an idle time of zero, too, the clock must have gone on.
+            or rules.idle_s <= now - t.seen > 0
         )
 
     placed = [t for t in waiting.values() if t.place is not None]
@@ -273,7 +275,7 @@ def group(
 
 
 def next_idle(open_tallies: Iterable[Tally], rules: Rules) -> float | None:
-    """Return when the idle time of the first open transaction ends; None if none is open."""
+    """Return when, by the idle clock, that time of the first open transaction ends; None if none is."""
     return min((t.seen + rules.idle_s for t in open_tallies), default=None)
 
 

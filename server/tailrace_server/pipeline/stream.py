@@ -25,6 +25,7 @@ from tailrace_server.pipeline.frames import commit_frame, tick
 from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.java import ensure_java
 from tailrace_server.pipeline.launch import StartInterrupted
+from tailrace_server.pipeline.quiet import QuietQuery, listening
 from tailrace_server.pipeline.session import spark_session
 from tailrace_server.pipeline.stops import Stopping, stop_signals
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
@@ -139,16 +140,15 @@ class Ingest:
         self._settings = settings
         self._reporter = reporter
         self._failure: BaseException | None = None
+        self._began = time.monotonic()
+        """When the last batch did."""
         driver.distribute = distribution(spark)
 
     def run(self, stopping: Stopping) -> None:
         """Run until the input ends, or ``stopping`` is set."""
         try:
-            query = self._start()
-            try:
-                self._watch(query, stopping)
-            finally:
-                query.stop()
+            with listening(self._spark, self._start) as (query, quiet):
+                self._watch(query, quiet, stopping)
         except (PySparkException, Py4JError, OSError) as error:
             # Spark reports the body's own error as text; ours is the one that says what happened.
             failure = self._failure
@@ -185,8 +185,12 @@ class Ingest:
 
     def _body(self, lines: DataFrame, batch_id: int) -> None:
         """Handle a batch; runs in a thread of the gateway. What it raises ends the query."""
+        at = time.monotonic()
         try:
             with self._driver.lock:
+                self._began = at
+                if self._settings.follow:
+                    self._driver.idle.batch(at, whole=self._is_whole(batch_id))
                 if batch_id > self._driver.last_batch:
                     small = self._is_small(batch_id)
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
@@ -194,13 +198,16 @@ class Ingest:
             self._failure = error
             raise
 
-    def _watch(self, query: StreamingQuery, stopping: Stopping) -> None:
+    def _watch(self, query: StreamingQuery, quiet: QuietQuery, stopping: Stopping) -> None:
         while not stopping.is_set():
             if not query.isActive:
                 break
             stopping.wait(self._wait_s())
             if self._settings.follow and self._driver.lock.acquire(blocking=False):
                 try:
+                    # An event may come after the batch that followed it has begun.
+                    if quiet.at is not None and quiet.at > self._began:
+                        self._driver.idle.quiet(quiet.at)
                     tick(self._driver)
                 finally:
                     self._driver.lock.release()
@@ -211,15 +218,24 @@ class Ingest:
         if error is not None and not stopping.is_set():
             raise error
 
+    def _is_whole(self, batch_id: int) -> bool:
+        """Whether a batch is all that the folder had: the file that was too much for it would be larger.
+
+        Spark does not tell. Where one file takes more than half of a batch it may be wrong.
+        """
+        size = self._checkpoint.batch_bytes(batch_id)
+        return size is not None and 2 * size <= self._settings.batch_bytes
+
     def _is_small(self, batch_id: int) -> bool:
         size = self._checkpoint.batch_bytes(batch_id)
         return size is not None and size <= self._settings.small_batch_rows * _BYTES_PER_ROW
 
     def _wait_s(self) -> float:
-        due = self._driver.next_flush()
-        if due is None:
+        left = self._driver.idle_left()
+        if left is None or left <= 0:
+            # What could be flushed has been; the rest waits for another, or the clock stands.
             return _WAIT_MAX_S
-        return min(max(due - time.monotonic(), 0.005), _WAIT_MAX_S)
+        return min(max(left, 0.005), _WAIT_MAX_S)
 
 
 def reason_of(error: BaseException) -> str:

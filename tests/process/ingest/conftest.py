@@ -38,7 +38,7 @@ class Source:
         self.input = folder
         self.spark = spark
         self.settings = IngestSettings(input=folder, log=log_root, catalog="shop")
-        self._files = 0
+        self.files = 0
 
     @property
     def catalog(self) -> Path:
@@ -46,8 +46,8 @@ class Source:
 
     def add(self, *lines: bytes, name: str | None = None) -> Path:
         """Let a file appear, whole."""
-        self._files += 1
-        final = self.input / (name or f"{self._files:05}.json")
+        self.files += 1
+        final = self.input / (name or f"{self.files:05}.json")
         aside = final.with_name(f".{final.name}")
         aside.write_bytes(b"".join(line + b"\n" for line in lines))
         aside.rename(final)

@@ -189,6 +189,34 @@ def test_idle_time_completes_what_no_end_will(source: Source) -> None:
     assert (last.batch_id, last.k) == (1, 0)
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_rows_that_lie_there_are_not_torn_apart_however_long_the_batches_between_them_take(
+    source: Source, follow: bool
+) -> None:
+    """A file a batch, each longer than the idle time."""
+    for lines in ([row(1, 7)], [row(3, 8)], [row(4, 9)], [row(2, 7), finish(7, 2)]):
+        os.utime(source.add(*lines), (source.files, source.files))
+    rules = Rules(idle_s=0.001)
+    if follow:
+        with source.following(rules=rules, batch_bytes=1) as driver:
+            wait_until(lambda: driver.counters.published == 3)
+    else:
+        source.ingest(rules=rules, batch_bytes=1)
+    told = [(body["transaction_id"], body["source_count"]) for body in leads(source.catalog)]
+    assert told == [("7", 2), ("8", 1), ("9", 1)]
+
+
+def test_rows_that_came_before_a_restart_are_not_torn_from_those_that_wait(source: Source) -> None:
+    """The idle time of what was pending begins when the folder has been read."""
+    with source.following(rules=Rules(idle_s=3600.0)) as driver:
+        source.add(row(1, 7))
+        wait_until(lambda: driver.counters.pending == 1)
+    source.add(row(2, 7), finish(7, 2))
+    with source.following(rules=Rules(idle_s=0.001)) as driver:
+        wait_until(lambda: driver.counters.lines == 2 and driver.counters.published > 0)
+    assert [body["source_count"] for body in leads(source.catalog)] == [2]
+
+
 def test_late_rows_are_known_as_late_after_a_restart(source: Source) -> None:
     source.add(row(1, 7), finish(7, 1), row(2, 8))
     source.ingest()

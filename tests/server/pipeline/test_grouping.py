@@ -81,6 +81,14 @@ def test_without_end_a_transaction_waits_for_the_idle_time() -> None:
     assert grouping.run([]) == ["7"]
 
 
+def test_while_the_idle_clock_stands_nothing_is_idle_not_even_for_no_time() -> None:
+    grouping = Grouping(Rules(idle_s=0.0))
+    assert grouping.batch(row(1, 7)) == []
+    assert grouping.batch(row(2, 8)) == []
+    grouping.now = 0.1
+    assert grouping.run([]) == ["7", "8"]
+
+
 def test_the_end_of_the_input_completes_everything() -> None:
     assert Grouping().batch(row(1, 7), row(2, 8), ended=True) == ["7", "8"]
 

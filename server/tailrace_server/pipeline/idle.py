@@ -1,0 +1,52 @@
+"""The clock that idle time is read from: it goes only while the source has nothing more to give.
+
+A transaction is idle when no row of it came while one could have. None can while a batch runs or
+files wait that nobody has read, so the clock stands: a transaction whose rows all lie there is not
+torn, however long they take to read. Two things make it go, each with the moment that it is about:
+
+* A trigger found nothing: from one such moment to the next, unless a batch lies between.
+* A batch took all there was, as the one before it did: from one to the other, since the rows of the
+  later one count before anybody looks at the clock. Without it a source that is fed faster than
+  batches run would never be quiet, and no transaction without END complete.
+
+It begins with the process, at 0, standing.
+"""
+
+from __future__ import annotations
+
+
+class IdleClock:
+    """Seconds in which the source had nothing more to give. Not thread-safe: the driver's lock guards it."""
+
+    def __init__(self) -> None:
+        """Begin at 0."""
+        self._now = 0.0
+        self._quiet: float | None = None
+        """When the source last had nothing; None since a batch began."""
+        self._read: float | None = None
+        """The last moment up to which all is read; None while files may wait."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the process began; never goes back."""
+        return self._now
+
+    def quiet(self, at: float) -> None:
+        """The source had nothing more at a moment of the monotonic clock."""
+        if self._quiet is not None:
+            self._now += max(at - self._quiet, 0.0)
+        self._quiet = self._read = at
+
+    def batch(self, at: float, *, whole: bool) -> None:
+        """A batch begins, of what the source had at a moment of the monotonic clock.
+
+        Call it before the batch's rows are looked at.
+
+        Args:
+            at: When it was listed, or soon after.
+            whole: Whether it is all that the source had then.
+        """
+        if whole and self._read is not None:
+            self._now += max(at - self._read, 0.0)
+        self._read = at if whole else None
+        self._quiet = None
