@@ -12,11 +12,13 @@ source_timestamp       the latest of its rows, µs; null where the source tells 
 [late, of]             true, and the version that its earlier rows became
 [snapshot]             true
 [expected_count]       rows that the source announced, where other than ``source_count``
+[without_end]          true: its BEGIN came, and no END with a count by when it was closed
 [quarantined]          rows that could not be read
 =====================  ================================================================================
 
 A reader that has ``mutation_count`` records of a version has all of them (promise 8). The
-transaction is known to be incomplete where ``expected_count`` or ``quarantined`` stands.
+transaction is known to be incomplete where ``expected_count``, ``without_end`` or ``quarantined``
+stands.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ def lead(released: Released, effects: Iterable[Effect]) -> bytes:
     """Return the ``after`` of a version's lead record."""
     tally = released.tally
     late = released.late_of is not None
+    without_end = not late and tally.mark is not None and tally.expected is None
     incomplete = not late and tally.expected is not None and tally.expected != tally.rows
     return lead_text(
         transaction_id=tally.transaction_id,
@@ -48,5 +51,6 @@ def lead(released: Released, effects: Iterable[Effect]) -> bytes:
         of=released.late_of,
         snapshot=True if released.snapshot else None,
         expected_count=tally.expected if incomplete else None,
+        without_end=True if without_end else None,
         quarantined=tally.quarantined or None,
     )

@@ -75,6 +75,7 @@ class Planned(msgspec.Struct, array_like=True):
     timestamp: int | None
     source: str | None
     late_of: int | None
+    mark: bytes | None
 
     @classmethod
     def of(cls, released: Released) -> Planned:
@@ -89,6 +90,7 @@ class Planned(msgspec.Struct, array_like=True):
             t.timestamp,
             t.source,
             released.late_of,
+            t.mark,
         )
 
     def released(self) -> Released:
@@ -102,6 +104,7 @@ class Planned(msgspec.Struct, array_like=True):
                 expected=self.expected,
                 timestamp=self.timestamp,
                 source=self.source,
+                mark=self.mark,
             ),
             self.late_of,
         )

@@ -132,7 +132,8 @@ def lead_text(
         source_count: Rows of the source before consolidation; None = as many as records.
         source: Where it came from, any JSON value; left out when None.
         source_timestamp: When the source committed it, µs.
-        extras: ``late``, ``of``, ``snapshot``, ``expected_count``, ``quarantined``, …; None is left out.
+        extras: ``late``, ``of``, ``snapshot``, ``expected_count``, ``without_end``,
+            ``quarantined``, …; None is left out.
     """
     mutation_count = sum(counts.values())
     document: dict[str, object] = {

@@ -86,10 +86,12 @@ def test_a_lead_tells_how_much_follows() -> None:
         operation=Operation.TRANSACTION,
         entity_type=None,
         primary_key=None,
-        after=b'{"transaction_id":"tx-9","mutation_count":3,"counts":{"order":3},"late":true,"of":7}',
+        after=b'{"transaction_id":"tx-9","mutation_count":3,"counts":{"order":3},"late":true,"of":7,"without_end":true}',
     )
     words = " ".join(rendered(lead)[0])
-    assert words.endswith('begin 3 changes counts {"order":3} transaction_id "tx-9" late true of 7')
+    assert words.endswith(
+        'begin 3 changes counts {"order":3} transaction_id "tx-9" late true of 7 without_end true'
+    )
 
 
 def test_version_and_time_stand_only_where_they_change() -> None:

@@ -7,8 +7,10 @@ import orjson
 from tailrace.schema import Column, Schema
 from tailrace_server.pipeline.columns import FIXED, ColumnInference, Sighting, evolve, known_columns
 from tailrace_server.pipeline.grouping import Released, Tally, tally
+from tailrace_server.pipeline.leads import lead
 from tailrace_server.pipeline.records import ROW_SCHEMA, RecordBuilder
-from tests.server.pipeline.shapes import decode, envelope, postgres
+from tailrace_server.pipeline.tasks import Planned
+from tests.server.pipeline.shapes import decode, end, envelope, postgres
 
 
 def build(*messages: dict[str, object], **released: object) -> list[dict[str, object]]:
@@ -50,6 +52,26 @@ def test_contract_08_the_lead_says_what_is_known_to_be_missing() -> None:
     builder.add(Released(known), changes)
     body = orjson.loads(builder.take().to_pylist()[0]["after"])
     assert (body["source_count"], body["expected_count"], body["quarantined"]) == (1, 4, 1)
+
+
+def test_contract_08_the_lead_says_that_only_the_begin_of_a_transaction_came() -> None:
+    row = envelope("c", postgres(1, 7), after={"id": 1})
+    begin = end("7", None, "BEGIN")
+    assert lead_of(row, begin)["without_end"] is True
+    assert "without_end" not in lead_of(row, begin, end("7", 1))
+    assert "without_end" not in lead_of(row)
+    assert "without_end" not in lead_of(row, begin, late_of=41)
+    assert lead_of(begin, row, row) == lead_of(begin, row, row, through_tasks=True)
+
+
+def lead_of(
+    *messages: dict[str, object], late_of: int | None = None, through_tasks: bool = False
+) -> dict[str, object]:
+    [known] = tally(decode(*messages), 0.0).values()
+    released = Released(known, late_of)
+    if through_tasks:
+        released = Planned.of(released).released()
+    return orjson.loads(lead(released, ()))  # type: ignore[no-any-return]
 
 
 def test_a_late_lead_names_the_version_that_it_belongs_to() -> None:
