@@ -70,13 +70,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment import SegmentReceipt
 
 _ALWAYS: Final = (-(2**63), 2**63 - 1)
-"""Range of `total_order` that every row is in."""
+"""First and last `total_order` that a row can have."""
 
 _MATCHES: Final = pa.schema(
     [
         pa.field("key", pa.string()),
         pa.field("start", pa.int64()),
-        pa.field("stop", pa.int64()),
+        pa.field("last", pa.int64()),
         pa.field("offset", pa.int64()),
         pa.field("target", pa.string()),
         pa.field("version", pa.int64()),
@@ -189,7 +189,7 @@ def _planned_rows(
     condition = (
         (f.col("transaction") == f.col("key"))
         & (f.col("total_order") >= f.col("start"))
-        & (f.col("total_order") < f.col("stop"))
+        & (f.col("total_order") <= f.col("last"))
     )
     left_open = f.lit(layout.tasks) + f.pmod(f.hash("transaction"), f.lit(cores))
     computed = {
@@ -219,7 +219,7 @@ def _matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> p
 
     Cuts are listed whether or not they become versions now, since their rows take the cut's key.
     """
-    rows = [(c.split_key, c.start, c.stop, c.offset, c.key) for c in decision.cuts]
+    rows = [(c.split_key, c.start, c.stop - 1, c.offset, c.key) for c in decision.cuts]
     cut = {key for *_, key in rows}
     rows += [(key, *_ALWAYS, 0, key) for key in places if key not in cut]
     table = [

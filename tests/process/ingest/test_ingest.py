@@ -176,6 +176,22 @@ def test_a_transaction_may_span_large_batches(make_source: Callable[[str], Sourc
     assert [r.primary_key for r in logs[0] if r.area == Area.DATA] == ["1", "2", "4", "3", "5"]
 
 
+@pytest.mark.parametrize("rows", [0, 1_000_000])
+def test_the_largest_place_in_a_transaction_is_one_like_others(source: Source, rows: int) -> None:
+    lines = [
+        envelope(
+            "c",
+            postgres(number, 7),
+            after={"id": number},
+            transaction={"id": "7", "total_order": order, "data_collection_order": 1},
+        )
+        for number, order in ((1, 2**63 - 1), (2, 1))
+    ]
+    source.add(*map(line, lines), finish(7, 2))
+    source.ingest(small_batch_rows=rows)
+    assert [record.primary_key for record in data(source.catalog)] == ["2", "1"]
+
+
 def test_idle_time_completes_what_no_end_will(source: Source) -> None:
     with source.following(rules=Rules(idle_s=0.3)) as driver:
         source.add(row(1, 7), row(2, 8))
