@@ -252,6 +252,31 @@ def test_every_transaction_is_released_once_and_whole(
     assert grouping.open == {}
 
 
+@given(feeds(), st.sets(st.integers(0, 6)))
+def test_what_is_released_together_follows_the_source_late_or_not(
+    case: tuple[list[list[dict[str, object]]], dict[str, int]], closing: set[int]
+) -> None:
+    """After some batches all that is open is closed, so that what follows of it is late."""
+    batches, sizes = case
+    grouping = Grouping()
+    rows = dict.fromkeys(sizes, 0)
+    for number, lines in enumerate([*batches, []]):
+        grouping.files += 1
+        changes = decode(*lines, file=f"{grouping.files:06}")
+        known = dict(grouping.closed)
+        ended = number in closing or number == len(batches)
+        plan = grouping.plan(tally(changes, 0.0), ended=ended)
+        for released in plan.released:
+            rows[released.tally.key] += released.tally.rows
+            assert released.late_of == known.get(released.tally.key)
+        placed = [r.tally.place for r in plan.released if r.tally.place is not None]
+        assert placed == sorted(placed)
+        waiting = [t.place for t in plan.open.values() if t.place is not None]
+        assert all(place < other for place in placed for other in waiting)
+    assert rows == sizes
+    assert grouping.open == {}
+
+
 @given(feeds())
 def test_without_batches_versions_follow_the_source(
     case: tuple[list[list[dict[str, object]]], dict[str, int]],
