@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace_server.cdcv2.errors import DataMisfit
-from tailrace_server.cdcv2.scalars import LONG, PRIMITIVES, skipped
+from tailrace_server.cdcv2.scalars import LONG, PRIMITIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -294,14 +294,17 @@ class Union:
 
 
 def skip_blocks(raw: bytes, at: int, skip: Callable[[bytes, int], int]) -> int:
-    """Return the place after blocks of items: a count before each, negative with a size behind it, 0 last."""
+    """Return the place after blocks of items: a count before each, negative with a size behind it, 0 last.
+
+    The size is for who jumps over a block; items are walked here, and readers walk them too, so it is not
+    held against them.
+    """
     while True:
         count, at = LONG.read(raw, at)
         if count == 0:
             return at
         if count < 0:
-            size, at = LONG.read(raw, at)
-            skipped(raw, at, size)
+            _, at = LONG.read(raw, at)
             count = -count
         for _ in range(count):
             at = skip(raw, at)

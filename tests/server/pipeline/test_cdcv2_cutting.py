@@ -206,6 +206,16 @@ def test_both_ways_agree_on_damaged_bytes(
     both(WIDE, bytes(raw[:stop]), len(messages), monkeypatch)
 
 
+def test_a_block_of_which_the_size_is_wrong_is_read_as_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its items are walked; numbers of nine bytes, which are looked at twice, made it an error of ours."""
+    time = b"\x80" * 9 + b"\x01"
+    counts = b"\x1b\x80\x01" + bytes(26) + time + b"\x02\x00"  # 14 items, said to take 64 bytes
+    raw = b"\x02\x02\x80\x01\x00\x02\x80\x80\x01\x00" + counts
+    assert both(WIDE, raw, 1, monkeypatch).messages == 1
+
+
 def test_equal_rows_have_equal_bytes_however_they_were_written(way: str) -> None:
     """Overlong numbers are refused; minus zero, other NaNs and blocks of arrays are made canonical."""
     row = (1, None, True, "x", 0.0, math.nan, b"", (None, b"abc"))
