@@ -91,9 +91,8 @@ class HttpFace:
                 Route("/subscriptions", self._subscriptions),
                 *RestFace(engine, settings, self.sockets).routes(),
                 *graphql.routes(),
-                WebSocketRoute(
-                    "/{path:path}", self.sockets.nowhere
-                ),  # without it: 403, and no body
+                # Without it a path that has none would be refused with 403, and no body.
+                WebSocketRoute("/{path:path}", self.sockets.nowhere),
             ],
             exception_handlers={HTTPException: http_problem},
         )
@@ -146,10 +145,8 @@ class HttpFace:
     async def _metrics(self, request: Request) -> Response:
         try:
             kind = accepted(request, (metrics.TEXT_TYPE, metrics.OPENMETRICS_TYPE))
-        except HTTPException:
-            kind = (
-                metrics.TEXT_TYPE
-            )  # a scraper that names something else reads this more likely than a 406
+        except HTTPException:  # who names something else reads text more likely than a 406
+            kind = metrics.TEXT_TYPE
         text, media_type = metrics.expose(self._registry, kind)
         return Response(text, media_type=media_type, headers={"Vary": "Accept"})
 

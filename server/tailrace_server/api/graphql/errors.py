@@ -6,8 +6,8 @@
      "extensions": {"code": "POSITION_COMPACTED", "retriable": false, "figures": {"oldest": "4:0", …}}}
 
 ``extensions`` are those of the one error table, the same on every transport; `VALUE_CODES` are GraphQL's own.
-Locations point into a document;
-an error of execution has none, since equal selections of different documents share what is sent.
+Locations point into a document; an error of execution has none, since equal selections of different documents
+share what is sent.
 """
 
 from __future__ import annotations
