@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 BODIES: Final = ("change", "before", "after")
+_BITS: Final = 56
+"""So many codes can be added up as bits of a 64-bit number, as often each."""
 _SHOWN: Final = 100
 """Characters of a value in an error."""
 
@@ -133,14 +135,25 @@ def columns_named(rows: pa.Table, changed: pa.Array) -> NamedColumns:
         _refuse_names(rows, changed, parents[np.flatnonzero(_is_null(names))[0]], "a null")
     encoded = pc.dictionary_encode(names)
     codes = encoded.indices.to_numpy().astype(np.int64)
-    pairs = parents * len(encoded.dictionary) + codes
-    if (parents[1:] == parents[:-1]).any() and pc.count_distinct(pa.array(pairs)).as_py() < len(
-        pairs
-    ):
-        ordered = np.sort(pairs)
-        twice = ordered[np.flatnonzero(ordered[1:] == ordered[:-1])[0]]
-        _refuse_names(rows, changed, twice // len(encoded.dictionary), "a column twice")
+    if (repeating := _first_with_repeat(parents, codes, len(encoded.dictionary))) is not None:
+        _refuse_names(rows, changed, repeating, "a column twice")
     return NamedColumns(parents, codes, encoded.dictionary.to_pylist())
+
+
+def _first_with_repeat(
+    parents: npt.NDArray[np.int64], codes: npt.NDArray[np.int64], width: int
+) -> np.int64 | None:
+    """Return the first row that has a code twice; rows do not fall, codes are below ``width``."""
+    if width <= _BITS:  # a bit for each: they add up to their union if none is there twice
+        starts = np.flatnonzero(np.diff(parents, prepend=-1))
+        bits = np.left_shift(np.int64(1), codes)
+        repeats = np.add.reduceat(bits, starts) != np.bitwise_or.reduceat(bits, starts)
+        repeats |= np.diff(starts, append=len(codes)) > width  # so many might add up to anything
+        found = parents[starts[repeats]]
+    else:
+        ordered = np.sort(parents * width + codes)
+        found = ordered[1:][ordered[1:] == ordered[:-1]] // width
+    return found[0] if len(found) else None
 
 
 def _check_leads_bare(
