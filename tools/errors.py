@@ -14,6 +14,7 @@ from tailrace.status import FIGURES
 from tailrace_server.api.errors import GRPC_STATUS, HTTP_OWN, HTTP_OWN_RETRIABLE, HTTP_STATUS
 from tailrace_server.api.graphql.errors import VALUE_CODES
 from tailrace_server.api.websocket.codes import BECAUSE, CloseCode
+from tools.pages import renew
 
 if TYPE_CHECKING:
     from tailrace.errors import TailraceError
@@ -137,12 +138,7 @@ def value_codes() -> str:
 
 def main(arguments: list[str]) -> None:
     """Renew the page, or with ``--check`` fail if it is behind."""
-    renewed = page()
-    if arguments == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text() != renewed:
-            raise SystemExit("docs/errors.md is behind the code: run `make docs`")
-    else:
-        PAGE.write_text(renewed)
+    renew(PAGE, page(), arguments)
 
 
 def _socket(error: type[TailraceError]) -> str:

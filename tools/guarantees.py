@@ -15,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.support.contract import contract_numbers
+from tools.pages import renew
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "guarantees.md"
@@ -66,13 +67,8 @@ def _proof(tests: list[tuple[str, str]]) -> str:
 
 def main(arguments: list[str]) -> None:
     """Renew the page, or with ``--check`` fail if it is not what the tests say."""
-    page = PAGE.read_text()
-    renewed = render(page, proofs(ROOT / "tests"))
-    if arguments == ["--check"]:
-        if renewed != page:
-            raise SystemExit("docs/guarantees.md is behind the tests: run `make docs`")
-    else:
-        PAGE.write_text(renewed)
+    renewed = render(PAGE.read_text(), proofs(ROOT / "tests"))
+    renew(PAGE, renewed, arguments, made_of="tests")
 
 
 if __name__ == "__main__":

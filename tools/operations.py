@@ -18,6 +18,7 @@ from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.api.websocket.sockets import SocketStatistics
 from tailrace_server.capture.cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
+from tools.pages import renew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,13 +69,7 @@ def nothing() -> MappingProxyType[Any, Any]:
 
 def main(arguments: list[str]) -> None:
     """Renew the page, or with ``--check`` fail if it is behind."""
-    page = PAGE.read_text()
-    renewed = render(page)
-    if arguments == ["--check"]:
-        if renewed != page:
-            raise SystemExit("docs/operations.md is behind the code: run `make docs`")
-    else:
-        PAGE.write_text(renewed)
+    renew(PAGE, render(PAGE.read_text()), arguments)
 
 
 if __name__ == "__main__":

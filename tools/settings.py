@@ -27,6 +27,7 @@ from tailrace_server.cli.export import export_app
 from tailrace_server.cli.ingest import ingest_app
 from tailrace_server.config import SECTIONS, ServerSettings, described
 from tailrace_server.units import format_bytes, format_seconds
+from tools.pages import renew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,12 +84,7 @@ UNITS = (("_bytes", "bytes"), ("_s", "seconds"), ("_us", "microseconds"), ("_ms"
 
 def main(arguments: list[str]) -> None:
     """Renew the page, or with ``--check`` fail if it is not what the code says."""
-    page = render()
-    if arguments == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text() != page:
-            raise SystemExit("docs/settings.md is behind the code: run `make docs`")
-    else:
-        PAGE.write_text(page)
+    renew(PAGE, render(), arguments)
 
 
 def render() -> str:
