@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.json_objects import first_no_object
+from tailrace_server.wal.record import BODY_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy.typing as npt
 
-BODIES: Final = ("change", "before", "after")
 _BITS: Final = 56
 """So many codes can be added up as bits of a 64-bit number, as often each."""
 _SHOWN: Final = 100
@@ -55,7 +55,7 @@ def check_bodies(rows: pa.Table) -> None:
     Raises:
         InvalidRequest: One is not.
     """
-    for name in BODIES:
+    for name in BODY_COLUMNS:
         found = first_no_object(rows.column(name).chunk(0))
         if found is not None:
             raise InvalidRequest(

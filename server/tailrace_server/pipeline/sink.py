@@ -41,14 +41,13 @@ from tailrace_server.pipeline.images import difference, members, projection
 from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
 from tailrace_server.pipeline.records import ROW_SCHEMA
 from tailrace_server.pipeline.row_checks import (
-    BODIES,
     check_bodies,
     check_identities,
     check_lead,
     columns_named,
 )
 from tailrace_server.pipeline.transaction_ids import SeenTransactions
-from tailrace_server.wal.record import multiplicity_of
+from tailrace_server.wal.record import BODY_COLUMNS, multiplicity_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 
 REQUIRED: Final = ("transaction_id", "operation", "entity_type", "primary_key")
-OPTIONAL: Final = ("changed", *BODIES)
+OPTIONAL: Final = ("changed", *BODY_COLUMNS)
 
 _OPERATIONS: Final = {
     "upsert": Operation.UPSERT,
@@ -77,7 +76,7 @@ _INPUT_TYPES: Final = {
     "entity_type": pa.string(),
     "primary_key": pa.string(),
     "changed": pa.list_(pa.string()),
-    **dict.fromkeys(BODIES, pa.binary()),
+    **dict.fromkeys(BODY_COLUMNS, pa.binary()),
 }
 
 
@@ -445,7 +444,7 @@ def _normalised(batch: pa.RecordBatch) -> pa.Table:
             known = ", ".join((*REQUIRED, *OPTIONAL))
             raise InvalidRequest(f"the DataFrame has a column {name!r}; known are {known}")
         arrays[name] = _cast(name, batch.column(name), _INPUT_TYPES[name])
-    for name in BODIES:
+    for name in BODY_COLUMNS:
         if name not in arrays:
             arrays[name] = pa.nulls(batch.num_rows, pa.binary())
     return pa.table(arrays)

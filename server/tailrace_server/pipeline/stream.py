@@ -189,10 +189,11 @@ class Ingest:
         try:
             with self._driver.lock:
                 self._began = at
+                size = self._checkpoint.batch_bytes(batch_id)
                 if self._settings.follow:
-                    self._driver.idle.batch(at, whole=self._is_whole(batch_id))
+                    self._driver.idle.batch(at, whole=self._is_whole(size))
                 if batch_id > self._driver.last_batch:
-                    small = self._is_small(batch_id)
+                    small = self._is_small(size)
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
         except BaseException as error:
             self._failure = error
@@ -218,16 +219,14 @@ class Ingest:
         if error is not None and not stopping.is_set():
             raise error
 
-    def _is_whole(self, batch_id: int) -> bool:
+    def _is_whole(self, size: int | None) -> bool:
         """Whether a batch is all that the folder had: the file that was too much for it would be larger.
 
         Spark does not tell. Where one file takes more than half of a batch it may be wrong.
         """
-        size = self._checkpoint.batch_bytes(batch_id)
         return size is not None and 2 * size <= self._settings.batch_bytes
 
-    def _is_small(self, batch_id: int) -> bool:
-        size = self._checkpoint.batch_bytes(batch_id)
+    def _is_small(self, size: int | None) -> bool:
         return size is not None and size <= self._settings.small_batch_rows * _BYTES_PER_ROW
 
     def _wait_s(self) -> float:

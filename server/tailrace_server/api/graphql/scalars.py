@@ -208,9 +208,8 @@ def _float(raw: bytes) -> bytes:
     if not _NUMBER.fullmatch(raw) or abs(float(raw)) == float("inf"):
         raise _unfit("Float", raw)
     if _INTEGER.fullmatch(raw) and abs(int(raw)) > _EXACT_MAX:
-        return repr(
-            float(raw)
-        ).encode()  # graphql-core takes no whole number that is none of a double's
+        # graphql-core takes no whole number that is none of a double's.
+        return repr(float(raw)).encode()
     return raw
 
 
