@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _SHOWN: Final = 100
 """Bytes of a body in an error."""
+_AT_ONCE: Final = 256 << 10
+"""Bytes of bodies that are put together, on average: they stay in the cache."""
 
 
 class _Object(msgspec.Struct, gc=False):
     """Any JSON object: a decoder skips members that it does not know, and checks them on its way."""
 
 
-_check: Final = msgspec.json.Decoder(_Object).decode
+_decoder: Final = msgspec.json.Decoder(_Object)
 
 
 class NoObject(NamedTuple):
@@ -31,34 +33,57 @@ class NoObject(NamedTuple):
 def first_no_object(bodies: pa.BinaryArray) -> NoObject | None:
     """Return the first body that is not a UTF-8 JSON object, None if all are; nulls do not count.
 
-    Nothing is built: 0.15 µs for a body of 110 bytes.
+    0.2 µs for a body of 110 bytes, more where one has space around its braces.
     """
-    if bodies.null_count == len(bodies):
-        return None
     try:
         bodies.cast(pa.string())  # the decoder does not look into texts
-        _check_each(bodies.drop_null())
-    except (pa.ArrowInvalid, msgspec.MsgspecError, RecursionError):
+    except pa.ArrowInvalid:
         return _first(bodies)
-    return None
+    return None if _are_objects(bodies.drop_null()) else _first(bodies)
 
 
-def _check_each(bodies: pa.BinaryArray) -> None:
-    """Decode each where it lies, which takes a third less time than to make ``bytes`` of it first."""
+def _are_objects(bodies: pa.BinaryArray) -> bool:
+    """Return whether all are objects, or False where that cannot be told from lines.
+
+    As lines they are decoded by one call. Where each begins and ends with a brace, a line break between two
+    cannot lie within a value: neither within a text, as it is not escaped, nor behind ``}`` and before ``{``.
+    So each holds at least one object, and if there are as many objects as bodies, it holds one.
+    """
+    if not len(bodies):
+        return True
     _, offsets, data = bodies.buffers()
     places = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
-    memory = memoryview(data or b"")
-    for start, stop in pairwise(places.tolist()):
-        _check(memory[start:stop])
+    starts, stops = places[:-1], places[1:]
+    if (starts == stops).any():
+        return False
+    octets = np.frombuffer(data, np.uint8)
+    if (octets[starts] != ord("{")).any() or (octets[stops - 1] != ord("}")).any():
+        return False
+    step = max(1, _AT_ONCE * len(bodies) // int(places[-1] - places[0]))
+    try:
+        return all(
+            _objects_in(bodies.slice(place, step)) == min(step, len(bodies) - place)
+            for place in range(0, len(bodies), step)
+        )
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+
+
+def _objects_in(bodies: pa.BinaryArray) -> int:
+    """Return how many objects there are in bodies."""
+    together = pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies)
+    lines = pc.binary_join(together, b"\n")[0].as_buffer()
+    return len(_decoder.decode_lines(lines))
 
 
 def _first(bodies: pa.BinaryArray) -> NoObject | None:
+    """Return the first that is no object, told one by one."""
     for row, body in enumerate(bodies.to_pylist()):
         if body is None:
             continue
         try:
             body.decode()
-            _check(body)
+            _decoder.decode(body)
         except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError) as error:
             return NoObject(row, f"is not a UTF-8 JSON object: {error}: {body[:_SHOWN]!r}")
     return None
