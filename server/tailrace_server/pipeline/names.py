@@ -28,6 +28,8 @@ _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _MASK: Final = (1 << 64) - 1
 _CHUNK: Final = 4_096
 """Names looked at together: arrays that stay in the cache, and below malloc's threshold for a map."""
+_AT_ONCE: Final = 256 << 10
+"""Bytes of images looked at together, on average; for the same reasons."""
 _NAME_WORDS_MAX: Final = 32
 """Names above 255 bytes are left to the parser."""
 
@@ -83,6 +85,19 @@ def rows_with_unknown_names(
         groups: Group of each row.
         known: What is known.
     """
+    size = images.nbytes // max(len(images), 1) + 1
+    step = _AT_ONCE // size + 1
+    found = [
+        _unknown_of_part(images.slice(place, step), groups[place : place + step], known) + place
+        for place in range(0, len(images), step)
+    ]
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _unknown_of_part(
+    images: pa.Array, groups: npt.NDArray[np.int64], known: KnownNames
+) -> npt.NDArray[np.int64]:
+    """Do the same for some of the rows."""
     buffer, offsets = _buffer_of(images)
     colons = np.flatnonzero(buffer == _COLON)
     before = buffer[colons - 1]
