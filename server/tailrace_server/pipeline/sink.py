@@ -40,13 +40,9 @@ from tailrace_server.pipeline.columns import Sighting
 from tailrace_server.pipeline.images import difference, members, projection
 from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
 from tailrace_server.pipeline.records import ROW_SCHEMA
-from tailrace_server.pipeline.row_checks import (
-    check_bodies,
-    check_identities,
-    check_lead,
-    columns_named,
-)
+from tailrace_server.pipeline.row_checks import check_bodies, check_identities, columns_named
 from tailrace_server.pipeline.transaction_ids import SeenTransactions
+from tailrace_server.pipeline.transactions import Transactions, starts_of
 from tailrace_server.wal.record import BODY_COLUMNS, multiplicity_of
 
 if TYPE_CHECKING:
@@ -67,10 +63,6 @@ _OPERATIONS: Final = {
     "expire": Operation.EXPIRE,
     "transaction": Operation.TRANSACTION,
 }
-_ESCAPED: Final = r'["\\\x00-\x1f]'
-_TYPES_AT_ONCE: Final = 16
-"""Entity types in a batch up to which leads are counted column by column."""
-
 _INPUT_TYPES: Final = {
     "transaction_id": pa.string(),
     "entity_type": pa.string(),
@@ -130,7 +122,7 @@ class RecordSink:
         check_identities(rows)
         check_bodies(rows)
         ids = rows.column("transaction_id").chunk(0)
-        starts = _starts(ids)
+        starts = starts_of(ids)
         goes_on = bool(self._held) and ids[0].is_valid and ids[0].as_py() == self._held_id
         if goes_on:
             starts = starts[1:]
@@ -164,36 +156,21 @@ class RecordSink:
 
     def _records(self, rows: pa.Table) -> pa.Table:
         """Return the records of whole transactions, leads put in."""
+        transactions = Transactions(rows)
+        transactions.check_leads()
         column = {name: rows.column(name).chunk(0) for name in rows.schema.names}
         operations = column["operation"].to_numpy()
-        starts = _starts(column["transaction_id"])
-        given = operations[starts] == Operation.TRANSACTION
-        if np.count_nonzero(operations == Operation.TRANSACTION) != np.count_nonzero(given):
-            raise InvalidRequest(
-                "a row with operation transaction must be the first of its transaction"
-            )
-        sizes = np.diff(starts, append=len(operations))
-        transaction = np.repeat(np.arange(len(starts)), sizes)
-        index = np.arange(len(operations)) - np.repeat(starts, sizes) + np.repeat(~given, sizes)
-        _check_leads(rows, column["entity_type"], starts, sizes, given)
         changed, change = self._changes(column, operations)
-        self._observe(column, operations, transaction, columns_named(rows, changed))
-        without = starts[~given]
-        texts = _lead_texts(
-            column["transaction_id"].take(pa.array(without)),
-            column["entity_type"],
-            starts,
-            sizes,
-            ~given,
-        )
+        self._observe(column, operations, transactions, columns_named(rows, changed))
+        without = transactions.starts[~transactions.has_lead]
         out = _Interleaved(len(operations), without)
         lead_count = len(without)
-        versions = self._version + np.arange(len(starts))
-        self._version += len(starts)
+        versions = self._version + np.arange(len(transactions.starts))
+        self._version += len(versions)
         lead = operations == Operation.TRANSACTION
         arrays = {
-            "version": out.numbers(versions[transaction], versions[~given]),
-            "index": out.numbers(index.astype(np.int32), np.zeros(lead_count, np.int32)),
+            "version": out.numbers(versions[transactions.of_row], versions[~transactions.has_lead]),
+            "index": out.numbers(transactions.index, np.zeros(lead_count, np.int32)),
             "area": out.numbers(
                 np.where(lead, Area.INFRASTRUCTURE, Area.DATA).astype(np.uint8),
                 np.full(lead_count, Area.INFRASTRUCTURE, np.uint8),
@@ -206,7 +183,7 @@ class RecordSink:
             "changed": out.nulls(changed),
             "change": out.nulls(change),
             "before": out.nulls(column["before"]),
-            "after": out.texts(column["after"], texts),
+            "after": out.texts(column["after"], transactions.lead_texts()),
         }
         return pa.Table.from_arrays([arrays[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA)
 
@@ -233,13 +210,11 @@ class RecordSink:
         self,
         column: dict[str, pa.Array],
         operations: npt.NDArray[np.int64],
-        transaction: npt.NDArray[np.int64],
+        transactions: Transactions,
         named: NamedColumns,
     ) -> None:
         """Note the columns that are new in rows of whole transactions."""
-        encoded = pc.dictionary_encode(column["entity_type"])
-        types = encoded.dictionary.to_pylist()
-        codes = encoded.indices.fill_null(len(types)).to_numpy()
+        types, codes = transactions.types
         is_open = np.array([*(name not in self._declared for name in types), False])
         looked_at = is_open[codes] & (operations != Operation.TRANSACTION)
         upserts = looked_at & (operations == Operation.UPSERT)
@@ -254,7 +229,7 @@ class RecordSink:
             if change is not None and not names and multiplicity_of(change) is not None:
                 change = None
             shown = (*_members(images[row].as_py()), *_members(change), *names)
-            version = int(transaction[row]) + self._version
+            version = int(transactions.of_row[row]) + self._version
             sightings.extend(self._look_at(version, types[codes[row]], shown))
 
         # The first row of a type is news anyway, and most others are like it.
@@ -285,7 +260,7 @@ class RecordSink:
     ) -> Iterator[int]:
         """Yield the first row of each column in ``changed`` that is not known of its entity type."""
         width = len(named.names)
-        pairs = codes[named.rows].astype(np.int64) * width + named.codes
+        pairs = codes[named.rows] * width + named.codes
         for pair in pc.unique(pa.array(pairs)).to_pylist():
             if named.names[pair % width] not in self._known.get(types[pair // width], ()):
                 yield int(named.rows[np.argmax(pairs == pair)])
@@ -346,86 +321,6 @@ class _Interleaved:
         order[self._is_row] = np.arange(len(rows)) + len(leads)
         order[self._lead_places] = np.arange(len(leads))
         return pa.concat_arrays([leads, rows]).take(pa.array(order))
-
-
-def _check_leads(
-    rows: pa.Table,
-    types: pa.Array,
-    starts: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    given: npt.NDArray[np.bool_],
-) -> None:
-    """Hold the leads that are given against the rows of their transactions."""
-    if given.any():
-        encoded = pc.dictionary_encode(types)
-        names, codes = encoded.dictionary.to_pylist(), encoded.indices.fill_null(0).to_numpy()
-        for start, size in zip(starts[given].tolist(), sizes[given].tolist(), strict=True):
-            check_lead(rows, start, codes[start + 1 : start + size], names)
-
-
-def _lead_texts(
-    ids: pa.Array,
-    types: pa.Array,
-    starts: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    wanted: npt.NDArray[np.bool_],
-) -> pa.Array:
-    """Return the ``after`` of the leads of some transactions, as `wal.record.lead_text` writes it."""
-    count = len(ids)
-    if not count:
-        return pa.array([], pa.binary())
-    encoded = pc.dictionary_encode(types)
-    names = encoded.dictionary.to_pylist()
-    codes = encoded.indices.fill_null(len(names)).to_numpy()
-    width = len(names) + 1
-    transaction = np.repeat(np.arange(len(starts)), sizes)
-    table = np.bincount(transaction * width + codes, minlength=len(starts) * width)
-    counts = table.reshape(len(starts), width)[wanted][:, : len(names)]
-    totals = pc.cast(pa.array(sizes[wanted]), pa.string())
-    texts = pc.binary_join_element_wise(
-        '{"transaction_id":',
-        _json_texts(ids),
-        ',"mutation_count":',
-        totals,
-        ',"counts":{',
-        _count_texts(names, counts),
-        '},"source_count":',
-        totals,
-        "}",
-        "",
-    )
-    return texts.cast(pa.binary())
-
-
-def _count_texts(names: list[str], counts: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the members of ``counts`` for each transaction, in the order of the names."""
-    order = sorted(range(len(names)), key=names.__getitem__)
-    if len(names) > _TYPES_AT_ONCE:
-        return pa.array(
-            orjson.dumps({names[at]: int(row[at]) for at in order if row[at]}).decode()[1:-1]
-            for row in counts
-        )
-    texts = pa.array([""] * len(counts))
-    for at in order:
-        number = pc.cast(pa.array(counts[:, at]), pa.string())
-        comma = pc.if_else(pc.equal(texts, ""), "", ",")
-        head = orjson.dumps(names[at]).decode() + ":"
-        longer = pc.binary_join_element_wise(texts, comma, head, number, "")
-        texts = pc.if_else(pa.array(counts[:, at] > 0), longer, texts)
-    return texts
-
-
-def _json_texts(ids: pa.Array) -> pa.Array:
-    """Return strings as JSON; null as ``null``."""
-    if pc.any(pc.match_substring_regex(ids, _ESCAPED)).as_py():
-        return pa.array([orjson.dumps(each).decode() for each in ids.to_pylist()])
-    return pc.coalesce(pc.binary_join_element_wise('"', ids, '"', ""), pa.scalar("null"))
-
-
-def _starts(ids: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the rows that transactions begin with."""
-    same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
-    return np.concatenate([[0], np.flatnonzero(~same.to_numpy(zero_copy_only=False)) + 1])
 
 
 def _normalised(batch: pa.RecordBatch) -> pa.Table:
