@@ -63,6 +63,11 @@ _OPERATIONS: Final = {
     "expire": Operation.EXPIRE,
     "transaction": Operation.TRANSACTION,
 }
+ROWS_AT_ONCE: Final = 32_768
+"""To look at rows takes 3 ms, however few they are."""
+_BYTES_AT_ONCE: Final = 16 << 20
+"""Bytes that are gathered at most, but for the batch that reaches them."""
+
 _INPUT_TYPES: Final = {
     "transaction_id": pa.string(),
     "entity_type": pa.string(),
@@ -82,13 +87,18 @@ class SinkResult(NamedTuple):
 
 
 class RecordSink:
-    """Writes the rows of one partition to a segment. Holds the rows of the last transaction seen."""
+    """Writes the rows of one partition to a segment.
+
+    Holds rows until there are enough of them, and those of the last transaction seen.
+    """
 
     def __init__(
         self,
         segment: SegmentWriter,
         known: Mapping[str, Iterable[str]],
         declared: Collection[str] = (),
+        *,
+        rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
         """Take where to write, and what is known of columns.
 
@@ -96,20 +106,25 @@ class RecordSink:
             segment: Where the records go.
             known: Columns that need no report, by entity type.
             declared: Entity types whose images are not to be looked at.
+            rows_at_once: How many are gathered before they are looked at, above 0.
         """
         self._segment = segment
+        self._rows_at_once = rows_at_once
         self._declared = frozenset(declared)
         self._known = {entity_type: set(names) for entity_type, names in known.items()}
         self._names = KnownNames()
         self._groups: dict[str, int] = {}
         self._sightings: list[Sighting] = []
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
         self._held: list[pa.Table] = []
         self._held_id: str | None = None
         self._transactions = SeenTransactions()
         self._version = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows.
+        """Take rows. What is wrong with them may be said later, by ``finish`` at the latest.
 
         Raises:
             InvalidRequest: A column is missing, unknown or of another type, an operation is none,
@@ -118,7 +133,17 @@ class RecordSink:
         """
         if not batch.num_rows:
             return
-        rows = _normalised(batch)
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= self._rows_at_once or self._waiting_bytes >= _BYTES_AT_ONCE:
+            self._take()
+
+    def _take(self) -> None:
+        """Check the rows that wait, and write the transactions that end among them."""
+        batches, self._waiting = self._waiting, []
+        self._waiting_rows = self._waiting_bytes = 0
+        rows = _normalised(pa.concat_batches(batches) if len(batches) > 1 else batches[0])
         check_identities(rows)
         check_bodies(rows)
         ids = rows.column("transaction_id").chunk(0)
@@ -141,6 +166,8 @@ class RecordSink:
             InvalidRequest: As `write`.
             LogFull: No room.
         """
+        if self._waiting:
+            self._take()
         if not self._held:
             self._segment.abandon()
             return None

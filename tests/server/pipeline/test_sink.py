@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.sink import RecordSink
+from tailrace_server.pipeline.sink import ROWS_AT_ONCE, RecordSink
 from tailrace_server.wal.segment import SegmentWriter
 
 if TYPE_CHECKING:
@@ -58,17 +58,23 @@ def sink(
     schema: pa.Schema = INPUT,
     known: dict[str, tuple[str, ...]] | None = None,
 ) -> tuple[Rows, SinkResult | None]:
-    """Write batches; return the records and what was reported."""
+    """Write batches, one by one and gathered; return the records and what was reported."""
     path = folder / "segments" / "1" / "a.arrow"
-    path.unlink(missing_ok=True)
-    with SegmentWriter(path, fsync=False) as segment:
-        writing = RecordSink(segment, known or {})
-        for batch in batches:
-            writing.write(pa.RecordBatch.from_pylist(batch, schema=schema))
-        result = writing.finish()
-    if result is None:
-        return [], None
-    records: Rows = pa.ipc.open_file(path.read_bytes()).read_all().to_pylist()
+    outcomes: list[tuple[Rows, SinkResult | None]] = []
+    for rows_at_once in (1, ROWS_AT_ONCE):
+        path.unlink(missing_ok=True)
+        with SegmentWriter(path, fsync=False) as segment:
+            writing = RecordSink(segment, known or {}, rows_at_once=rows_at_once)
+            for batch in batches:
+                writing.write(pa.RecordBatch.from_pylist(batch, schema=schema))
+            result = writing.finish()
+        records: Rows = (
+            pa.ipc.open_file(path.read_bytes()).read_all().to_pylist() if path.exists() else []
+        )
+        outcomes.append((records, result))
+    (records, result), (gathered, same) = outcomes
+    assert gathered == records
+    assert (same and same.sightings) == (result and result.sightings)
     return records, result
 
 
@@ -378,4 +384,4 @@ def test_a_text_that_is_not_utf8_is_refused_by_its_column(tmp_path: Path, name: 
         SegmentWriter(path, fsync=False) as segment,
         pytest.raises(InvalidRequest, match=f"column {name} holds text that is not UTF-8"),
     ):
-        RecordSink(segment, {}).write(batch)
+        RecordSink(segment, {}, rows_at_once=1).write(batch)
