@@ -8,7 +8,7 @@ readers take for granted is checked before it is written:
 * ``changed`` names each column once, and none is null;
 * a lead that is given has nothing but ``after``, and that counts the rows of its transaction.
 
-Bodies are looked at one by one (`wal.json_objects`); all else is done for whole columns.
+All is done for whole columns, but for leads that are given.
 """
 
 from __future__ import annotations

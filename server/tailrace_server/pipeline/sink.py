@@ -21,8 +21,8 @@ that goes on are held until its end is seen, since its lead counts them.
 What would stand in the way of readers is refused (`row_checks`). The columns that images, ``change`` and
 ``changed`` show for the first time are reported.
 
-Nothing is done row by row in Python, but for the check of bodies, for what `names` cannot read, for the
-difference of images where ``changed`` is absent, and for transaction ids that JSON has to escape.
+Nothing is done row by row in Python, but for what `names` cannot read, for the difference of images where
+``changed`` is absent, and for transaction ids that JSON has to escape.
 """
 
 from __future__ import annotations
