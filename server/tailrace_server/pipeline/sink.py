@@ -1,4 +1,4 @@
-"""Rows of a DataFrame as records of a segment, a record batch at a time.
+"""Rows of a DataFrame as records of a segment, tens of thousands at a time.
 
 Input columns, by name; others are refused:
 
