@@ -194,12 +194,11 @@ class RecordSink:
         lead_count = len(without)
         versions = self._version + np.arange(len(transactions.starts))
         self._version += len(versions)
-        lead = operations == Operation.TRANSACTION
         arrays = {
             "version": out.numbers(versions[transactions.of_row], versions[~transactions.has_lead]),
             "index": out.numbers(transactions.index, np.zeros(lead_count, np.int32)),
             "area": out.numbers(
-                np.where(lead, Area.INFRASTRUCTURE, Area.DATA).astype(np.uint8),
+                np.where(transactions.is_lead, Area.INFRASTRUCTURE, Area.DATA).astype(np.uint8),
                 np.full(lead_count, Area.INFRASTRUCTURE, np.uint8),
             ),
             "operation": out.numbers(
@@ -243,7 +242,7 @@ class RecordSink:
         """Note the columns that are new in rows of whole transactions."""
         types, codes = transactions.types
         is_open = np.array([*(name not in self._declared for name in types), False])
-        looked_at = is_open[codes] & (operations != Operation.TRANSACTION)
+        looked_at = is_open[codes] & ~transactions.is_lead
         upserts = looked_at & (operations == Operation.UPSERT)
         images = _where(looked_at, column["after"], column["before"])
         changes = _where(upserts, column["change"])

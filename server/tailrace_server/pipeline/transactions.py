@@ -56,10 +56,11 @@ class Transactions:
         self._sizes = np.diff(self.starts, append=rows.num_rows)
         self.of_row = np.repeat(np.arange(len(self.starts)), self._sizes)
         """Place of the transaction of each row."""
-        is_lead = rows.column("operation").chunk(0).to_numpy() == Operation.TRANSACTION
-        self.has_lead = is_lead[self.starts]
+        self.is_lead = rows.column("operation").chunk(0).to_numpy() == Operation.TRANSACTION
+        """Whether a row is a lead that is given."""
+        self.has_lead = self.is_lead[self.starts]
         """Whether a transaction begins with a lead that is given."""
-        if np.count_nonzero(is_lead) != np.count_nonzero(self.has_lead):
+        if np.count_nonzero(self.is_lead) != np.count_nonzero(self.has_lead):
             raise InvalidRequest(
                 "a row with operation transaction must be the first of its transaction"
             )
