@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -36,7 +37,7 @@ from tailrace_server.capture.codecs import CDCV2, PROTOBUF
 from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from google.protobuf.message import Message
 
@@ -100,52 +101,40 @@ class ChangeCaptureService:
 
     async def subscribe(self, data: bytes, context: Context) -> None:
         """Stream changes; HTTP/2 flow control is the demand."""
-
-        async def serve() -> None:
+        async with self._answering(context):
             request = self._parse(SubscribeRequest, data)
             subscription = await self._subscribe(*requests.subscribe(request), demand=None)
-            await self._serve(subscription, context)
-
-        await self._guarded(serve, context)
+            if (error := await self._pump(subscription, context)) is not None:
+                raise error
 
     async def subscribe_system(self, data: bytes, context: Context) -> None:
         """Stream the system log."""
-
-        async def serve() -> None:
+        async with self._answering(context):
             wish = requests.subscribe_system(self._parse(SubscribeSystemRequest, data))
-            await self._serve(await self._subscribe(None, wish, demand=None), context)
-
-        await self._guarded(serve, context)
+            subscription = await self._subscribe(None, wish, demand=None)
+            if (error := await self._pump(subscription, context)) is not None:
+                raise error
 
     async def subscribe_with_demand(self, _: object, context: Context) -> None:
         """Stream changes as far as they were requested."""
-
-        async def serve() -> None:
+        async with self._answering(context):
             subscription = await self._subscribe_by(await self._first(context))
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    reader = tasks.create_task(self._read_demand(subscription, context))
-                    try:
-                        error = await self._pump(subscription, context)
-                    finally:
-                        reader.cancel()
-            finally:
-                subscription.cancel()
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(self._read_demand(subscription, context))
+                try:
+                    error = await self._pump(subscription, context)
+                finally:
+                    reader.cancel()
             if error is not None:
                 raise error
 
-        await self._guarded(serve, context)
-
     async def read_changes(self, data: bytes, context: Context) -> None:
         """Stream a closed range of history, then complete."""
-
-        async def serve() -> None:
+        async with self._answering(context):
             request = self._parse(ReadChangesRequest, data)
             with GuardedSender(self._guard, context) as sender:
                 await sender.begin()
                 await self._read_changes(request, sender)
-
-        await self._guarded(serve, context)
 
     async def list_catalogs(self, data: bytes, context: Context) -> bytes:
         """Answer with the catalogs that are served now."""
@@ -232,17 +221,8 @@ class ChangeCaptureService:
                 subscription.end(error)
                 return
 
-    async def _serve(self, subscription: Subscription, context: Context) -> None:
-        """Send a subscription until it ends, then raise why."""
-        try:
-            error = await self._pump(subscription, context)
-        finally:
-            subscription.cancel()
-        if error is not None:
-            raise error
-
     async def _pump(self, subscription: Subscription, context: Context) -> TailraceError | None:
-        """Send everything; return why it ended, None if nobody is there to be told.
+        """Send everything, end the subscription and return why it ended; None if nobody is there to be told.
 
         Never raises an error, so that it can stand in a task group, which would wrap it.
         """
@@ -283,6 +263,7 @@ class ChangeCaptureService:
             return as_tailrace_error(error)
         finally:
             self._subscriptions.discard(subscription)
+            subscription.cancel()
 
     async def _read_changes(self, request: ReadChangesRequest, sender: GuardedSender) -> None:
         catalog = requests.catalog(request.catalog)
@@ -309,12 +290,14 @@ class ChangeCaptureService:
         next_cursor = requests.next_cursor(history, last, reverse=request.reverse)
         await sender.send(responses.history_end(next_cursor=next_cursor, captures=captures))
 
-    async def _guarded(self, serve: Callable[[], Awaitable[None]], context: Context) -> None:
+    @asynccontextmanager
+    async def _answering(self, context: Context) -> AsyncIterator[None]:
+        """Count a stream of its connection, and end its call with the error that is raised within."""
         peer = context.peer()
         self._open[peer] += 1
         try:
             self._check_room(peer)
-            await serve()
+            yield
         except ReaderGone:
             return
         except SendDeadlineExceeded:
