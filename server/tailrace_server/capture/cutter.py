@@ -35,7 +35,12 @@ class Cutter:
         None: the next capture alone is larger than the subscriber takes.
         """
         start, bytes_max = slice.start, self._delivery.max_message_bytes
-        frames = block.take(start, _room(slice, demand))
+        room = slice.stop - start
+        if demand is not None and demand < room:
+            room = demand
+        frames = block.messages.get(start)
+        if frames is None or frames.count > room:
+            frames = block.take(start, room)
         if len(frames.data) <= bytes_max:
             return frames
         stop = block.fitting(start, start + frames.count, bytes_max)
@@ -50,7 +55,8 @@ class Cutter:
             slice = intake.queue[0]
             if (block := self._ready_block(slice)) is None:
                 break
-            more = block.take(slice.start, _room(slice, None if demand is None else demand - count))
+            room = slice.stop - slice.start
+            more = block.take(slice.start, room if demand is None else min(room, demand - count))
             size += len(more.data)
             if size > bytes_max:
                 break
@@ -86,8 +92,3 @@ class Cutter:
         else:
             slice.block = weakref.ref(block)
         return block
-
-
-def _room(slice: Slice, demand: int | None) -> int:
-    room = slice.stop - slice.start
-    return room if demand is None else min(room, demand)

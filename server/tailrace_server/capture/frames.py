@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from tailrace_server.capture.columns import cut_bodies, roles_of
 from tailrace_server.wal.few import FEW, int32s, int64s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from uuid import UUID
 
     from numpy.typing import NDArray
@@ -79,9 +79,12 @@ class FrameBlock:
         self.ordinals = ordinals
         self.offsets = messages.offsets
         self.starts = messages.starts
-        self.messages = {
-            start: Frames(data, stop - start, self.coordinates(stop - 1))
-            for data, (start, stop) in zip(messages.data, pairwise(self.starts), strict=True)
+        lasts = self._coordinates([stop - 1 for stop in self.starts[1:]])
+        self.messages: dict[int, Frames] = {
+            start: Frames(data, stop - start, last)
+            for data, last, (start, stop) in zip(
+                messages.data, lasts, pairwise(self.starts), strict=True
+            )
         }
         """By the frame that each begins with."""
         self.nbytes = int(self.offsets[-1]) + 24 * len(versions) + _BLOCK_BYTES
@@ -122,8 +125,12 @@ class FrameBlock:
 
     def coordinates(self, place: int) -> tuple[int, int, int]:
         """Return version, index and ordinal of a capture."""
-        ordinal = 0 if self.ordinals is None else self.ordinals.item(place)
-        return self.versions.item(place), self.indexes.item(place), ordinal
+        return next(self._coordinates((place,)))
+
+    def _coordinates(self, places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+        versions, indexes = map(self.versions.item, places), map(self.indexes.item, places)
+        ordinals = repeat(0) if self.ordinals is None else map(self.ordinals.item, places)
+        return zip(versions, indexes, ordinals, strict=False)
 
     def pick(self, selection: Selection, message_bytes: int) -> FrameBlock:
         """Return the block of a smaller, entity-level selection; this one must be of the whole batch."""

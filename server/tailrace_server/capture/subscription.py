@@ -37,7 +37,7 @@ from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.batch import SegmentMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.counters import Counters
@@ -134,7 +134,7 @@ class Subscription:
                 await self._wait()
                 continue
             try:
-                message = self.ready() or await self._advance()
+                message = next(self.ready(), None) or await self._advance()
             except SegmentMissing as missing:
                 await self._read_again(missing)
             except Exception as error:  # ends this subscription, nobody else's
@@ -143,22 +143,27 @@ class Subscription:
                 if message is not None:
                     return message
 
-    def ready(self) -> Frames | None:
-        """Return what ``receive`` would return, if an earlier message of its slice has left all that it takes.
+    def ready(self) -> Iterator[Frames]:
+        """Yield what ``receive`` would return, as long as an earlier message left all that it takes.
 
-        None: ask ``receive``. Most messages of a large batch come this way, so it is one plain step.
+        A message is handed over when it is asked for. At the end, ask ``receive``. Most messages of a large
+        batch come this way, so it is one plain step for each.
         """
-        self._held_bytes = 0
         queue = self._intake.queue
-        if not queue or self._demand == 0:
-            return None
-        first = queue[0]
-        if (reference := first.block) is None or (block := reference()) is None:
-            return None
-        if (now := self._time()) >= self._heartbeat_at:
-            return None
-        frames = self._cutter.fitting(first, block, self._demand)
-        return None if frames is None else self._taken(first, frames, now)
+        while True:
+            self._held_bytes = 0
+            if not queue or self._demand == 0:
+                return
+            first = queue[0]
+            if (reference := first.block) is None or (block := reference()) is None:
+                return
+            if (now := self._time()) >= self._heartbeat_at:
+                return
+            frames = self._cutter.fitting(first, block, self._demand)
+            del block  # the cache may drop it while the message is on its way
+            if frames is None:
+                return
+            yield self._taken(first, frames, now)
 
     def request(self, n: int) -> None:
         """Add demand for ``n`` captures; adds up and saturates.

@@ -8,15 +8,13 @@ write began, which costs nothing a message.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc.aio
 
 from tailrace_server.api.send_guard import Guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
-
     from tailrace_server.api.send_guard import SendGuard
 
 
@@ -31,7 +29,7 @@ class ReaderGone(Exception):
 class GuardedSender(Guarded):
     """Writes the messages of one stream, one after the other, from one task."""
 
-    __slots__ = ("_context", "_guard", "_task", "_time")
+    __slots__ = ("_context", "_guard", "_task", "_time", "_write")
 
     def __init__(self, guard: SendGuard, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         """Bind to the current task, which is the one to be interrupted."""
@@ -42,13 +40,27 @@ class GuardedSender(Guarded):
         self._task = task
         self._time = asyncio.get_running_loop().time
         self._context = context
+        self._write = context.write
 
     def __enter__(self) -> GuardedSender:
         self._guard.watch(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Say why a write did not end, once for all writes: nothing but that is left to do for each.
+
+        Raises:
+            SendDeadlineExceeded: It was not taken in time.
+            ReaderGone: Nobody is there any more.
+        """
         self._guard.forget(self)
+        if self.blocked_since is None:
+            return
+        self.blocked_since = None
+        if isinstance(error, asyncio.CancelledError) and self.expired and not self._task.uncancel():
+            raise SendDeadlineExceeded from None
+        if isinstance(error, grpc.aio.InternalError):
+            raise ReaderGone from error
 
     async def begin(self) -> None:
         """Send the headers, which no window holds back.
@@ -56,29 +68,15 @@ class GuardedSender(Guarded):
         grpc.aio would send them with the first message, and again with a status if that message is stuck: core
         refuses the second time, and the call would be left without any status.
         """
-        await self._call(self._context.send_initial_metadata(()))
-
-    def send(self, data: bytes) -> Coroutine[Any, Any, None]:
-        """Write a message; to be awaited at once.
-
-        Raises:
-            SendDeadlineExceeded: It was not taken in time.
-            ReaderGone: Nobody is there any more.
-        """
-        return self._call(self._context.write(data))
-
-    async def _call(self, operation: Awaitable[None]) -> None:
         self.blocked_since = self._time()
-        try:
-            await operation
-        except asyncio.CancelledError:
-            if self.expired and self._task.uncancel() == 0:
-                raise SendDeadlineExceeded from None
-            raise
-        except grpc.aio.InternalError as error:
-            raise ReaderGone from error
-        finally:
-            self.blocked_since = None
+        await self._context.send_initial_metadata(())
+        self.blocked_since = None
+
+    async def send(self, data: bytes) -> None:
+        """Write a message; what goes wrong leaves the sender's context by its name."""
+        self.blocked_since = self._time()
+        await self._write(data)
+        self.blocked_since = None
 
     def _let_go(self) -> None:
         self._task.cancel()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.subscription import Subscription
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -241,8 +242,12 @@ class ChangeCaptureService:
                     )
                 )
                 updates = UpdateStream(subscription) if subscription.codec is CDCV2 else None
+                ready = subscription.ready()
                 while True:
-                    message = subscription.ready() or await subscription.receive()
+                    message: Frames | Heartbeat | None = next(ready, None)
+                    if message is None:
+                        message = await subscription.receive()
+                        ready = subscription.ready()
                     data = (
                         responses.heartbeat(message)
                         if isinstance(message, Heartbeat)
