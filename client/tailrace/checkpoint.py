@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Protocol, runtime_checkable
 
 from tailrace.cursor import Cursor
@@ -35,6 +37,10 @@ class FileCheckpoint:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Keep the path; its folder must exist."""
         self._path = Path(path)
+        self._saves = count(1)
+        self._written = 0
+        """Number of the save that the file is of."""
+        self._writing = Lock()
 
     async def load(self) -> Cursor | None:
         """Return the saved cursor; None where the file does not exist.
@@ -46,12 +52,12 @@ class FileCheckpoint:
         return await asyncio.to_thread(self._load)
 
     async def save(self, cursor: Cursor) -> None:
-        """Replace the file.
+        """Replace the file. A save that is cancelled is finished all the same, unless a later one was quicker.
 
         Raises:
             OSError: It cannot be written; the cursor of before stays.
         """
-        await asyncio.to_thread(self._save, f"{cursor}\n")
+        await asyncio.to_thread(self._save, next(self._saves), f"{cursor}\n")
 
     def _load(self) -> Cursor | None:
         try:
@@ -61,7 +67,13 @@ class FileCheckpoint:
             return None
         return Cursor.parse(text.removesuffix("\n"))
 
-    def _save(self, text: str) -> None:
+    def _save(self, number: int, text: str) -> None:
+        with self._writing:
+            if number > self._written:
+                self._replace(text)
+                self._written = number
+
+    def _replace(self, text: str) -> None:
         temporary = self._path.with_name(self._path.name + ".new")
         with temporary.open("w", encoding="ascii") as file:
             file.write(text)
