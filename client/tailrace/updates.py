@@ -29,7 +29,7 @@ from tailrace.errors import (
     TailraceError,
     TransportError,
 )
-from tailrace.link import patience_s
+from tailrace.link import GRACE_S, patience_s
 from tailrace.position import Position
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ class UpdateSubscription:
         self._timeouts = timeouts
         self._clock = clock or SystemClock()
         self._stream: Stream | None = None
+        self._reading: asyncio.Task[bytes | None] | None = None
+        """The message under way, whoever waits for it: a wait that is cancelled takes nothing from it."""
+        self._silent_at = 0.0
+        """When it has been waited for long enough."""
         self._is_known = False
         """Whether the acknowledgement of this stream has come: what it says is of the log at hand."""
         self._reader: Reader[int] | None = None
@@ -194,15 +198,20 @@ class UpdateSubscription:
                 wire.set_start(self._request, Since(Position(frontier)))
             self._stream = self._open_stream(self._request.SerializeToString())
             self._patience_s = self._timeouts.connect_s
-        try:
-            async with asyncio.timeout(self._patience_s):
-                data = await self._stream.receive()
-        except TimeoutError:
-            raise HeartbeatMissed(f"nothing came for {self._patience_s:g} s") from None
-        except asyncio.CancelledError:
-            self._leave()  # a cancelled receive closes the stream; the next one opens another
-            raise
-        return wire.subscribe_response(data)
+        loop = asyncio.get_running_loop()
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._stream.receive())
+            self._silent_at = loop.time() + self._patience_s
+        reading = self._reading
+        for seconds in (max(0.0, self._silent_at - loop.time()), GRACE_S):
+            if not reading.done():
+                await asyncio.wait((reading,), timeout=seconds)
+        if not reading.done():
+            raise HeartbeatMissed(f"nothing came for {self._patience_s:g} s")
+        self._reading = None
+        if reading.cancelled():
+            raise SubscriptionClosed("the subscription was closed")
+        return wire.subscribe_response(reading.result())
 
     def _take(self, message: SubscribeResponse) -> None:
         if message.HasField("acknowledgement"):
@@ -252,7 +261,10 @@ class UpdateSubscription:
 
     def _leave(self) -> None:
         stream, self._stream = self._stream, None
+        reading, self._reading = self._reading, None
         self._is_known = False
         self._early.clear()
+        if reading is not None:
+            reading.cancel()
         if stream is not None:
             stream.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -304,6 +305,38 @@ async def test_cancelling_the_wait_loses_nothing(serve: Any, writer: ModelWriter
                 await anext(updates)
         writer.write([product("a", None, 1)])
         assert await collected(updates, 2) == [(row("a", 1), 1, 1)]
+
+
+async def test_a_version_longer_than_each_wait_for_it_comes_all_the_same(
+    serve: Any, writer: ModelWriter
+) -> None:
+    writer.write([product(str(number), None, number) for number in range(3_000)])
+    served = await serve()
+    async with (
+        tailrace.connect(served.target) as client,
+        client.subscribe_cdcv2("shop", since=0) as updates,
+        asyncio.timeout(20),
+    ):
+        finished: list[Any] = []
+        while not finished:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.001):
+                    finished.extend((await anext(updates)).updates)
+        assert len(finished) == 3_000
+        assert updates.statistics().duplicates == 0, "nothing was asked for again"
+
+
+async def test_closing_it_under_a_wait_says_so(serve: Any, writer: ModelWriter) -> None:
+    served = await serve()
+    async with (
+        tailrace.connect(served.target) as client,
+        client.subscribe_cdcv2("shop", since=0) as updates,
+    ):
+        waiting = asyncio.create_task(anext(updates))
+        await asyncio.sleep(0)
+        updates.close()
+        with pytest.raises(tailrace.SubscriptionClosed):
+            await waiting
 
 
 async def test_no_server_is_a_timeout_of_the_connection() -> None:
