@@ -137,7 +137,8 @@ class Client:
             heartbeat_interval_s: None = the server's setting.
             max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
             checkpoint: Where its cursor is kept: a saved one comes before ``since``, ``after`` and
-                ``from_time``; ``Subscription.commit`` saves.
+                ``from_time``; ``Subscription.commit`` saves. Without any of them the place where it begins
+                is saved as it begins.
             on_disconnect: Called at each break, before the wait.
             on_reconnect: Called when it stands again.
 

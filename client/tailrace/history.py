@@ -80,7 +80,11 @@ class History:
             raise SubscriptionClosed("a read is entered once; read again")
         self._stream = self._open_stream()
         try:
-            message = await self._receive()
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    message = await self._receive()
+            except TimeoutError:
+                raise TransportError(f"no header came for {self._patience_s:g} s") from None
             if not message.HasField("header"):
                 raise TransportError("the first message is not a header")
         except BaseException:
@@ -161,12 +165,10 @@ class History:
                 )
 
     async def _receive(self) -> ReadChangesResponse:
+        # Between two matches lies as much of the log as there is: no silence is too long. A server that is no
+        # longer there is found by the connection's own probes.
         assert self._stream is not None
-        try:
-            async with asyncio.timeout(self._patience_s):
-                data = await self._stream.receive()
-        except TimeoutError:
-            raise TransportError(f"nothing came for {self._patience_s:g} s") from None
+        data = await self._stream.receive()
         if data is None:
             raise TransportError("the server completed the read without its last message")
         return wire.parsed(ReadChangesResponse, data)

@@ -14,6 +14,7 @@ next connection is told.
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -30,7 +31,7 @@ from tailrace.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from tailrace.acknowledgement import Acknowledgement
     from tailrace.capture import Capture, Heartbeat
@@ -50,10 +51,30 @@ _PATIENCE: Final = 2.0
 _PATIENCE_MIN_S: Final = 1.0
 """… but not sooner than this: a busy loop is not a dead server."""
 
+_DOUBLINGS_MAX: Final = 5
+
+GRACE_S: Final = 0.1
+"""What came while the loop was busy is seen within this."""
+
 
 def patience_s(interval_s: float) -> float:
     """Return for how long nothing may come where a heartbeat was announced within ``interval_s``."""
     return max(_PATIENCE_MIN_S, interval_s * _PATIENCE)
+
+
+@asynccontextmanager
+async def silence(seconds: float) -> AsyncIterator[None]:
+    """Raise TimeoutError where the block takes longer, and it is not that the event loop was busy meanwhile.
+
+    A timer that is due is looked at together with what came, and would win: so it gives what came its turn.
+    """
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(None) as limit:
+        due = loop.call_later(seconds, lambda: limit.reschedule(loop.time() + GRACE_S))
+        try:
+            yield
+        finally:
+            due.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +150,13 @@ class Link:
         """Attempts since the last message; 0 while the first connection has not failed."""
         self._acknowledged = False
         self._patience_s = 0.0
+
+    @property
+    def has_start(self) -> bool:
+        """Whether it was told where to begin; else that is for the server to say, and later is elsewhere."""
+        request = self._request
+        given = request.HasField("since_version") or request.HasField("after")
+        return self.cursor is not None or given or request.HasField("from_time")
 
     async def run(self, sink: Sink) -> None:
         """Bring everything to the sink until the subscription ends for good.
@@ -213,12 +241,14 @@ class Link:
         return acknowledgement
 
     async def _receive(self, stream: Stream) -> bytes | None:
+        # Longer each time: nothing is heard either while a message crosses that is large for its line.
+        patience_s = self._patience_s * (1 << min(self._attempt, _DOUBLINGS_MAX))
         try:
-            async with asyncio.timeout(self._patience_s):
+            async with silence(patience_s):
                 return await stream.receive()
         except TimeoutError:
             raise HeartbeatMissed(
-                f"neither capture nor heartbeat for {self._patience_s:g} s", str(self.cursor)
+                f"neither capture nor heartbeat for {patience_s:g} s", str(self.cursor)
             ) from None
 
     def _take(self, data: bytes | None, sink: Sink) -> None:

@@ -44,4 +44,4 @@ class Timeouts:
     connect_s: float = 10.0
     """For the acknowledgement of a subscribe; the first one includes all attempts to connect."""
     request_s: float = 30.0
-    """For the answer to a single request, and between two messages of a history read."""
+    """For the answer to a single request, and for the header of a history read."""

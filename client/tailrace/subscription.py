@@ -115,6 +115,9 @@ class Subscription:
     async def __aenter__(self) -> Self:
         """Subscribe and wait for the acknowledgement.
 
+        Where it has a checkpoint store with nothing in it, and no start, the place where it begins is saved: it
+        would be another one the next time.
+
         Raises:
             TailraceError: The server refused, or could not be reached in time.
         """
@@ -122,6 +125,7 @@ class Subscription:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
         saved = await self._checkpoint.load() if self._checkpoint is not None else None
         self._link = self._open_link(saved)
+        begins_now = not self._link.has_start
         if self._demand:
             self._link.demand.request(self._demand)
         self._task = self._start(self)
@@ -130,6 +134,8 @@ class Subscription:
                 if self._ended is not None:
                     raise self._ended
                 await self._wait()
+            if begins_now and self._checkpoint is not None:
+                await self._checkpoint.save(self.cursor)
         except BaseException:
             await self.close()
             raise
@@ -185,7 +191,7 @@ class Subscription:
         try:
             self._link.demand.request(n)
         except InvalidRequest as error:
-            self.end(error)
+            self.shut(error)
             raise
 
     def statistics(self) -> SubscriptionStatistics:
@@ -275,7 +281,7 @@ class Subscription:
         self._taken += captures
         self._buffered -= captures
         assert self._link is not None
-        if not self._demand:
+        if not self._demand or self._ended is not None:
             return
         outstanding = self._link.demand.requested - self._taken
         if outstanding <= self._demand // 2:
@@ -317,7 +323,7 @@ class Subscription:
             self._wake()
 
     def shut(self, error: TailraceError) -> None:
-        """End because the client is closed."""
+        """Let iteration end with an error, once what was received is taken, and receive nothing more."""
         self.end(error)
         if self._task is not None:
             self._task.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -82,6 +83,60 @@ async def test_a_subscription_begins_behind_its_saved_cursor_and_saves_on_commit
         assert isinstance(await anext(messages), tailrace.Heartbeat)
         await captures.commit()
         assert await store.load() == Cursor(CATALOG_UUID, 12, tailrace.END)
+
+
+async def test_contract_26_where_it_begins_is_saved_before_anything_came(tmp_path: Path) -> None:
+    async def script(call: Call) -> None:
+        await call.begin(version=5)
+        await call.silence()
+
+    store = FileCheckpoint(tmp_path / "cursor")
+    async with ScriptedServer(script, script) as server, tailrace.connect(server.target) as client:
+        async with client.subscribe("shop", checkpoint=store):
+            pass  # nothing came, and it goes
+        async with client.subscribe("shop", checkpoint=store):
+            assert server.calls[1].first.subscribe.after == str(
+                Cursor(CATALOG_UUID, 5, tailrace.END)
+            )
+
+
+async def test_a_start_that_is_given_is_not_moved_to_where_it_was_resolved(tmp_path: Path) -> None:
+    async def script(call: Call) -> None:
+        await call.begin(version=5)
+        await call.silence()
+
+    store = FileCheckpoint(tmp_path / "cursor")
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target) as client,
+        client.subscribe("shop", since=0, checkpoint=store),
+    ):
+        assert await store.load() is None
+
+
+async def test_a_save_after_one_that_was_cancelled_waits_for_it_and_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, overlapped, go_on, fsync = Event(), Event(), Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        if not go_on.is_set():
+            (overlapped if began.is_set() else began).set()
+            assert go_on.wait(PATIENCE_S)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    store = FileCheckpoint(tmp_path / "cursor")
+    first = asyncio.create_task(store.save(SAVED))
+    await asyncio.to_thread(began.wait)
+    first.cancel()
+    later = Cursor(CATALOG_UUID, 8, 0)
+    second = asyncio.create_task(store.save(later))
+    assert not await asyncio.to_thread(overlapped.wait, 0.2), "both write the same file"
+    go_on.set()
+    await second
+    assert await store.load() == later
+    assert os.listdir(tmp_path) == ["cursor"]
 
 
 async def test_a_commit_without_a_store_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import grpc
@@ -421,3 +422,48 @@ async def test_demand_by_hand_asks_for_nothing_by_itself() -> None:
             captures.request(0)
         with pytest.raises(tailrace.InvalidRequest, match=r"3\.9"):
             await take(captures, 1)
+
+
+async def test_contract_10_nonsense_demand_ends_it_while_captures_flow() -> None:
+    async def script(call: Call) -> None:
+        await call.begin()
+        await call.demanded(8)
+        await call.captures(1, 2, 3, 4, 5, 6, 7, 8)
+        await call.silence()
+
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target) as client,
+        client.subscribe("shop", demand=8) as captures,
+    ):
+        assert await take(captures, 2) == [1, 2]
+        with pytest.raises(tailrace.InvalidRequest, match=r"3\.9"):
+            captures.request(0)
+        assert await take(captures, 6) == [3, 4, 5, 6, 7, 8]
+        with pytest.raises(tailrace.InvalidRequest, match=r"3\.9"):
+            await take(captures, 1)
+        assert captures.statistics().outstanding == 0, "nothing more is asked for"
+
+
+async def test_what_came_while_the_loop_was_busy_is_no_silence(quick_retry: Retry) -> None:
+    sent = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.begin(heartbeat_interval_ms=10)
+        await call.captures(1)
+        await sent.wait()
+        await call.captures(2)
+        await call.silence()
+
+    lost: list[Disconnected] = []
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target, retry=quick_retry) as client,
+        client.subscribe("shop", on_disconnect=lost.append) as captures,
+    ):
+        assert await take(captures, 1) == [1]
+        sent.set()
+        await asyncio.sleep(0)
+        time.sleep(1.5)  # noqa: ASYNC251 - the loop is to be busy for longer than silence may last
+        assert await take(captures, 1) == [2]
+    assert lost == []
