@@ -10,6 +10,7 @@ from tailrace.criteria import After, Criteria, FromTime, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
+from tailrace.transport.grpc import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,6 +85,20 @@ def sendable(what: str) -> Iterator[None]:
 def several(criteria: Wanted) -> Sequence[Criteria]:
     """Return one criteria as a list of one."""
     return (criteria,) if isinstance(criteria, Criteria) else criteria
+
+
+def message_bytes(number: int) -> int:
+    """Return the largest message asked for, if the client's connections take it.
+
+    Raises:
+        InvalidRequest: They do not.
+    """
+    if number > MAX_MESSAGE_BYTES:
+        raise InvalidRequest(
+            f"max_message_bytes {number}: this client takes messages of up to {MAX_MESSAGE_BYTES} bytes; a "
+            "larger capture comes without bodies, with `omitted_bytes`"
+        )
+    return number
 
 
 def milliseconds(seconds: float | None) -> int | None:

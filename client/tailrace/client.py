@@ -12,6 +12,7 @@ from tailrace.arguments import (
     Place,
     Time,
     Wanted,
+    message_bytes,
     micros,
     milliseconds,
     sendable,
@@ -150,7 +151,7 @@ class Client:
                 catalog=catalog,
                 criteria=wire.criteria_messages(several(criteria)),
                 body=wire.body_numbers(content),
-                max_message_bytes=max_message_bytes,
+                max_message_bytes=message_bytes(max_message_bytes),
                 heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
             )
             wire.set_start(request, start_of(since, after, from_time))
@@ -230,7 +231,7 @@ class Client:
             request = SubscribeRequest(
                 catalog=catalog,
                 criteria=wire.criteria_messages(several(criteria)),
-                max_message_bytes=max_message_bytes,
+                max_message_bytes=message_bytes(max_message_bytes),
                 heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
                 encoding=ENCODING_CDCV2,
             )
@@ -263,7 +264,7 @@ class Client:
                 catalog=catalog,
                 criteria=wire.criteria_messages(several(criteria)),
                 body=wire.body_numbers(content),
-                max_message_bytes=max_message_bytes,
+                max_message_bytes=message_bytes(max_message_bytes),
                 heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
             )
             wire.set_start(request, start_of(since, after, from_time))
@@ -318,7 +319,7 @@ class Client:
                 limit=limit,
                 anchor=anchor,
                 body=wire.body_numbers(content),
-                max_message_bytes=max_message_bytes,
+                max_message_bytes=message_bytes(max_message_bytes),
             )
             wire.set_start(request, start_of(since, after, from_time))
             if sum(bound is not None for bound in (until, before, to_time)) > 1:

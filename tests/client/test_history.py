@@ -79,3 +79,35 @@ async def test_a_read_is_used_under_its_context() -> None:
             _ = history.header
         with pytest.raises(tailrace.TransportError):
             await history.__aenter__()
+
+
+async def test_a_long_stretch_without_a_match_is_waited_for() -> None:
+    go_on = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.send_bytes(HEADER)
+        await go_on.wait()
+        await call.send_bytes(captures(3))
+        await call.send_bytes(end(1))
+
+    async with (
+        ScriptedServer(read=script) as server,
+        tailrace.connect(server.target, timeouts=tailrace.Timeouts(request_s=0.2)) as client,
+        client.read_changes("shop") as history,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        asyncio.get_running_loop().call_later(0.5, go_on.set)  # longer than an answer may take
+        assert [capture.version async for capture in history] == [3]
+
+
+async def test_a_server_that_does_not_begin_to_answer_is_told() -> None:
+    async def script(call: Call) -> None:
+        await call.silence()
+
+    async with (
+        ScriptedServer(read=script) as server,
+        tailrace.connect(server.target, timeouts=tailrace.Timeouts(request_s=0.05)) as client,
+    ):
+        with pytest.raises(tailrace.TransportError, match="no header"):
+            async with client.read_changes("shop"):
+                pass
