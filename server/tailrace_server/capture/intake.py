@@ -173,6 +173,7 @@ class Intake:
     def put_back(self) -> None:
         """Forget the queue and read it again from the log: a batch that it refers to is gone."""
         if self.queue:
+            self._covered = self._before(self.queue[0].run, self.queue[0].start)
             self.next = self.queue[0].run.mark(self.queue[0].start)
             self.queue.clear()
             self._captures = 0

@@ -95,6 +95,19 @@ def test_put_back_asks_for_the_queue_again() -> None:
     assert intake.queued == 0
 
 
+def test_contract_09_putting_the_queue_back_leaves_the_safe_point_where_it_was() -> None:
+    subject = ring()
+    subject.skip_to(20)
+    intake = Intake(Mark(0), BEFORE_ALL, captures_max=10)
+    intake.accept(Scan((entity_run(0, [0, 1]), entity_run(4, [0, 3])), 0, 20, position_of(19), 0))
+    for row in (0, 1):
+        intake.deliver(1, (*position_of(row), 0))
+    before = intake.safe_point(subject, 20, position_of(19))
+    assert before == SafePoint(4, *position_of(4).preceding())
+    intake.put_back()
+    assert intake.safe_point(subject, 20, position_of(19)) == before
+
+
 def test_contract_09_the_safe_point_stands_just_before_the_first_match_not_handed_over() -> None:
     subject = ring()
     subject.append(entity_run(0, [7, 9], rows=10))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.capture import Heartbeat
-from tailrace.criteria import After, Content, FromTime, Operation, Since
+from tailrace.criteria import After, Content, Criteria, FromTime, Operation, Since
 from tailrace.errors import (
     CatalogReplaced,
     CatalogUnknown,
@@ -31,7 +31,7 @@ from tailrace_server.capture.memory import MemoryGovernor
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal import batch
-from tailrace_server.wal.batch import BatchReader
+from tailrace_server.wal.batch import BatchReader, SegmentMissing
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.retention import delete_unnamed
@@ -102,6 +102,37 @@ async def test_contract_38_what_a_ring_refers_to_may_be_compacted_away(
         assert [coordinates(each)[0] for each in received[::2]] == list(range(2, 21))
         writer.write([upsert(20)])
         assert len(await receive(stalled, 2)) == 2
+
+
+async def test_contract_09_38_one_that_stops_while_its_queue_is_read_again_can_resume_without_loss(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_OPEN_FILES_MAX", 1)
+    for number in range(5):
+        writer.write([upsert(number)])
+    writer.write([ModelMutation("order", "1", Operation.UPSERT, None, {"id": 1})])
+    products = [Criteria(entity_type=("product",))]
+    recover = Observer.recover
+
+    async def stopping(self: Observer, missing: SegmentMissing, row: int) -> None:
+        for each in self.subscriptions:
+            each.stop()
+        await recover(self, missing, row)
+
+    monkeypatch.setattr(Observer, "recover", stopping)
+    async with Engine(log_root) as engine:
+        subscription = await engine.subscribe(
+            "shop", products, start=OLDEST, content=Content.AFTER, codec=JSON, demand=2
+        )
+        received = await receive(subscription, 2)
+        compact(log_root, writer)
+        subscription.request(100)
+        with pytest.raises(ServerStopping):
+            await receive_into(received, subscription)
+        resume = After(subscription.resume_cursor())
+        again = await engine.subscribe("shop", products, start=resume, codec=JSON)
+        received += await receive(again, 5 - len(received))
+        assert [each["version"] for each in received] == [1, 2, 3, 4, 5]
 
 
 async def test_contract_21_what_is_trimmed_before_anybody_takes_it_is_not_passed_over_in_silence(
