@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 
 _HEADER_BYTES_MAX: Final = 4_096
 """A checkpoint's header is shorter than this."""
+_PAST_COMMITS_MAX: Final = 1 << 18
+"""Commits below the oldest that a trim has left which who only reads keeps, the newest of them: 4 MiB. What was
+read before the trim may be delivered after it, and is to say when it was committed."""
 
 
 class CommitLog:
@@ -95,7 +98,8 @@ class CommitLog:
         Args:
             path: The catalog's folder.
             reads_only: Forget what only a maker of checkpoints needs, the names of the files that wait for
-                their deletion: at 200 commits a second 120,000 of them, 30 MB.
+                their deletion: at 200 commits a second 120,000 of them, 30 MB. Keep what no checkpoint may
+                have, when trimmed versions were committed.
 
         Raises:
             LogUnreadable: It is not a catalog, may not be read, or has a newer format.
@@ -243,7 +247,7 @@ class CommitLog:
         state = LogState.from_checkpoint(path, self._name, header, body, crc)
         if not self._reads_only:
             state.removed = _removed(path, body)
-        self.state.adopt(state)
+        self.state.adopt(state, past_commits_max=_PAST_COMMITS_MAX if self._reads_only else 0)
 
     def make_durable(self, wait: Wait | None = None) -> None:
         """See that the names of the entries read so far are durable, whatever has become of who wrote them.

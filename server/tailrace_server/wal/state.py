@@ -337,12 +337,19 @@ class LogState:
         self.batches.append([*_unpacked_columns(body.batches, BATCH_FIELDS), places])
         self.commits.append([*_unpacked_columns(body.commits, COMMIT_FIELDS)])
 
-    def adopt(self, newer: LogState) -> None:
+    def adopt(self, newer: LogState, *, past_commits_max: int = 0) -> None:
         """Take a checkpoint's tables, keeping what this state has read past it.
 
         Compaction and trimming change no position and no running number, so the rows past the checkpoint's
         end are the same in both.
+
+        Args:
+            newer: The checkpoint's state; it is used up.
+            past_commits_max: How many of the commits below the checkpoint's first one to keep, the newest.
+                Who keeps any must not make checkpoints.
         """
+        if past_commits_max:
+            newer._begin_commits_with(self.commits, past_commits_max)
         if newer.last_entry > self.last_entry:
             publication, publication_crc = self.publication, self.publication_crc
             read_further = self.last_publication > newer.last_publication
@@ -364,6 +371,17 @@ class LogState:
         still = {pending.path for pending in self.pending}
         spent = {path: self.last_timestamp for path in newer_pending - still}
         self.removed = newer.removed | spent
+
+    def _begin_commits_with(self, older: CommitTable, count_max: int) -> None:
+        """Put an older table's newest commits before those of this state, as many as precede them and may."""
+        if not len(self.commits):
+            return
+        known = older.columns[:, : len(older)]
+        count = int(known[0].searchsorted(self.commits.columns.item(0, 0), "left"))
+        joined = CommitTable()
+        joined.append(known[:, max(0, count - count_max) : count])
+        joined.append(self.commits.columns[:, : len(self.commits)])
+        self.commits = joined
 
     def published_batches(self) -> int:
         """Return how many batches readers may see."""

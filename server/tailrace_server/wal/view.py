@@ -97,7 +97,10 @@ class LogView:
         return int(self.timestamps_of(np.array([version], np.int64))[0])
 
     def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the commit timestamps, µs, of retained, published versions that do not fall."""
+        """Return the commit timestamps, µs, of retained, published versions that do not fall.
+
+        Where a batch begins with trimmed versions, those whose commits are forgotten get the oldest one known.
+        """
         count = self._commit_count
         if not count or not len(versions):
             return np.zeros_like(versions)

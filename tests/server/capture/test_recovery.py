@@ -190,6 +190,27 @@ async def test_a_start_in_a_segment_that_was_just_compacted_is_found(
         assert coordinates((await receive(subscription, 5))[0]) == (2, 1, 0)
 
 
+async def test_contract_21_what_waits_in_a_queue_keeps_its_commit_timestamp_when_it_is_trimmed(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    for number in range(10):
+        writer.write([upsert(number)])
+    view = CommitLog.open(log_root / "shop").view
+    async with Engine(log_root, quick()) as engine:
+        subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=1)
+        history = await engine.history("shop", codec=JSON)
+        received = await receive(subscription, 1)
+        writer.writer.trim(before=9)
+        while engine.observer("shop").view.oldest.version < 9:
+            assert isinstance(await subscription.receive(), Heartbeat)
+        subscription.request(100)
+        received += await receive(subscription, 19)
+        received += [each async for frames in history for each in objects(frames)]
+        assert len(received) == 40
+        for each in received:
+            assert int(each["commitTimestamp"]) == view.timestamp_of(each["version"])
+
+
 async def test_contract_05_a_message_limit_below_the_size_of_a_message_loses_nothing(
     log_root: Path, writer: ModelWriter
 ) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tailrace.position import Position
-from tailrace_server.wal import checkpoint
+from tailrace_server.wal import checkpoint, commit_log
 from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import crc32c
@@ -67,6 +69,59 @@ def test_a_trim_never_goes_back_nor_past_what_is_published(log_root: Path) -> No
     assert transactions_in(rows_of(log_root / "shop")) == ["2"]
     writer.close()
     assert verify(log_root / "shop").sound
+
+
+def test_who_follows_a_log_knows_when_trimmed_versions_were_committed_and_who_writes_it_forgets(
+    log_root: Path,
+) -> None:
+    """What has been read before a trim may be delivered after it."""
+    write(log_root, "shop", 6)
+    catalog, versions = log_root / "shop", np.arange(1, 7)
+    follower, writer = CommitLog.open(catalog, reads_only=True), CommitLog.open(catalog)
+    known = follower.view.timestamps_of(versions).tolist()
+    for oldest in (3, 5):
+        trim(catalog, oldest, now=1_000)
+        view, other = follower.refresh(), writer.refresh()
+        assert view is not None
+        assert other is not None
+        assert view.timestamps_of(versions).tolist() == known
+        assert other.timestamp_of(1) == known[oldest - 2]  # the oldest that the log has
+        times = [time + step for time in known for step in (-1, 0, 1)]
+        fresh = CommitLog.open(catalog).view
+        for each in (view, other):
+            assert [*map(each.version_at, times)] == [*map(fresh.version_at, times)]
+            assert each.newest_timestamp == fresh.newest_timestamp
+
+
+def test_a_follower_that_finds_a_trim_ahead_of_it_knows_the_commits_that_it_has_seen(
+    log_root: Path,
+) -> None:
+    write(log_root, "shop", 3)
+    catalog = log_root / "shop"
+    follower = CommitLog.open(catalog, reads_only=True)
+    known = follower.view.timestamps_of(np.arange(1, 4)).tolist()
+    write(log_root, "shop", 3)
+    trim(catalog, 6, now=1_000)
+    view = follower.refresh()
+    assert view is not None
+    assert view.oldest == Position(6, 0)
+    assert view.timestamps_of(np.arange(1, 4)).tolist() == known
+
+
+def test_a_follower_keeps_no_more_trimmed_commits_than_it_may(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "_PAST_COMMITS_MAX", 2)
+    write(log_root, "shop", 9)
+    catalog = log_root / "shop"
+    follower = CommitLog.open(catalog, reads_only=True)
+    known = follower.view.timestamps_of(np.arange(1, 10)).tolist()
+    for oldest in (6, 7, 8):
+        trim(catalog, oldest, now=1_000)
+        view = follower.refresh()
+        assert view is not None
+        kept = [known[oldest - 4]] * (oldest - 4) + known[oldest - 4 :]
+        assert view.timestamps_of(np.arange(1, 10)).tolist() == kept
 
 
 def test_a_spent_pending_file_goes_after_its_grace_and_one_still_pending_never(
