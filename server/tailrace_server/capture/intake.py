@@ -3,9 +3,12 @@
 Refill has three outcomes, by where the next mark stands against the publisher's ring, which covers
 [floor, routed):
 
-    next >= routed            CAUGHT_UP   wait, live
-    floor <= next < routed    FILLED      from the ring, live
     next <  floor             OVERRUN     read the log from there: resync
+    floor <= next < routed    FILLED      from the ring, live
+    floor, routed <= next     CAUGHT_UP   wait, live
+
+The floor of a publisher that is opened while a batch is routed lies behind that batch, and so past
+what is routed: nobody wakes its subscriptions for what lies before it.
 
 In resync the log is read window by window (``accept``) until the next mark is inside or past the
 ring; the moves leave no gap and no repeat because both sources are asked for captures at or after
@@ -125,13 +128,12 @@ class Intake:
 
     def refill(self, ring: Ring, routed: int) -> Outcome:
         """Take what the ring has, as far as the queue has room."""
-        if self.next.row >= routed:
-            self._enter_live()
-            return Outcome.CAUGHT_UP
         if self.next.row < ring.floor:
             self._enter_resync()
             return Outcome.OVERRUN
         self._enter_live()
+        if self.next.row >= routed:
+            return Outcome.CAUGHT_UP
         for run in ring.runs_from(self.next):
             if not self._take(run):
                 return Outcome.FILLED

@@ -84,6 +84,21 @@ def test_contract_14_an_overrun_is_made_good_from_the_log_at_the_same_mark() -> 
     assert (intake.mode, intake.resyncs, intake.returns) == (Mode.LIVE, 1, 1)
 
 
+def test_contract_14_a_ring_that_begins_behind_what_is_routed_leaves_what_is_before_it_to_the_log() -> (
+    None
+):
+    """As that of a publisher which is opened while a batch is routed."""
+    subject = ring()
+    subject.skip_to(8)
+    intake = Intake(Mark(5), BEFORE_ALL, captures_max=10)
+    assert intake.refill(subject, routed=4) is Outcome.OVERRUN
+    intake.accept(Scan((entity_run(4, [1, 2]),), 4, 8, position_of(7), 0))
+    assert drain(intake) == [(5, 0), (6, 0)]
+    assert intake.refill(subject, routed=4) is Outcome.CAUGHT_UP
+    assert intake.refill(subject, routed=8) is Outcome.CAUGHT_UP
+    assert intake.resyncs == 0
+
+
 def test_put_back_asks_for_the_queue_again() -> None:
     subject = ring()
     subject.append(entity_run(0, [0, 1, 2]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,7 @@ from tailrace.position import Position
 from tailrace_server.capture import turn
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.capture.turn import Turn
 from tests.support.inprocess import ModelWriter, coordinates, receive
@@ -84,3 +85,24 @@ async def test_contract_18_routing_to_many_publishers_gives_way_and_loses_nothin
             if subscription.error is None:
                 received = [coordinates(each) for each in await receive(subscription, 2)]
                 assert received == [(1, number + 1, 0), (2, number + 1, 0)]
+
+
+async def test_contract_18_what_is_opened_while_a_batch_is_routed_reads_it_without_waiting_for_more(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = Observer._find
+    late: list[dict[str, Any]] = []
+
+    async def finding(self: Observer, *batch: Any) -> Any:
+        found = await find(self, *batch)
+        start = Since(Position(self.view.published))
+        subscription = await engine.subscribe("shop", [key(1)], start=start, codec=JSON)
+        late.extend(await receive(subscription, 1))
+        return found
+
+    monkeypatch.setattr(Observer, "_find", finding)
+    async with Engine(log_root) as engine:
+        early = await engine.subscribe("shop", codec=JSON)
+        writer.write([upsert(1)])
+        assert len(await receive(early, 2)) == 2
+        assert [coordinates(each) for each in late] == [(1, 1, 0)]
