@@ -116,7 +116,7 @@ class BatchCache:
         """Return a value, loading it in a reader thread if nobody else does already.
 
         Cancelling one waiter takes nothing from the others. What ``load`` raises reaches all of
-        them, and nothing is kept.
+        them, and nothing is kept. Raises RuntimeError where no reader thread can be had.
         """
         value = self.get_nowait(kind, key)
         if value is not None:
@@ -159,10 +159,10 @@ class BatchCache:
     ) -> None:
         waiters = self._loading.get((kind, key))
         if waiters is None:
+            loop = asyncio.get_running_loop()
+            job = self._executor.submit(load)  # raises where the system has no thread left
             self._misses += 1
             waiters = self._loading[kind, key] = []
-            loop = asyncio.get_running_loop()
-            job = self._executor.submit(load)
             job.add_done_callback(
                 lambda done: loop.call_soon_threadsafe(partial(self._loaded, kind, key, done))
             )

@@ -302,6 +302,29 @@ async def test_a_cache_that_cannot_measure_still_answers(tmp_path: Path) -> None
             assert isinstance(await cache.get(Kind.HEAD, "key", Value), Value)
 
 
+async def test_what_could_not_be_loaded_for_want_of_a_thread_is_loaded_for_the_next_reader() -> (
+    None
+):
+    class Value:
+        nbytes = 1
+
+    class Threads(ThreadPoolExecutor):
+        exhausted = True
+
+        def submit(self, *job: Any, **arguments: Any) -> Any:
+            if self.exhausted:
+                raise RuntimeError("can't start new thread")
+            return super().submit(*job, **arguments)
+
+    with Threads(1) as threads:
+        cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads)
+        with pytest.raises(RuntimeError, match="thread"):
+            await cache.get(Kind.HEAD, "key", Value)
+        threads.exhausted = False
+        async with asyncio.timeout(PATIENCE_S):
+            assert isinstance(await cache.get(Kind.HEAD, "key", Value), Value)
+
+
 async def test_contract_03_a_start_by_time_passes_over_what_is_published_later_and_is_older(
     log_root: Path, writer: ModelWriter
 ) -> None:
