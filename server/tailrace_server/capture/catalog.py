@@ -121,7 +121,15 @@ class ObservedCatalog:
 
         with BatchReader(self._path) as reader:
             reading = CatalogReading(view.uuid, reader, self._cache, self._settings)
-            observer = Observer(view, reading, refresh, self._settings, self._counters, self._rings)
+            observer = Observer(
+                view,
+                reading,
+                refresh,
+                lambda: log.committed,
+                self._settings,
+                self._counters,
+                self._rings,
+            )
             self.observer, self.error = observer, None
             self.opened.set()
             fresh = reading.fresh

@@ -130,7 +130,7 @@ class Engine:
                 uuid=view.uuid,
                 oldest=view.oldest,
                 published=view.published,
-                committed=view.committed,
+                committed=observer.committed,
                 newest_timestamp=view.newest_timestamp,
             )
             for name in sorted(self._names())

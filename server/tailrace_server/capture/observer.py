@@ -70,6 +70,7 @@ class Observer:
         view: LogView,
         reading: CatalogReading,
         refresh: Callable[[], Awaitable[LogView | None]],
+        committed: Callable[[], int],
         settings: EngineSettings,
         counters: Counters,
         rings: RingBudget,
@@ -86,6 +87,7 @@ class Observer:
         self._floor = 0
         """First row that a publisher opened now will hear of live."""
         self._refresh = refresh
+        self._committed = committed
         self._settings = settings
         self._counters = counters
         self._rings = rings
@@ -101,6 +103,11 @@ class Observer:
     def newest(self) -> Position:
         """The end of what is published."""
         return Position(self.view.published, END)
+
+    @property
+    def committed(self) -> int:
+        """The newest committed version that has been read, published or not."""
+        return self._committed()
 
     @property
     def subscriptions(self) -> list[Subscription]:
@@ -194,7 +201,7 @@ class Observer:
             catalog=self.view.name,
             uuid=self.view.uuid,
             published=self.view.published,
-            committed=self.view.committed,
+            committed=self.committed,
             records=self.view.end_row,
             records_routed=self.routed,
             publishers=len(publishers),

@@ -68,7 +68,7 @@ read before the trim may be delivered after it, and is to say when it was commit
 
 
 class CommitLog:
-    """One catalog's log, read as far as it goes. Thread-safe; every call does I/O except ``view``."""
+    """One catalog's log, read as far as it goes. Thread-safe; every call does I/O, the attributes do none."""
 
     def __init__(self, path: Path, uuid: UUID, name: str, *, reads_only: bool = False) -> None:
         """Hold the empty log of a catalog; use ``open``."""
@@ -89,6 +89,8 @@ class CommitLog:
         self._schemas: dict[int, Schema] = {}
         self._schema_versions: list[int] = []
         self._schema_values: list[Schema] = []
+        self.committed = 0
+        """Newest committed version; it moves also where there is no new view, as nothing was published."""
         self.view: LogView
 
     @classmethod
@@ -147,6 +149,7 @@ class CommitLog:
             before, state = self.view, self.state
             seen = (before.published, before.revision, before.oldest)
             if seen == (state.published, state.revision, state.oldest):
+                self.committed = state.last_version
                 return None
             view = self._make_view()
             prepare(view, read)
@@ -274,6 +277,7 @@ class CommitLog:
     def _show(self, view: LogView, wait: Wait | None = None) -> None:
         if view.published == self.state.published_by_entry:
             self.make_durable(wait)
+        self.committed = view.committed
         self.view = view
 
     def _is_marked(self) -> bool:

@@ -46,7 +46,8 @@ class LogView:
     end_row: int
     """Running number after the last published record."""
     committed: int
-    """Newest committed version, for information: what lies above ``published`` cannot be read through this."""
+    """Newest version that was committed when the view was made, for information: what lies above ``published``
+    cannot be read through this."""
     newest_timestamp: int
     """Commit timestamp of ``published``, µs; 0 for none."""
     revision: int

@@ -105,6 +105,21 @@ async def test_contract_06_what_is_committed_and_not_published_is_not_delivered(
             assert [each["version"] for each in await receive(subscription, 4)] == [2, 2, 3, 3]
 
 
+async def test_contract_06_what_is_committed_and_not_published_shows_in_the_figures(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write([upsert(1)])
+    async with Engine(log_root, quick()) as engine:
+        subscription = await engine.subscribe("shop", codec=JSON)
+        for number in (2, 3):
+            writer.commit([upsert(number)])
+            async with asyncio.timeout(PATIENCE_S):
+                while engine.catalogs()[0].committed < number:
+                    assert isinstance(await subscription.receive(), Heartbeat)
+        figures = engine.observer("shop").statistics()
+        assert (figures.published, figures.committed) == (1, 3)
+
+
 async def test_contract_17_what_everybody_has_taken_is_kept_by_nobody(
     log_root: Path, writer: ModelWriter
 ) -> None:

@@ -166,6 +166,7 @@ def test_contract_06_nothing_is_seen_before_its_publication_and_then_all_at_once
         writer.append([upsert(str(number))])
         writer.commit()
         assert log.refresh() is None
+        assert log.committed == number + 1
         assert rows_of(log_root / "shop", log.view) == []
     fresh = CommitLog.open(log_root / "shop").view
     assert (fresh.committed, fresh.published, len(fresh), fresh.end_row) == (3, 0, 0, 0)
