@@ -30,7 +30,7 @@ class SubscriptionStatistics:
     queued: int
     """Captures taken from ring or log and not yet handed over."""
     lag_records: int
-    """Records published behind the position."""
+    """Records published behind the position; 0 while its start is not published."""
     resyncs: int
     """How often it fell from live into resync."""
     returns: int

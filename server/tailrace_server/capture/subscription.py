@@ -251,7 +251,7 @@ class Subscription:
 
     def statistics(self) -> SubscriptionStatistics:
         """Return the figures of this moment."""
-        safe = self._safe_point()
+        observer, safe = self._observer, self._safe_point()
         return SubscriptionStatistics(
             subscription_id=self.acknowledgement.subscription_id,
             mode=self._intake.mode.value,
@@ -260,9 +260,17 @@ class Subscription:
             delivered_bytes=self._delivered_bytes,
             position=Position(safe.version, safe.index),
             queued=self._intake.queued,
-            lag_records=max(0, self._observer.view.end_row - safe.rows),
+            lag_records=0 if self._awaits_start else max(0, observer.view.end_row - safe.rows),
             resyncs=self._intake.resyncs,
             returns=self._intake.returns,
+        )
+
+    @property
+    def _awaits_start(self) -> bool:
+        """Whether nothing is published yet of what it wants."""
+        start, observer = self._waits_for, self._observer
+        return (
+            start is not None and observer.renewed(start).wanted.version > observer.view.published
         )
 
     async def _advance(self) -> Frames | None:

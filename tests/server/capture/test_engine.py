@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.capture import Heartbeat
-from tailrace.criteria import After, Content, Criteria, Operation, Since
+from tailrace.criteria import After, Content, Criteria, FromTime, Operation, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import (
     CatalogReplaced,
@@ -24,12 +24,13 @@ from tailrace.errors import (
     ServerStopping,
     SubscriptionClosed,
 )
-from tailrace.position import Position
+from tailrace.position import Position, TimestampMicros
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog import drop_catalog
+from tailrace_server.wal.commit_log import CommitLog
 from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, heartbeat_at, receive
 from tests.support.model import ModelLog, ModelMutation
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
+    from tailrace.criteria import Start
     from tailrace_server.wal.table import BatchRef
 
 OLDEST = Since(Position(0))
@@ -118,6 +120,33 @@ async def test_contract_06_what_is_committed_and_not_published_shows_in_the_figu
                     assert isinstance(await subscription.receive(), Heartbeat)
         figures = engine.observer("shop").statistics()
         assert (figures.published, figures.committed) == (1, 3)
+
+
+@pytest.mark.parametrize("kind", ["by version", "by time"])
+async def test_nothing_is_behind_one_that_waits_for_its_start(
+    log_root: Path, writer: ModelWriter, kind: str
+) -> None:
+    writer.write([upsert(1)])
+    writer.commit([upsert(2)])
+    second = CommitLog.open(log_root / "shop").state.last_timestamp
+    starts: dict[str, Start] = {
+        "by version": Since(Position(3)),
+        "by time": FromTime(TimestampMicros(second + 1)),
+    }
+    async with asyncio.timeout(PATIENCE_S), Engine(log_root, quick()) as engine:
+        waiting = await engine.subscribe("shop", start=starts[kind], codec=JSON, demand=0)
+        live = await engine.subscribe("shop", codec=JSON, demand=0)
+        writer.publish()
+        while engine.observer("shop").view.published < 2:
+            assert isinstance(await waiting.receive(), Heartbeat)
+        assert (waiting.statistics().lag_records, live.statistics().lag_records) == (0, 2)
+        writer.write([upsert(3)])
+        while engine.observer("shop").view.published < 3:
+            assert isinstance(await waiting.receive(), Heartbeat)
+        assert waiting.statistics().lag_records >= 2
+        waiting.request(2)
+        assert coordinates((await receive(waiting, 2))[0]) == (3, 0, 0)
+        assert waiting.statistics().lag_records == 0
 
 
 async def test_contract_17_what_everybody_has_taken_is_kept_by_nobody(
