@@ -107,7 +107,7 @@ async def test_contract_06_what_is_committed_and_not_published_is_not_delivered(
             assert [each["version"] for each in await receive(subscription, 4)] == [2, 2, 3, 3]
 
 
-async def test_contract_06_what_is_committed_and_not_published_shows_in_the_figures(
+async def test_what_is_committed_and_not_published_shows_in_the_figures(
     log_root: Path, writer: ModelWriter
 ) -> None:
     writer.write([upsert(1)])

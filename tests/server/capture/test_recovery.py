@@ -190,7 +190,7 @@ async def test_a_start_in_a_segment_that_was_just_compacted_is_found(
         assert coordinates((await receive(subscription, 5))[0]) == (2, 1, 0)
 
 
-async def test_contract_21_what_waits_in_a_queue_keeps_its_commit_timestamp_when_it_is_trimmed(
+async def test_contract_39_what_waits_in_a_queue_keeps_its_commit_timestamp_when_it_is_trimmed(
     log_root: Path, writer: ModelWriter
 ) -> None:
     for number in range(10):
