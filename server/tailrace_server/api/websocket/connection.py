@@ -201,6 +201,9 @@ class Connection:
         except Exception as error:
             logged(error, _log)
             return Close(CloseCode.INTERNAL, "internal error")
+        finally:
+            # Operations may go on ending, and a timeout that was left is an error to reschedule.
+            self._patience = None
         return None
 
     async def _take(self, message: Message, tasks: asyncio.TaskGroup) -> None:

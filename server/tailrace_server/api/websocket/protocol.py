@@ -191,7 +191,13 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
     def shutdown(self) -> None:
         """Close at the end of the server; the flush is not waited for without end."""
-        super().shutdown()
+        if self.handshake_complete and not self.close_sent and self.conn.state is not OPEN:
+            # The peer has closed, and its answer waits behind what it has not read: uvicorn would close again,
+            # which is an error.
+            self.stop_keepalive()
+            self.transport.close()
+        else:
+            super().shutdown()
         self.close_within()
 
 

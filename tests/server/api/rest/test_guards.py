@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from structlog.testing import capture_logs
 
+from tailrace_server import http
 from tailrace_server.api import http_protocol
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.history import History
 from tailrace_server.capture.subscription import Subscription
+from tests.conformance.http_drivers import listening
 from tests.conformance.shop import upsert
 from tests.server.api.rest.conftest import LIVE, closed, hear, say
 from tests.server.api.rest.test_socket import subscribe
@@ -24,6 +27,7 @@ from tests.support.polling import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from tailrace.capture import Heartbeat
     from tailrace_server.capture.frames import Frames
     from tests.server.api.rest.conftest import RawSocket, Served
     from tests.support.inprocess import ModelWriter
@@ -315,6 +319,61 @@ async def test_our_own_fault_is_told_in_a_line_and_logged_with_its_traceback(
         assert '"code":"INTERNAL"' in answer.text
         (event,) = (each for each in logged if each["event"] == "internal error")
         assert isinstance(event["exc_info"], RuntimeError)
+
+
+async def test_a_stop_tells_everybody_while_a_client_is_leaving(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The socket that is gone has an operation that still ends; stopping it once more is no error."""
+    leaving, may_leave = asyncio.Event(), asyncio.Event()
+
+    async def held(subscription: Subscription) -> Frames | Heartbeat:
+        try:
+            return await whole(subscription)
+        except asyncio.CancelledError:
+            leaving.set()
+            await may_leave.wait()
+            raise
+
+    whole = Subscription.receive
+    monkeypatch.setattr(Subscription, "receive", held)
+    served = await serve()
+    async with served.socket() as neighbour:
+        gone = await served.raw()
+        for message in (b'{"type":"connection_init"}', _everything()):
+            gone.writer.write(gone.frame(1, message))
+        await gone.reader.readuntil(b"subscribed")
+        gone.close()
+        async with asyncio.timeout(PATIENCE_S):
+            await leaving.wait()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(served.face.drain(PATIENCE_S))
+                assert (await closed(neighbour))[0] == 1001
+                may_leave.set()
+    assert served.face.sockets.statistics().open == 0
+
+
+async def test_a_stop_is_no_error_behind_a_close_that_is_not_answered_yet(
+    serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the peer's close stands behind what the peer does not read."""
+    monkeypatch.setattr(http, "_STOP_S", 0.1)
+    fill(writer)
+    served = await serve()
+    async with AsyncExitStack() as stack:
+        face = await stack.enter_async_context(listening(served.engine))
+        raw = await replace(served, face=face).raw()
+        try:
+            for message in (b'{"type":"connection_init"}', _everything()):
+                raw.writer.write(raw.frame(1, message))
+            await raw.reader.readuntil(b"subscribed")
+            stop_reading(raw)
+            await until(lambda: subscription_held(served) > 0)
+            await push(raw, raw.frame(8, (1000).to_bytes(2, "big")))
+            await until(lambda: face.sockets.statistics().open == 0)
+            await stack.aclose()
+        finally:
+            raw.close()
 
 
 async def test_a_handshake_with_parameters_is_refused_by_their_name(serve: Serve) -> None:
