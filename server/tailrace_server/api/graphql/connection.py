@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.history import History, HistoryBounds
-    from tailrace_server.wal.view import LogView
+    from tailrace_server.capture.observer import Observer
 
 _BOUNDS: Final = ("sinceVersion", "sinceIndex", "untilVersion", "untilIndex", "anchor")
 """Arguments that go to the request as they are."""
@@ -67,7 +67,7 @@ async def read_page(
     history = await engine.history(
         catalog,
         criteria,
-        bounds=_bounds(asked, bounds, engine.observer(catalog).view, reverse=reverse),
+        bounds=_bounds(asked, bounds, engine.observer(catalog), reverse=reverse),
         reverse=backwards,
         content=requests.content(message.body),
         codec=PROTOBUF,
@@ -112,13 +112,21 @@ def _message(asked: Mapping[str, Any], scope: Scope, bodies: frozenset[str]) -> 
 
 
 def _bounds(
-    asked: Mapping[str, Any], bounds: HistoryBounds, view: LogView, *, reverse: bool
+    asked: Mapping[str, Any], bounds: HistoryBounds, observer: Observer, *, reverse: bool
 ) -> HistoryBounds:
-    """Return the range: every bound that is given holds, so that a page after a cursor stays in its range."""
+    """Return the range: every bound that is given holds, so that a page after a cursor stays in its range.
+
+    Raises:
+        CatalogReplaced: A cursor belongs to another log.
+        InvalidRequest: One is none.
+    """
+    cursors = {name: Cursor.parse(asked[name]) for name in ("after", "before") if name in asked}
+    for cursor in cursors.values():  # the reader sees one lower bound only
+        observer.refuse_foreign(cursor)
     lower_name, upper_name = ("before", "after") if reverse else ("after", "before")
     lowers = [] if bounds.lower is None else [bounds.lower]
-    if lower_name in asked:
-        lowers.append(After(Cursor.parse(asked[lower_name])))
+    if lower_name in cursors:
+        lowers.append(After(cursors[lower_name]))
     if "from" in asked:
         lowers.append(FromTime(TimestampMicros(asked["from"])))
 
@@ -129,13 +137,13 @@ def _bounds(
             case After(cursor):
                 return cursor.position
             case FromTime(timestamp):
-                return Position(view.version_at(timestamp), 0)
+                return Position(observer.view.version_at(timestamp), 0)
 
     return replace(
         bounds,
         lower=max(lowers, key=begins_at, default=None),
         until_time=asked.get("to"),
-        before=Cursor.parse(asked[upper_name]) if upper_name in asked else None,
+        before=cursors.get(upper_name),
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
+from tailrace.cursor import Cursor
 from tailrace_server.api.settings import HttpSettings
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH, ask
@@ -157,6 +159,22 @@ async def test_what_contradicts_itself_is_an_error_of_its_field(
     assert name in fault["message"]
     assert fault["path"] == ["changes"]
     assert fault["extensions"]["code"] in ("INVALID_REQUEST", "CURSOR_INVALID")
+
+
+@pytest.mark.parametrize("name", ["after", "before"])
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_a_cursor_of_another_log_is_refused_beside_any_bound(
+    serve: Serve, writer: ModelWriter, name: str, reverse: bool
+) -> None:
+    """Also where the other bound decides where the page begins."""
+    writer.write(*SHOP)
+    served = await serve()
+    cursor = Cursor(UUID(int=7), 1, 0)
+    bounds = f"sinceVersion: 1, sinceIndex: 5, reverse: {str(reverse).lower()}"
+    query = f'{{ changes(first: 1, {bounds}, {name}: "{cursor}") {{ anchor }} }}'
+    found = (await served.http.post(PATH, json={"query": query})).json()
+    assert found["data"] == {"changes": None}
+    assert [each["extensions"]["code"] for each in found["errors"]] == ["CATALOG_REPLACED"]
 
 
 async def test_the_pages_of_one_operation_share_a_bound(serve: Serve, writer: ModelWriter) -> None:
