@@ -148,7 +148,7 @@ class Sockets:
         tells the server whose page it is.
         """
         origin = websocket.headers.get("origin")
-        if origin is None or urlsplit(origin).netloc == websocket.headers.get("host"):
+        if origin is None or _host_of(origin) == websocket.headers.get("host"):
             return None
         allowed = self.settings.origins
         return None if origin in allowed or "*" in allowed else origin
@@ -353,6 +353,14 @@ async def _text(websocket: WebSocket) -> str | None:
     if text is None:
         raise malformed("binary frames have no meaning here; send text")
     return str(text)
+
+
+def _host_of(origin: str) -> str:
+    """Return host and port of an origin as a request names them; nothing of what has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # a bracket without its other one
+        return ""
 
 
 def _origin_refused(origin: str) -> InvalidRequest:

@@ -462,6 +462,7 @@ async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(ser
         (served, own, True),
         (served, "https://b.example:8443", False),
         (served, "null", False),
+        (served, "http://[", False),
         (allowing, "https://b.example:8443", True),
         (allowing, "https://b.example", False),
         (allowing, own, False),
@@ -477,7 +478,7 @@ async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(ser
         assert status.split()[1] == (b"101" if opens else b"403"), (origin, status)
         assert refused is None or b'"status":403' in refused
         writer.close()
-    assert served.face.sockets.statistics().guards["origin"] == 2
+    assert served.face.sockets.statistics().guards["origin"] == 3
 
 
 async def test_a_page_of_another_origin_reads_no_answer_unless_it_is_allowed(serve: Serve) -> None:
