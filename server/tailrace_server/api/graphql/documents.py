@@ -227,11 +227,15 @@ def read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
         DocumentRefused: What is wrong with it.
     """
     try:
-        node = parse(text, max_tokens=settings.graphql_tokens)
+        return _read(built, text, settings)
     except GraphQLError as error:
         raise DocumentRefused([error]) from None
-    except RecursionError:
+    except RecursionError:  # of the parser, or of what follows fragments into each other
         raise DocumentRefused([GraphQLError("the document is nested too deeply")]) from None
+
+
+def _read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
+    node = parse(text, max_tokens=settings.graphql_tokens)
     operations = {
         each.name.value if each.name else "": each
         for each in node.definitions

@@ -25,6 +25,14 @@ def deep(levels: int) -> str:
     return f"subscription {{ onCatalogChange {'{ ... on Change ' * levels}{{ version }}{'}' * levels} }}"
 
 
+def chained(fragments: int, levels: int) -> str:
+    """Return fragments that are nested a little each, and spread one in the other."""
+    nested = "{ ...F0 } "
+    for n in range(fragments):
+        nested += f"fragment F{n} on Query {{ {'... { ' * levels} ...F{n + 1} {'} ' * levels} }} "
+    return nested + f"fragment F{fragments} on Query {{ __typename }}"
+
+
 @pytest.mark.parametrize(
     ("text", "limits", "name"),
     [
@@ -34,6 +42,7 @@ def deep(levels: int) -> str:
         (SUBSCRIPTION, HttpSettings(graphql_tokens=5), "5 tokens"),
         (billions(), HttpSettings(), "1000 fields"),
         (deep(3_000), HttpSettings(graphql_tokens=100_000), "nested"),
+        (chained(60, 15), HttpSettings(), "nested too deeply"),
         (
             "{ __schema { types { name } } }",
             HttpSettings(graphql_introspection=False),
