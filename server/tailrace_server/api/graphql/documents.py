@@ -82,11 +82,22 @@ class Document:
         return next(iter(self.operations.values()))
 
     def reads_schema_only(self, operation: OperationDefinitionNode) -> bool:
-        """Whether every field of an operation is introspection; one with fragments is taken for another."""
-        return all(
-            isinstance(each, FieldNode) and each.name.value.startswith("__")
-            for each in operation.selection_set.selections
-        )
+        """Whether every field of an operation is introspection, those of its fragments included."""
+        spread: set[str] = set()
+        waiting = [operation.selection_set]
+        while waiting:
+            for each in waiting.pop().selections:
+                match each:
+                    case FieldNode():
+                        if not each.name.value.startswith("__"):
+                            return False
+                    case InlineFragmentNode():
+                        waiting.append(each.selection_set)
+                    case FragmentSpreadNode():
+                        if each.name.value not in spread:
+                            spread.add(each.name.value)
+                            waiting.append(self.fragments[each.name.value].selection_set)
+        return True
 
     def compiled(
         self, operation: OperationDefinitionNode, variables: Mapping[str, Any]

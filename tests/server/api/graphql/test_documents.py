@@ -66,6 +66,26 @@ def test_a_document_above_a_limit_or_not_valid_is_refused(
     assert any(name in fault.message for fault in raised.value.faults), raised.value.faults
 
 
+@pytest.mark.parametrize(
+    ("text", "schema_only"),
+    [
+        ("{ __schema { types { name } } }", True),
+        ("{ ...F } fragment F on Query { a: __schema { types { name } } }", True),
+        ("{ ... { ... on Query { __schema { types { name } } } } __typename }", True),
+        ("{ ...F ...G } fragment F on Query { ...G } fragment G on Query { __typename }", True),
+        ("{ catalogs { name } }", False),
+        ("{ ...F } fragment F on Query { __typename ... { catalogs { name } } }", False),
+        ("{ ... { __typename } ...F } fragment F on Query { catalogs { name } }", False),
+    ],
+)
+def test_what_reads_the_schema_only_is_known_through_its_fragments(
+    text: str, schema_only: bool
+) -> None:
+    """It may be long work, which is kept from the event loop."""
+    document = read(BUILT, text, HttpSettings())
+    assert document.reads_schema_only(document.operation(None)) is schema_only
+
+
 def test_the_faults_of_a_made_up_document_are_bounded() -> None:
     text = f"{{ {' '.join(f'nothing{n}' for n in range(500))} }}"
     with pytest.raises(DocumentRefused) as raised:
