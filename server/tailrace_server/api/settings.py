@@ -56,7 +56,9 @@ class HttpSettings:
         "how often a socket is probed: finds peers that vanished or stopped reading",
     )
     ws_ping_timeout_s: float = setting(
-        20.0, "seconds", "how long a probe may stay unanswered before the connection is cut"
+        20.0,
+        "seconds",
+        "how long a probe may stay unanswered; behind what is unread it is the send deadline; then it is cut",
     )
     ws_pings_unread: int = setting(
         1_000,

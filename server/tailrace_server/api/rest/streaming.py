@@ -16,7 +16,7 @@ import structlog
 from tailrace.errors import SubscriberTooSlow
 from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import Guarded
-from tailrace_server.api.websocket.sockets import TOO_SLOW
+from tailrace_server.api.websocket.protocol import TOO_SLOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

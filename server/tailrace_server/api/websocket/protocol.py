@@ -4,7 +4,8 @@ What is guarded, and why:
 
 - Pings of one read are answered together, and not at all while the peer does not read: uvicorn answers each
   without flow control, so a flood costs memory without bound. After ``pings_unread`` the peer is cut.
-- A probe that stays unanswered cuts the connection: ``close()`` would wait for a flush that never comes.
+- A probe that stays unanswered ends the connection. Where it stands behind what the peer has yet to read, it is
+  waited for as long as for any message, the send deadline, and longer while the peer goes on reading.
 - A message of endless empty fragments is ended by their number; bytes are bounded by uvicorn already.
 - Text that is not UTF-8 costs a close code, not a stack trace in the log; a refused handshake no error there.
 
@@ -17,9 +18,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import OPEN
 
+from tailrace.errors import SubscriberTooSlow
 from tailrace_server.api.websocket.codes import CloseCode
 
 if TYPE_CHECKING:
@@ -29,8 +32,13 @@ if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
 
+_log = structlog.get_logger("tailrace.websocket")
+
 EXTENSION: Final = "tailrace.websocket"
 """Key in the scope's extensions under which an application finds the protocol."""
+
+TOO_SLOW: Final = "send_deadline"
+"""Name of the guard that ends who leaves a message unread."""
 
 _FRAGMENTS_MAX: Final = 4096
 _LINGER_S: Final = 5.0
@@ -42,6 +50,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
     pings_unread: int = 1_000
     init_message_bytes: int = 64 << 10
+    send_deadline_s: float = 60.0
     on_cut: Callable[[str], None] = staticmethod(lambda guard: None)
     """Called with the name of the guard that cut a connection."""
 
@@ -50,6 +59,10 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         super().__init__(*arguments, **options)
         self._pings_dropped = 0
         self._linger: asyncio.TimerHandle | None = None
+        self._behind = False
+        """Whether the kernel's buffers were full since the last pong: a probe may stand behind all of it."""
+        self._moved_at = 0.0
+        """Loop time at which the transport last had room again."""
         self._message_bytes_max = self.conn.max_message_size
         self.conn.max_message_size = min(
             self.init_message_bytes, self._message_bytes_max or 1 << 62
@@ -95,6 +108,14 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self.read_paused = False
             self.transport.resume_reading()
         self.close_within()
+
+    def too_slow(self) -> None:
+        """Tell the peer, behind what it has not read, that it left a message unread past the send deadline."""
+        _log.warning("subscriber too slow", peer=self.client, guard=TOO_SLOW)
+        seconds = self.send_deadline_s
+        reason = f"{SubscriberTooSlow.code}: a message stayed unread for {seconds:g} s"
+        self.close_with(CloseCode.TOO_SLOW, reason)
+        self.writable.set()  # whoever waits to write is let go
 
     def cut(self, guard: str) -> None:
         """Drop the connection with whatever it has not read."""
@@ -179,11 +200,36 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         super().handle_parser_exception()
         self.close_within()
 
+    def pause_writing(self) -> None:
+        """Note that a probe would stand behind full buffers."""
+        self._behind = True
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Note that the peer reads."""
+        self._moved_at = self.loop.time()
+        super().resume_writing()
+
+    def handle_pong(self, event: Frame) -> None:
+        """Know that what stood before the probe has been read."""
+        asked = self.pending_ping_payload
+        super().handle_pong(event)
+        if asked is not None and self.pending_ping_payload is None:
+            self._behind = not self.writable.is_set()
+
     def keepalive_timeout(self) -> None:
-        """Cut a peer that does not read; tell one that reads."""
-        stalled = not self.writable.is_set() or self.transport.get_write_buffer_size()
-        if stalled:
-            self.cut("ping_timeout")
+        """End a peer that does not answer; wait for one that has much to read before it comes to the probe."""
+        if self._behind or self.transport.get_write_buffer_size():
+            unread_s = self.loop.time() - max(self.ping_sent_at, self._moved_at)
+            left_s = self.send_deadline_s - unread_s
+            if left_s > 0:
+                self.pong_timer = self.loop.call_later(left_s, self.keepalive_timeout)
+                return
+        if self.transport.get_write_buffer_size():
+            self.pong_timer = None
+            if not self.gone:
+                self.on_cut(TOO_SLOW)
+                self.too_slow()
             return
         self.on_cut("ping_timeout")
         super().keepalive_timeout()
@@ -216,12 +262,17 @@ _pack_long: Final = struct.Struct("!BBQ").pack
 
 
 def configured(
-    *, pings_unread: int, init_message_bytes: int, on_cut: Callable[[str], None]
+    *,
+    pings_unread: int,
+    init_message_bytes: int,
+    send_deadline_s: float,
+    on_cut: Callable[[str], None],
 ) -> type[GuardedProtocol]:
     """Return the class for one server."""
     members = {
         "pings_unread": pings_unread,
         "init_message_bytes": init_message_bytes,
+        "send_deadline_s": send_deadline_s,
         "on_cut": staticmethod(on_cut),
     }
     return type("GuardedProtocol", (GuardedProtocol,), members)

@@ -19,11 +19,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-import structlog
 from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
-from tailrace.errors import InvalidRequest, SubscriberTooSlow
+from tailrace.errors import InvalidRequest
 from tailrace_server.api import http_protocol
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.send_guard import Guarded, SendGuard
@@ -35,7 +34,12 @@ from tailrace_server.api.websocket.connection import (
     close_reason,
 )
 from tailrace_server.api.websocket.messages import malformed
-from tailrace_server.api.websocket.protocol import EXTENSION, GuardedProtocol, configured
+from tailrace_server.api.websocket.protocol import (
+    EXTENSION,
+    TOO_SLOW,
+    GuardedProtocol,
+    configured,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,13 +49,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.http_protocol import GuardedHttpProtocol
     from tailrace_server.api.settings import HttpSettings
 
-_log = structlog.get_logger("tailrace.websocket")
-
 _MESSAGES_AT_ONCE: Final = 256
 """Messages joined to one write; together they are about as large as one message of captures."""
-
-TOO_SLOW: Final = "send_deadline"
-"""Name of the guard that ends who leaves a message unread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +100,7 @@ class Sockets:
         return configured(
             pings_unread=self.settings.ws_pings_unread,
             init_message_bytes=self.settings.ws_init_message_bytes,
+            send_deadline_s=self.guard.deadline_s,
             on_cut=self.count,
         )
 
@@ -298,11 +298,7 @@ class GuardedSocket(Guarded):
         self._protocol.initialised()
 
     def _let_go(self) -> None:
-        _log.warning("subscriber too slow", peer=self._protocol.client, guard=TOO_SLOW)
-        seconds = self._guard.deadline_s
-        reason = f"{SubscriberTooSlow.code}: a message stayed unread for {seconds:g} s"
-        self._protocol.close_with(CloseCode.TOO_SLOW, reason)
-        self._protocol.writable.set()  # whoever waits to write is let go
+        self._protocol.too_slow()
 
 
 class PlainSocket:

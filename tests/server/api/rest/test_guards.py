@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from tailrace_server import http
 from tailrace_server.api import http_protocol
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.api.websocket.protocol import GuardedProtocol
 from tailrace_server.capture.history import History
 from tailrace_server.capture.subscription import Subscription
 from tests.conformance.http_drivers import listening
@@ -261,6 +262,52 @@ async def test_a_probe_that_is_not_answered_costs_the_connection(serve: Serve) -
     raw.writer.write(raw.frame(1, b'{"type":"connection_init"}'))
     assert await raw.close_code() == 1011
     assert served.guards == {"ping_timeout": 1}
+    await until(lambda: served.face.sockets.statistics().open == 0)
+    raw.close()
+
+
+async def test_a_reader_that_pauses_for_less_than_the_send_deadline_gets_everything(
+    serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a probe, which stands behind all that it has not read, goes unanswered for too long."""
+    missed = asyncio.Event()
+    timeout = GuardedProtocol.keepalive_timeout
+
+    def told(protocol: GuardedProtocol) -> None:
+        if not protocol.writable.is_set():
+            missed.set()
+        timeout(protocol)
+
+    monkeypatch.setattr(GuardedProtocol, "keepalive_timeout", told)
+    fill(writer)
+    served = await serve(HttpSettings(ws_ping_interval_s=0.1, ws_ping_timeout_s=1))
+    async with served.socket() as socket:
+        await say(socket, subscribe(sinceVersion=0, body=["after"], request=2**62))
+        async with asyncio.timeout(PATIENCE_S):
+            await missed.wait()
+        count = 0
+        while count < 2 * (LARGE >> 20):
+            count += len((await hear(socket)).get("payload", {}).get("captures", ()))
+        assert served.guards == {}
+
+
+@pytest.mark.slow
+async def test_a_peer_that_vanishes_with_much_unread_is_found_after_the_send_deadline(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Also where nothing waits to be written to it, so that only the probe can find it."""
+    fill(writer)
+    settings = HttpSettings(ws_ping_interval_s=0.05, ws_ping_timeout_s=0.05)
+    served = await serve(settings, send_deadline_s=1)
+    raw = await served.raw()
+    for message in (b'{"type":"connection_init"}', _everything()):
+        raw.writer.write(raw.frame(1, message))
+    await raw.reader.readuntil(b'"type":"subscribed"')
+    stop_reading(raw)
+    await until(lambda: subscription_held(served) > 0)
+    raw.writer.write(raw.frame(1, b'{"type":"complete","id":"1"}'))
+    await until(lambda: served.engine.statistics().subscriptions == 0)
+    await until(lambda: served.guards == {"send_deadline": 1})
     await until(lambda: served.face.sockets.statistics().open == 0)
     raw.close()
 
