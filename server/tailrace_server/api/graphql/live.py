@@ -2,10 +2,13 @@
 
 The sub-protocol's rules are kept by `api.websocket`; here a subscribe becomes an operation. A compiled one is
 sent the frames that all subscribers of an equal selection share; nothing but the id around them is its own.
+Queries of one socket are answered one after the other: an answer is not made before the last one has been read
+so far that it could be written.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -30,11 +33,13 @@ SUBPROTOCOL: Final = "graphql-transport-ws"
 
 
 class GraphqlSocketFace:
-    """The face of one catalog's sockets."""
+    """The face of one socket of a catalog."""
 
     def __init__(self, catalog: GraphqlCatalog) -> None:
         """Bind to a catalog."""
         self._catalog = catalog
+        self._turn = asyncio.Lock()
+        """Of queries, so that one that does not read holds one answer, however many it asks for."""
         self.extra: Mapping[str, Callable[[Operation, object], None]] = {}
 
     async def on_init(self, payload: object) -> object:
@@ -54,7 +59,9 @@ class GraphqlSocketFace:
         catalog = self._catalog
         prepared = await catalog.prepare(operation.state)
         if not prepared.is_subscription:
-            await operation.next(msgspec.json.encode(await catalog.execute(prepared)))
+            async with self._turn:
+                await operation.room()
+                await operation.next(msgspec.json.encode(await catalog.execute(prepared)))
             return
         live = await catalog.begin(prepared)
         catalog.documents.count_subscription(compiled=live is not None)

@@ -59,6 +59,9 @@ class Socket(Protocol):
     ) -> None:
         """Send a message for each payload, in order: head, payload and tail joined; as ``send``."""
 
+    async def room(self) -> None:
+        """Wait until there is room for a message, the peer having read what stands before; as ``send``."""
+
     async def close(self, code: int, reason: str) -> None:
         """Close; nothing follows. Idempotent."""
 
@@ -123,6 +126,10 @@ class Operation:
     async def nexts(self, payloads: Sequence[bytes | memoryview]) -> None:
         """Send a ``next`` for each payload, all of them in as few writes as the socket allows."""
         await self._socket.send_all(self._head, payloads, b"}")
+
+    async def room(self) -> None:
+        """Wait until a message could be written: what is large need not be made before."""
+        await self._socket.room()
 
     async def send(self, type: str, payload: object = None) -> None:
         """Send a message of this operation."""

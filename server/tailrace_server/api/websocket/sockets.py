@@ -277,6 +277,11 @@ class GuardedSocket(Guarded):
                 self._protocol.write_texts(head, payloads[start : start + _MESSAGES_AT_ONCE], tail)
             await asyncio.sleep(0)
 
+    async def room(self) -> None:
+        """Wait for room as a writer does, with its deadline."""
+        async with self._turn:
+            await self._room()
+
     async def _room(self) -> None:
         """Wait until the transport has room."""
         protocol = self._protocol
@@ -328,6 +333,9 @@ class PlainSocket:
         """Send a message for each payload."""
         for payload in payloads:
             await self.send(head, payload, tail)
+
+    async def room(self) -> None:
+        """Nothing to wait for: the server's own writes wait."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close."""

@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.cursor import Cursor
 from tailrace.position import END
+from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.schema_mapping import SchemaMapping
@@ -303,6 +304,57 @@ async def test_the_system_path_tells_of_catalogs(serve: Serve, writer: ModelWrit
     found = await ask(served, "{ catalogs { name } changes { edges { node { version } } } }", path)
     assert [each["name"] for each in found["catalogs"]] == ["shop"]
     assert found["changes"]["edges"]
+
+
+async def test_contract_45_a_socket_that_is_not_read_has_one_query_answered_at_a_time(
+    serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are not executed before it is read, and end at once where they are completed."""
+    prepared: list[Prepared] = []
+    executed: list[Prepared] = []
+    prepare, execute = GraphqlCatalog.prepare, GraphqlCatalog.execute
+
+    async def preparing(catalog: GraphqlCatalog, asked: Asked) -> Prepared:
+        prepared.append(await prepare(catalog, asked))
+        return prepared[-1]
+
+    async def executing(catalog: GraphqlCatalog, one: Prepared) -> dict[str, Any]:
+        executed.append(one)
+        return await execute(catalog, one)
+
+    def waiting() -> set[str]:
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        return {name.removeprefix("operation ") for name in names if name.startswith("operation ")}
+
+    monkeypatch.setattr(GraphqlCatalog, "prepare", preparing)
+    monkeypatch.setattr(GraphqlCatalog, "execute", executing)
+    large = "x" * (1 << 20)
+    writer.write(*([upsert(str(number), text=large)] for number in range(15)))
+    served = await serve()
+    async with client(served) as one:
+        one.socket.transport.pause_reading()
+        ids = [await one.subscribe("{ changes { edges { node { after } } } }") for _ in range(5)]
+        await until(lambda: len(prepared) == len(ids))
+        (sender,) = served.face.sockets.guard._senders
+        await until(lambda: sender.blocked_since is not None)
+        assert len(executed) == 1
+        assert waiting() == set(ids)
+        for id in ids[2:]:
+            await one.complete(id)
+        await until(lambda: waiting() == set(ids[:2]))
+        assert len(executed) == 1
+        one.socket.transport.resume_reading()
+        for id in ids[:2]:
+            assert len((await one.payload(id))["data"]["changes"]["edges"]) == 30
+            assert await hear(one.socket) == {"type": "complete", "id": id}
+        assert len(executed) == 2
+        one.socket.transport.pause_reading()
+        await one.subscribe("{ changes { edges { node { after } } } }")
+        await one.subscribe("{ changes { edges { node { after } } } }")
+        await until(lambda: len(executed) == 3 and sender.blocked_since is not None)
+        one.socket.transport.abort()
+        await until(lambda: not waiting())
+    assert len(executed) == 3
 
 
 async def test_a_query_on_a_socket_is_answered_and_completed(
