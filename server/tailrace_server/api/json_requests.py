@@ -62,18 +62,23 @@ def decode(data: bytes | str, what: str = "") -> Any:
         raise InvalidRequest(f"{named}not JSON: not UTF-8") from None
 
 
-def from_json(kind: type[_Request], value: object, *, without: Iterable[str] = ()) -> _Request:
+def from_json(
+    kind: type[_Request], value: object, *, criteria_max: int, without: Iterable[str] = ()
+) -> _Request:
     """Return a request message from its JSON form.
 
     Args:
         kind: The message.
         value: A decoded JSON value; must be an object.
+        criteria_max: How many criteria it may have.
         without: JSON names of fields that stand elsewhere, as the catalog does in the path.
 
     Raises:
-        InvalidRequest: A value of the wrong type or out of range; names its path.
+        InvalidRequest: A value of the wrong type or out of range, or too many criteria; names its path.
         Unsupported: A field or enum value that this server does not know; names its path.
     """
+    if isinstance(value, dict) and isinstance(criteria := value.get("criteria"), list):
+        requests.refuse_excess(len(criteria), criteria_max)
     message = kind()
     _fill(message, value, "", frozenset(without))
     return message
@@ -83,6 +88,7 @@ def from_query(
     kind: type[_Request],
     pairs: Iterable[tuple[str, str]],
     *,
+    criteria_max: int,
     flat: str = "criteria",
     without: Iterable[str] = (),
 ) -> _Request:
@@ -117,7 +123,7 @@ def from_query(
         if flat in value:
             raise InvalidRequest(f"{flat}: give it, or {', '.join(one)}, not both")
         value[flat] = [one]
-    return from_json(kind, value, without=without)
+    return from_json(kind, value, criteria_max=criteria_max, without=without)
 
 
 def in_json_names(error: InvalidRequest) -> InvalidRequest:

@@ -142,6 +142,19 @@ def catalog(name: str) -> str:
     return name
 
 
+def refuse_excess(count: int, limit: int) -> None:
+    """Refuse more criteria than one request may have, which is asked before they are read.
+
+    Raises:
+        InvalidRequest: There are more; names the setting, what was given and the limit.
+    """
+    if count > limit:
+        raise InvalidRequest(
+            f"criteria: {count} in one request, the limit is {limit} (criteria); put keys of equal "
+            "criteria into one, or ask in several requests"
+        )
+
+
 def criteria(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
     """Return criteria.
 

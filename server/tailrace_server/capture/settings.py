@@ -64,6 +64,12 @@ class EngineSettings:
         "seconds",
         "proof of life, and the pace at which a quiet filter's resume cursor advances",
     )
+    criteria: int = setting(
+        1_000,
+        "criteria",
+        "of one request at most, by any face: each is compared with every change; keys of equal criteria "
+        "belong in one, where 10,000 are fine",
+    )
     send_deadline_s: float = setting(
         60.0,
         "seconds",

@@ -61,13 +61,16 @@ class Scope:
         return out
 
 
-def wish_of(arguments: Mapping[str, Any], scope: Scope, bodies: frozenset[str]) -> Wish:
+def wish_of(
+    arguments: Mapping[str, Any], scope: Scope, bodies: frozenset[str], *, criteria_max: int
+) -> Wish:
     """Return what a subscription asks for.
 
     Args:
         arguments: By GraphQL name, as graphql-core coerces them.
         scope: What the field is about.
         bodies: Names of the bodies that its selection needs.
+        criteria_max: How many criteria it may have.
 
     Raises:
         InvalidRequest, Unsupported: Something in it has no meaning; named as the caller wrote it.
@@ -76,7 +79,7 @@ def wish_of(arguments: Mapping[str, Any], scope: Scope, bodies: frozenset[str]) 
     asked.pop("signals", None)
     asked["criteria"] = scope.narrowed(asked.get("criteria"))
     asked["body"] = [name for name in _BODIES if name in bodies]
-    message = from_json(SubscribeRequest, asked, without=ELSEWHERE)
+    message = from_json(SubscribeRequest, asked, criteria_max=criteria_max, without=ELSEWHERE)
     try:
         return requests.wish(message)
     except InvalidRequest as error:

@@ -108,11 +108,13 @@ class GraphqlCatalog:
 
         Raises:
             DocumentRefused: The document is not valid here.
-            InvalidRequest: It does not have the operation.
+            InvalidRequest: It does not have the operation, or a variable has too many criteria.
         """
         key, built = await self.schema()
         document = await self.documents.get(key, built, asked.query)
-        return Prepared(document, document.operation(asked.operation_name), asked)
+        operation = document.operation(asked.operation_name)
+        document.refuse_excess(operation, asked.variables, self.engine.settings.criteria)
+        return Prepared(document, operation, asked)
 
     async def execute(self, prepared: Prepared) -> dict[str, Any]:
         """Return the response of a query.
@@ -149,7 +151,12 @@ class GraphqlCatalog:
         if compiled is None or not self.settings.graphql_compiled:
             return None
         selection, field, arguments = compiled
-        wish = wish_of(arguments, prepared.document.built.scopes[field], selection.bodies)
+        wish = wish_of(
+            arguments,
+            prepared.document.built.scopes[field],
+            selection.bodies,
+            criteria_max=self.engine.settings.criteria,
+        )
         subscription = await self.engine.subscribe(
             self.name,
             wish.criteria,

@@ -57,7 +57,7 @@ async def read_page(
     limit, from_end = _limit(asked, settings.page_records)
     reverse = bool(asked.get("reverse", False))
     backwards = reverse != from_end
-    message = _message(asked, scope, bodies)
+    message = _message(asked, scope, bodies, engine.settings.criteria)
     try:
         criteria = requests.criteria(message.criteria)
         bounds = requests.history_bounds(message)
@@ -103,12 +103,14 @@ def _limit(asked: Mapping[str, Any], most: int) -> tuple[int, bool]:
     return count, name == "last"
 
 
-def _message(asked: Mapping[str, Any], scope: Scope, bodies: frozenset[str]) -> ReadChangesRequest:
+def _message(
+    asked: Mapping[str, Any], scope: Scope, bodies: frozenset[str], criteria_max: int
+) -> ReadChangesRequest:
     """Return the request that every face makes of a read, without cursors and times, which may add up here."""
     fields = {name: asked[name] for name in _BOUNDS if name in asked}
     fields["criteria"] = scope.narrowed(asked.get("criteria"))
     fields["body"] = sorted(bodies)
-    return from_json(ReadChangesRequest, fields)
+    return from_json(ReadChangesRequest, fields, criteria_max=criteria_max)
 
 
 def _bounds(

@@ -51,7 +51,12 @@ class Context:
         self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
     ) -> AsyncGenerator[Capture | None, None]:
         """Yield what a subscription field delivers; None for a signal, which is in the extensions."""
-        wish = wish_of(arguments, scope, bodies_of(info.selected_fields))
+        wish = wish_of(
+            arguments,
+            scope,
+            bodies_of(info.selected_fields),
+            criteria_max=self.engine.settings.criteria,
+        )
         subscription = await self.engine.subscribe(
             self.catalog,
             wish.criteria,

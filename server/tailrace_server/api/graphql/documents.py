@@ -17,6 +17,9 @@ from graphql import (
     FragmentSpreadNode,
     GraphQLError,
     InlineFragmentNode,
+    ListTypeNode,
+    NamedTypeNode,
+    NonNullTypeNode,
     NoSchemaIntrospectionCustomRule,
     OperationDefinitionNode,
     OperationType,
@@ -30,16 +33,19 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.api.graphql.codec import SelectionCodec
 from tailrace_server.api.graphql.errors import DocumentRefused
 from tailrace_server.api.graphql.selection import Collector, NotCompiled, root_of, settle
+from tailrace_server.api.requests import refuse_excess
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from graphql import DocumentNode, SelectionSetNode
+    from graphql import DocumentNode, SelectionSetNode, TypeNode
 
     from tailrace_server.api.graphql.schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
 
 _FAULTS_MAX: Final = 20
+_CRITERIA: Final = "Criteria"
+"""Name of the input type."""
 _VARIANTS_MAX: Final = 64
 """Settled selections kept of one document; directives with variables make more than one."""
 
@@ -98,6 +104,19 @@ class Document:
                             spread.add(each.name.value)
                             waiting.append(self.fragments[each.name.value].selection_set)
         return True
+
+    def refuse_excess(
+        self, operation: OperationDefinitionNode, variables: Mapping[str, Any], criteria_max: int
+    ) -> None:
+        """Refuse a variable with too many criteria, before each of them is looked at.
+
+        Raises:
+            InvalidRequest: As `api.requests.refuse_excess`, which is asked of arguments later.
+        """
+        for definition in operation.variable_definitions or ():
+            value = variables.get(definition.variable.name.value)
+            if isinstance(value, list) and _named(definition.type) == _CRITERIA:
+                refuse_excess(len(value), criteria_max)
 
     def compiled(
         self, operation: OperationDefinitionNode, variables: Mapping[str, Any]
@@ -338,6 +357,14 @@ def _conditions(node: DocumentNode) -> tuple[str, ...]:
     for definition in node.definitions:
         look(definition)
     return tuple(sorted(found))
+
+
+def _named(node: TypeNode) -> str:
+    """Return the name of a type, without what is around it."""
+    while isinstance(node, ListTypeNode | NonNullTypeNode):
+        node = node.type
+    assert isinstance(node, NamedTypeNode)
+    return node.name.value
 
 
 def is_subscription(operation: OperationDefinitionNode) -> bool:

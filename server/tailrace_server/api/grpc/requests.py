@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tailrace.errors import InvalidRequest, Unsupported
+from tailrace_server.api.requests import refuse_excess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 _Request = TypeVar("_Request", bound=Message)
 
 
-def parse(kind: type[_Request], data: bytes, *, bytes_max: int) -> _Request:
+def parse(kind: type[_Request], data: bytes, *, bytes_max: int, criteria_max: int) -> _Request:
     """Return a request message.
 
     Raises:
-        InvalidRequest: It is too large or no such message.
+        InvalidRequest: It is too large, has too many criteria, or is no such message.
         Unsupported: It has a field or an enum value that this server does not know; names it.
     """
     if len(data) > bytes_max:
@@ -32,11 +33,11 @@ def parse(kind: type[_Request], data: bytes, *, bytes_max: int) -> _Request:
         request = kind.FromString(data)
     except DecodeError as error:
         raise InvalidRequest(f"not a {kind.DESCRIPTOR.full_name}: {error}") from error
-    _refuse_unknown(request, "")
+    _refuse_unknown(request, "", criteria_max)
     return request
 
 
-def _refuse_unknown(message: Message, path: str) -> None:
+def _refuse_unknown(message: Message, path: str, criteria_max: int) -> None:
     unknown_fields: Iterable[Any] = UnknownFieldSet(message)  # type: ignore[assignment]  # a sequence
     for unknown in unknown_fields:
         kind = message.DESCRIPTOR.name
@@ -46,9 +47,11 @@ def _refuse_unknown(message: Message, path: str) -> None:
     for field, value in message.ListFields():
         values = value if field.is_repeated else (value,)
         if field.type == FieldDescriptor.TYPE_MESSAGE:
+            if field.name == "criteria":
+                refuse_excess(len(values), criteria_max)
             for place, part in enumerate(values):
                 at = f"[{place}]" if field.is_repeated else ""
-                _refuse_unknown(part, f"{path}{field.name}{at}.")
+                _refuse_unknown(part, f"{path}{field.name}{at}.", criteria_max)
         elif field.type == FieldDescriptor.TYPE_ENUM:
             assert field.enum_type is not None
             known = field.enum_type.values_by_number

@@ -164,7 +164,12 @@ class ChangeCaptureService:
         return await self._answered(answer, context)
 
     def _parse(self, kind: type[_Message], data: bytes) -> _Message:
-        return parse(kind, data, bytes_max=self._settings.request_bytes)
+        return parse(
+            kind,
+            data,
+            bytes_max=self._settings.request_bytes,
+            criteria_max=self._engine.settings.criteria,
+        )
 
     async def _subscribe(
         self, catalog: str | None, wish: Wish, *, demand: int | None

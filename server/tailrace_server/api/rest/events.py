@@ -65,7 +65,7 @@ async def live(
     if not sockets.enter():
         raise HTTPException(429, str(sockets.refusal()))
     try:
-        form, message = await _asked(request, settings)
+        form, message = await _asked(request, settings, engine.settings.criteria)
         try:
             wish = requests.wish(message)
         except InvalidRequest as error:
@@ -85,14 +85,16 @@ async def live(
     return EventStream(subscription, sockets, settings.ws_message_bytes, deadline_s)
 
 
-async def _asked(request: Request, settings: HttpSettings) -> tuple[Form, SubscribeRequest]:
+async def _asked(
+    request: Request, settings: HttpSettings, criteria_max: int
+) -> tuple[Form, SubscribeRequest]:
     """Return the form and the request; ``Last-Event-ID`` stands above any start that the URL or body names."""
     if request.method == "POST":
         form, value = form_of(await asked_body(request, settings))
-        message = from_json(SubscribeRequest, value, without=ELSEWHERE)
+        message = from_json(SubscribeRequest, value, criteria_max=criteria_max, without=ELSEWHERE)
     else:
         form, pairs = form_of_query(parameters(request))
-        message = from_query(SubscribeRequest, pairs, without=ELSEWHERE)
+        message = from_query(SubscribeRequest, pairs, criteria_max=criteria_max, without=ELSEWHERE)
     last = request.headers.get("last-event-id")
     if last:
         for name in ("since_version", "since_index", "from_time"):

@@ -107,10 +107,14 @@ async def changes(
     kind = accepted(request, _OFFERED)
     if request.method == "POST":
         form, value = form_of(await asked_body(request, settings))
-        message = from_json(ReadChangesRequest, value, without=("catalog",))
+        message = from_json(
+            ReadChangesRequest, value, criteria_max=engine.settings.criteria, without=("catalog",)
+        )
     else:
         form, pairs = form_of_query(parameters(request))
-        message = from_query(ReadChangesRequest, pairs, without=("catalog",))
+        message = from_query(
+            ReadChangesRequest, pairs, criteria_max=engine.settings.criteria, without=("catalog",)
+        )
     kind, form = _agreed(kind, form)
     try:
         bounds = requests.history_bounds(message)

@@ -76,7 +76,7 @@ class LiveFace:
 
     def begin(self, operation: Operation, payload: object) -> None:
         """Read what is asked for."""
-        operation.state = _Live(*wish_of(payload))
+        operation.state = _Live(*wish_of(payload, self._engine.settings.criteria))
 
     async def run(self, operation: Operation) -> None:
         """Serve one subscription until it ends."""
@@ -144,7 +144,7 @@ class LiveFace:
             state.subscription.request(n)
 
 
-def wish_of(payload: object) -> tuple[Wish, int | None, Form]:
+def wish_of(payload: object, criteria_max: int) -> tuple[Wish, int | None, Form]:
     """Return what a subscribe asks for, its first demand (None: the socket's pace is the demand) and form.
 
     Raises:
@@ -155,7 +155,7 @@ def wish_of(payload: object) -> tuple[Wish, int | None, Form]:
     if isinstance(payload, dict) and payload.get("request") is not None:
         payload = dict[Any, Any](payload)
         demand = integer(_DEMAND, payload.pop("request"), "request")
-    message = from_json(SubscribeRequest, payload, without=ELSEWHERE)
+    message = from_json(SubscribeRequest, payload, criteria_max=criteria_max, without=ELSEWHERE)
     try:
         return requests.wish(message), demand, form
     except InvalidRequest as error:

@@ -473,6 +473,29 @@ async def test_what_has_no_meaning_ends_its_operation_alone(
 
 
 @pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
+async def test_more_criteria_than_one_request_may_have_are_refused_by_name(
+    serve: Serve, writer: ModelWriter, settings: HttpSettings
+) -> None:
+    """Those of a variable before any of them is looked at: none of these would pass by itself."""
+    served = await serve(settings)
+    many = {"c": [{"nonsense": 1}] * 1_001}
+    literal = f"(criteria: [{'{}' * 1_001}])"
+    expected = "1001 in one request, the limit is 1000 (criteria)"
+    async with client(served) as one:
+        for query, variables in (
+            ("subscription ($c: [Criteria!]) { onCatalogChange(criteria: $c) { version } }", many),
+            ("query ($c: [Criteria!]) { changes(criteria: $c) { truncated } }", many),
+            (f"subscription {{ onCatalogChange{literal} {{ version }} }}", {}),
+        ):
+            (error,) = await one.error(await one.subscribe(query, **variables))
+            assert error["extensions"]["code"] == "INVALID_REQUEST"
+            assert expected in error["message"]
+        id = await one.subscribe(f"{{ changes{literal} {{ truncated }} }}")
+        (error,) = (await one.payload(id))["errors"]
+        assert expected in error["message"]
+
+
+@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
 async def test_a_catalog_that_is_not_there_is_named(
     serve: Serve, writer: ModelWriter, settings: HttpSettings
 ) -> None:

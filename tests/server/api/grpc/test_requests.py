@@ -52,6 +52,24 @@ async def test_an_unknown_field_is_refused_by_number(serve: Serve, method: str) 
     assert served.server.statistics().errors == {"UNSUPPORTED": 1}
 
 
+@pytest.mark.parametrize("method", ["Subscribe", "SubscribeWithDemand", "ReadChanges"])
+async def test_more_criteria_than_one_request_may_have_are_refused_by_name(
+    serve: Serve, method: str
+) -> None:
+    """Before any of them is looked at: each has a field that is refused by itself."""
+    served = await serve()
+    one = capture_pb2.Criteria.FromString(UNKNOWN_FIELD)
+    subscribe = SubscribeRequest(catalog="shop", criteria=[one] * 1_001)
+    request = {
+        "Subscribe": subscribe,
+        "SubscribeWithDemand": DemandRequest(subscribe=subscribe),
+        "ReadChanges": ReadChangesRequest(catalog="shop", criteria=[one] * 1_001),
+    }[method]
+    error = await served.refused(method, request)
+    assert isinstance(error, tailrace.InvalidRequest)
+    assert "1001 in one request, the limit is 1000 (criteria)" in str(error)
+
+
 async def test_an_unknown_field_in_a_part_is_refused_with_its_path(serve: Serve) -> None:
     served = await serve()
     criteria = capture_pb2.Criteria.FromString(UNKNOWN_FIELD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -449,6 +450,36 @@ async def test_a_handshake_where_no_socket_is_gets_404_in_the_usual_form(
     assert answer.json()["detail"].startswith(f"no WebSocket is at {path}")
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
     assert served.face.sockets.statistics().errors == {("http", "INVALID_REQUEST"): 1}
+
+
+async def test_more_criteria_than_one_request_may_have_are_refused_by_name(serve: Serve) -> None:
+    """In every form, and before any of them is looked at: none of these would pass by itself."""
+    served = await serve()
+    criteria = [{"nonsense": 1}] * 1_001
+    text, events = json.dumps(criteria), {"accept": "text/event-stream"}
+    expected = "1001 in one request, the limit is 1000 (criteria)"
+    body = {"criteria": criteria}
+    for answer in (
+        await served.http.post(QUERY, json=body),
+        await served.http.get("/v1/catalogs/shop/changes", params={"criteria": text}),
+        await served.http.post(LIVE, json=body, headers=events),
+        await served.http.get(LIVE, params={"criteria": text}, headers=events),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+        assert expected in answer.json()["detail"]
+    async with served.socket() as socket:
+        await say(socket, subscribe(criteria=criteria))
+        heard = await hear(socket)
+        assert (heard["type"], heard["payload"]["code"]) == ("error", "INVALID_REQUEST")
+        assert expected in heard["payload"]["detail"]
+
+
+async def test_as_many_criteria_as_one_request_may_have_are_served(serve: Serve) -> None:
+    served = await serve(criteria=2)
+    async with served.socket() as socket:
+        keys = [str(number) for number in range(10_000)]
+        await say(socket, subscribe(criteria=[{"primaryKey": keys}, {"entityType": ["order"]}]))
+        assert (await hear(socket))["type"] == "subscribed"
 
 
 async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serve) -> None:
