@@ -401,6 +401,7 @@ async def test_a_stop_tells_everybody_while_a_client_is_leaving(
     assert served.face.sockets.statistics().open == 0
 
 
+@pytest.mark.slow
 async def test_a_stop_is_no_error_behind_a_close_that_is_not_answered_yet(
     serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
