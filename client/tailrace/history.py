@@ -133,6 +133,7 @@ class History:
 
         Raises:
             SubscriptionBroken: The connection failed; ``resume_cursor`` is the last capture taken.
+            SubscriptionClosed: The read or its client was closed under it.
             TailraceError: The server ended the read.
         """
         while not self._current:

@@ -111,3 +111,20 @@ async def test_a_server_that_does_not_begin_to_answer_is_told() -> None:
         with pytest.raises(tailrace.TransportError, match="no header"):
             async with client.read_changes("shop"):
                 pass
+
+
+@pytest.mark.parametrize("closed", ["read", "client"])
+async def test_a_read_that_is_closed_here_is_not_broken(closed: str) -> None:
+    async def script(call: Call) -> None:
+        await call.send_bytes(HEADER)
+        await call.silence()
+
+    async with ScriptedServer(read=script) as server, asyncio.timeout(PATIENCE_S):
+        async with tailrace.connect(server.target) as client:
+            history = await client.read_changes("shop").__aenter__()
+            reader = asyncio.ensure_future(anext(history))
+            await asyncio.sleep(0)  # it waits
+            if closed == "read":
+                await history.__aexit__(None, None, None)
+        with pytest.raises(tailrace.SubscriptionClosed):
+            await reader

@@ -65,14 +65,18 @@ class GrpcTransport:
             self._channel = grpc.aio.insecure_channel(target, options)
         else:
             self._channel = grpc.aio.secure_channel(target, credentials, options)
+        self.closed = False
+        """Whether ``close`` was called."""
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> GrpcStream:
         """Begin a call with many requests."""
-        return GrpcStream(self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)(requests))
+        call = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)(requests)
+        return GrpcStream(call, self)
 
     def read(self, method: str, request: bytes) -> GrpcStream:
         """Begin a call with one request and many answers."""
-        return GrpcStream(self._channel.unary_stream(f"/{SERVICE}/{method}", None, None)(request))
+        call = self._channel.unary_stream(f"/{SERVICE}/{method}", None, None)(request)
+        return GrpcStream(call, self)
 
     async def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
         """Make a call with one request and one answer."""
@@ -86,6 +90,7 @@ class GrpcTransport:
 
     async def close(self) -> None:
         """End all calls and the connection."""
+        self.closed = True
         await self._channel.close(None)
 
 
@@ -93,16 +98,20 @@ class GrpcStream:
     """The answers to one call."""
 
     def __init__(
-        self, call: grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
+        self,
+        call: grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes],
+        transport: GrpcTransport,
     ) -> None:
         """Take over a call that has begun."""
         self._call = call
+        self._transport = transport
+        self._closed = False
 
     async def receive(self) -> bytes | None:
         """Return the next message; None when the server has completed.
 
         Raises:
-            SubscriptionClosed: The channel was closed under it.
+            SubscriptionClosed: It was closed here, or the channel under it.
             TailraceError: What the server said, or TransportError.
         """
         try:
@@ -115,9 +124,12 @@ class GrpcStream:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
+            if self._closed or self._transport.closed:
+                raise SubscriptionClosed("the connection was closed") from None
             raise TransportError("the call was cancelled") from None
         return message if isinstance(message, bytes) else None
 
     def close(self) -> None:
         """End the call, if it has not ended."""
+        self._closed = True
         self._call.cancel()
