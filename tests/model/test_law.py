@@ -32,6 +32,7 @@ from tests.support.model import ModelLog, criteria_lists, transactions
 
 if TYPE_CHECKING:
     from tailrace.criteria import Criteria
+    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.subscription import Subscription
     from tests.support.model import Coordinates, ModelMutation
 
@@ -156,6 +157,18 @@ class Law(RuleBasedStateMachine):
         if follower.owed(self.log):
             self.run(self.receive(follower))
 
+    @rule(follower=followers, looks=st.lists(st.booleans(), max_size=8))
+    def read_ready(self, follower: Follower, looks: list[bool]) -> None:
+        """Take what is ready, without waiting, and look now and then how far it has come."""
+
+        async def read() -> None:
+            for look, message in zip(looks, follower.subscription.ready(), strict=False):
+                self.take(follower, message)
+                if look:
+                    self.check_cursor(follower, follower.subscription.resume_cursor())
+
+        self.run(read())
+
     @rule(follower=followers)
     def read_all(self, follower: Follower) -> None:
         while follower.owed(self.log):
@@ -167,6 +180,9 @@ class Law(RuleBasedStateMachine):
         """Take one message of captures and hold it against the list."""
         while isinstance(message := await follower.subscription.receive(), Heartbeat):
             self.check_heartbeat(follower, message)
+        self.take(follower, message)
+
+    def take(self, follower: Follower, message: Frames) -> None:
         if follower.demand is not None:
             assert message.count <= follower.demand
             follower.demand -= message.count
@@ -188,12 +204,15 @@ class Law(RuleBasedStateMachine):
                 return
 
     def check_heartbeat(self, follower: Follower, heartbeat: Heartbeat) -> None:
-        passed = (heartbeat.cursor.version, heartbeat.cursor.index, heartbeat.cursor.ordinal)
+        self.check_cursor(follower, heartbeat.cursor)
+        assert heartbeat.published <= len(self.log.transactions)
+
+    def check_cursor(self, follower: Follower, cursor: Cursor) -> None:
+        passed = (cursor.version, cursor.index, cursor.ordinal)
         expected = follower.expected(self.log)
         assert [each for each in expected if each <= passed] == [
             each for each in follower.delivered if each <= passed
         ]
-        assert heartbeat.published <= len(self.log.transactions)
 
     @rule(target=followers, follower=consumes(followers))
     def resume(self, follower: Follower) -> Follower:

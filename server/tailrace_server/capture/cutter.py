@@ -7,6 +7,7 @@ what all subscribers take at the same borders is shared by them, not copied.
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from tailrace.criteria import Content
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from tailrace_server.capture.intake import Intake, Slice
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.terms import Delivery
+
+
+def whole_messages(slice: Slice, block: FrameBlock, demand: int | None) -> list[int]:
+    """Return the borders of the messages that a slice takes as the block has them; empty if there are none.
+
+    Without its last one, which may be joined with what follows, and with which the slice leaves the queue.
+    """
+    starts = block.starts
+    place = bisect_left(starts, slice.start)
+    if starts[place] != slice.start:
+        return []
+    stop = bisect_left(starts, slice.stop)
+    if demand is not None:
+        stop = min(stop, bisect_right(starts, slice.start + demand))
+    return starts[place:stop] if stop - place > 1 else []
 
 
 class Cutter:

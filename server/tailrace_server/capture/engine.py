@@ -236,6 +236,8 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """Return the figures of this moment."""
+        for subscription in self._subscriptions():
+            subscription.settle()
         observers = tuple(
             catalog.observer.statistics()
             for _, catalog in sorted(self._catalogs.items())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from tailrace.capture import Heartbeat
@@ -29,7 +30,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.position import END, Position
-from tailrace_server.capture.cutter import Cutter
+from tailrace_server.capture.cutter import Cutter, whole_messages
 from tailrace_server.capture.fresh import Taker
 from tailrace_server.capture.intake import Intake, Outcome
 from tailrace_server.capture.statistics import SubscriptionStatistics
@@ -64,7 +65,7 @@ class Subscription:
         "_ended_at",
         "_handed_at",
         "_heartbeat_at",
-        "_held_bytes",
+        "_held",
         "_intake",
         "_observer",
         "_publisher",
@@ -72,6 +73,8 @@ class Subscription:
         "_terminal",
         "_time",
         "_timer",
+        "_unsettled",
+        "_unsettled_bytes",
         "_waiter",
         "_waits_for",
         "acknowledgement",
@@ -108,8 +111,12 @@ class Subscription:
         self._heartbeat_at = self._time() + delivery.heartbeat_interval_s
         self._delivered = 0
         self._delivered_bytes = 0
-        self._held_bytes = 0
+        self._held: Frames | None = None
+        """The last message, while the transport has not come back for the next."""
         self._handed_at = 0.0
+        self._unsettled = 0
+        """Captures of the queue's first slice that were handed over and are in it until ``settle``."""
+        self._unsettled_bytes = 0
         self.on_end: Callable[[TailraceError], None] | None = None
         """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
         publisher.attach(self)
@@ -123,7 +130,8 @@ class Subscription:
         Raises:
             TailraceError: The subscription has ended; the same error at every further call.
         """
-        self._held_bytes = 0
+        self.settle()
+        self._held = None
         while True:
             if self._terminal is not None:
                 raise _again(self._terminal)
@@ -147,23 +155,48 @@ class Subscription:
         """Yield what ``receive`` would return, as long as an earlier message left all that it takes.
 
         A message is handed over when it is asked for. At the end, ask ``receive``. Most messages of a large
-        batch come this way, so it is one plain step for each.
+        batch come this way, so next to nothing is done for each: they are settled together, at the end or when
+        somebody asks. The cache may drop their block while one is on its way.
         """
-        queue = self._intake.queue
+        queue, time, bytes_max = self._intake.queue, self._time, self._delivery.max_message_bytes
         while True:
-            self._held_bytes = 0
+            self.settle()
+            self._held = None
             if not queue or self._demand == 0:
                 return
             first = queue[0]
             if (reference := first.block) is None or (block := reference()) is None:
                 return
-            if (now := self._time()) >= self._heartbeat_at:
-                return
-            frames = self._cutter.fitting(first, block, self._demand)
-            del block  # the cache may drop it while the message is on its way
-            if frames is None:
-                return
-            yield self._taken(first, frames, now)
+            borders = whole_messages(first, block, self._demand)
+            if not borders:
+                if (now := time()) >= self._heartbeat_at:
+                    return
+                frames = self._cutter.fitting(first, block, self._demand)
+                del block
+                if frames is None:
+                    return
+                yield self._taken(first, frames, now)
+                continue
+            for begin, end in pairwise(borders):
+                if (block := reference()) is None or (now := time()) >= self._heartbeat_at:
+                    return
+                frames = block.messages[begin]
+                del block
+                size = len(frames.data)
+                if size > bytes_max or not queue:
+                    return
+                self._unsettled = end - first.start
+                self._unsettled_bytes += size
+                self._held, self._handed_at = frames, now
+                yield frames
+
+    def settle(self) -> None:
+        """Count what was handed over, and take it out of the queue: before anybody looks at either."""
+        if count := self._unsettled:
+            assert self._held is not None
+            self._intake.deliver(count, self._held.last)
+            self._count(count, self._unsettled_bytes)
+            self._unsettled = self._unsettled_bytes = 0
 
     def request(self, n: int) -> None:
         """Add demand for ``n`` captures; adds up and saturates.
@@ -174,6 +207,7 @@ class Subscription:
         """
         if self._terminal is not None:
             return
+        self.settle()
         if n <= 0:
             error = InvalidRequest(
                 f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
@@ -204,6 +238,7 @@ class Subscription:
 
         One that has demand learns of it where it reads.
         """
+        self.settle()
         if self._demand != 0 or self._terminal is not None:
             return
         if (compacted := self._compacted()) is not None:
@@ -222,11 +257,11 @@ class Subscription:
     @property
     def held_bytes(self) -> int:
         """Bytes of the last message, while the transport has not come back for the next."""
-        return self._held_bytes
+        return 0 if self._held is None else len(self._held.data)
 
     def stalled_for(self, now: float) -> float:
         """Return for how many seconds the transport has been busy with the last message."""
-        return now - self._handed_at if self._held_bytes else 0.0
+        return 0.0 if self._held is None else now - self._handed_at
 
     def resume_cursor(self) -> Cursor:
         """Return the cursor behind everything that was handed over, as far as is safe; also after the end."""
@@ -251,6 +286,7 @@ class Subscription:
 
     def statistics(self) -> SubscriptionStatistics:
         """Return the figures of this moment."""
+        self.settle()
         observer, safe = self._observer, self._safe_point()
         return SubscriptionStatistics(
             subscription_id=self.acknowledgement.subscription_id,
@@ -384,18 +420,17 @@ class Subscription:
             if intake.queue:
                 frames = self._cutter.joined(intake, frames, self._demand)
             self._look_for_more()
-        data, count, _ = frames
-        size = len(data)
-        if self._demand is not None:
-            self._demand -= count
-        self._delivered += count
-        self._delivered_bytes += size
-        self._held_bytes = size
-        self._handed_at = now
-        counters = self._counters
-        counters.captures_delivered += count
-        counters.bytes_delivered += size
+        self._count(frames.count, len(frames.data))
+        self._held, self._handed_at = frames, now
         return frames
+
+    def _count(self, captures: int, size: int) -> None:
+        if self._demand is not None:
+            self._demand -= captures
+        self._delivered += captures
+        self._delivered_bytes += size
+        self._counters.captures_delivered += captures
+        self._counters.bytes_delivered += size
 
     def _look_for_more(self) -> None:
         """Say so if it is taking the last of what is routed; to be called where a slice begins and ends."""
@@ -421,6 +456,7 @@ class Subscription:
         )
 
     def _safe_point(self) -> SafePoint:
+        self.settle()
         if self._ended_at is not None:
             return self._ended_at
         if self._waits_for is not None:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,7 +31,14 @@ from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.commit_log import CommitLog
-from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, heartbeat_at, receive
+from tests.support.inprocess import (
+    PATIENCE_S,
+    ModelWriter,
+    coordinates,
+    heartbeat_at,
+    objects,
+    receive,
+)
 from tests.support.model import ModelLog, ModelMutation
 
 if TYPE_CHECKING:
@@ -39,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.criteria import Start
+    from tailrace_server.capture.subscription import Subscription
     from tailrace_server.wal.table import BatchRef
 
 OLDEST = Since(Position(0))
@@ -53,6 +61,19 @@ def writer(log_root: Path) -> Iterator[ModelWriter]:
     writer = ModelWriter(log_root, "shop", ModelLog())
     yield writer
     writer.writer.close()
+
+
+async def receive_some(subscription: Subscription) -> list[dict[str, Any]]:
+    """Return the captures of the next message with any."""
+    async with asyncio.timeout(PATIENCE_S):
+        while isinstance(message := await subscription.receive(), Heartbeat):
+            pass
+    return objects(message)
+
+
+def cursor_of(subscription: Subscription) -> tuple[int, int, int]:
+    cursor = subscription.resume_cursor()
+    return cursor.version, cursor.index, cursor.ordinal
 
 
 def quick(**settings: int) -> EngineSettings:
@@ -241,6 +262,47 @@ async def test_contract_16_a_commit_of_100_000_rows_sends_nobody_who_keeps_up_to
 
         assert await asyncio.gather(*map(read, subscriptions)) == [100_002] * 3
         assert [each.statistics().resyncs for each in subscriptions] == [0] * 3
+
+
+@pytest.mark.parametrize("demand", [None, 50])
+async def test_what_is_taken_as_it_is_ready_is_counted_when_somebody_looks(
+    log_root: Path, writer: ModelWriter, demand: int | None
+) -> None:
+    writer.write([upsert(number) for number in range(100)])
+    async with Engine(log_root, quick(message_bytes=300)) as engine:
+        one = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=demand)
+        taken = await receive_some(one)
+        looks = 0
+        for frames in one.ready():
+            taken += objects(frames)
+            if len(taken) % 3:
+                continue  # nobody looks
+            looks += 1
+            assert one.statistics().delivered == len(taken)
+            assert one.held_bytes == len(frames.data)
+            assert cursor_of(one) == coordinates(taken[-1]) == frames.last
+            if demand is not None:
+                assert one.statistics().demand == demand - len(taken)
+                one.request(1)
+                demand += 1
+        assert looks
+        assert engine.statistics().captures_delivered == len(taken)
+        assert len(taken) == (demand or 101)
+        assert [coordinates(each)[1] for each in taken] == list(range(len(taken)))
+
+
+async def test_what_was_taken_before_the_end_counts(log_root: Path, writer: ModelWriter) -> None:
+    writer.write([upsert(number) for number in range(100)])
+    async with Engine(log_root, quick(message_bytes=300)) as engine:
+        one = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        taken = await receive_some(one)
+        ready = one.ready()
+        for _ in range(3):
+            taken += objects(next(ready))
+        one.stop()
+        assert next(ready, None) is None
+        assert one.statistics().delivered == len(taken)
+        assert cursor_of(one) == coordinates(taken[-1])
 
 
 async def test_contract_18_the_event_loop_opens_no_file_of_the_log(

@@ -15,6 +15,8 @@ import grpc.aio
 from tailrace_server.api.send_guard import Guarded
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tailrace_server.api.send_guard import SendGuard
 
 
@@ -74,8 +76,16 @@ class GuardedSender(Guarded):
 
     async def send(self, data: bytes) -> None:
         """Write a message; what goes wrong leaves the sender's context by its name."""
+        await self.write(data)
+        self.rest()
+
+    def write(self, data: bytes) -> Awaitable[None]:
+        """Return the write of a message, to be awaited at once: the next one follows it, or ``rest``."""
         self.blocked_since = self._time()
-        await self._write(data)
+        return self._write(data)
+
+    def rest(self) -> None:
+        """Note that no write is under way."""
         self.blocked_since = None
 
     def _let_go(self) -> None:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.subscription import Subscription
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -246,19 +245,18 @@ class ChangeCaptureService:
                         request_bytes=self._settings.request_bytes,
                     )
                 )
-                updates = UpdateStream(subscription) if subscription.codec is CDCV2 else None
-                ready = subscription.ready()
+                behind = UpdateStream(subscription).behind if subscription.codec is CDCV2 else None
                 while True:
-                    message: Frames | Heartbeat | None = next(ready, None)
-                    if message is None:
-                        message = await subscription.receive()
-                        ready = subscription.ready()
+                    for frames in subscription.ready():
+                        await sender.write(frames.data + behind(frames) if behind else frames.data)
+                    sender.rest()
+                    message = await subscription.receive()
                     data = (
                         responses.heartbeat(message)
                         if isinstance(message, Heartbeat)
                         else message.data
                     )
-                    await sender.send(data + updates.behind(message) if updates else data)
+                    await sender.write(data + behind(message) if behind else data)
         except SendDeadlineExceeded:
             if subscription.error is not None:
                 return subscription.error
