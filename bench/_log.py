@@ -1,4 +1,4 @@
-"""Logs for the benches: product rows whose captures all have one size (about 200 bytes as protobuf)."""
+"""Logs for the benches: product rows whose captures all have one size (200 bytes as protobuf)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mutation(number: int, entity_type: str = "product") -> Mutation:
         primary_key=f"{number:09d}",
         before=None,
         after=b'{"id":1%09d,"name":"product %09d","price":"%07d.99","note":"%s"}'
-        % (number, number, number % 10_000_000, b"n" * 50),
+        % (number, number, number % 10_000_000, b"n" * 67),
     )
 
 

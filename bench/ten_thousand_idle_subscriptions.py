@@ -75,7 +75,7 @@ def main() -> None:
         write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
         own = median([asyncio.run(in_process(root)) for _ in range(RUNS)])
         pairs = [
-            (over_grpc(bare_server(0, 0, 182)), over_grpc(tailrace_server(root)))
+            (over_grpc(bare_server(0, 0, 200)), over_grpc(tailrace_server(root)))
             for _ in range(RUNS)
         ]
     bare, ours = (median([pair[place] for pair in pairs]) for place in (0, 1))
