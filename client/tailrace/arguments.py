@@ -30,13 +30,13 @@ Time = datetime | int
 def start_of(
     since: Place | None, after: Cursor | str | None, from_time: Time | None
 ) -> Start | None:
-    """Return the start that three arguments name together.
+    """Return the start that three arguments name together; of ``after`` and ``from_time`` the later.
 
     Raises:
-        InvalidRequest: More than one is given, or one has no meaning.
+        InvalidRequest: ``since`` beside another, or one has no meaning.
     """
-    if sum(start is not None for start in (since, after, from_time)) > 1:
-        raise InvalidRequest("give at most one of since, after and from_time")
+    if since is not None and not (after is None and from_time is None):
+        raise InvalidRequest("give since alone, without after and from_time")
     if since is not None:
         position = since if isinstance(since, Position) else Position(since)
         if position.version < 0 or position.index < 0:
@@ -45,10 +45,22 @@ def start_of(
             )
         return Since(position)
     if after is not None:
-        return After(after if isinstance(after, Cursor) else Cursor.parse(after))
-    if from_time is not None:
-        return FromTime(micros(from_time))
-    return None
+        cursor = after if isinstance(after, Cursor) else Cursor.parse(after)
+        return After(cursor, None if from_time is None else micros(from_time))
+    return None if from_time is None else FromTime(micros(from_time))
+
+
+def lower_bound_of(
+    since: Place | None, after: Cursor | str | None, from_time: Time | None
+) -> Start | None:
+    """Return the lower bound of a read that three arguments name.
+
+    Raises:
+        InvalidRequest: More than one is given, or one has no meaning.
+    """
+    if sum(bound is not None for bound in (since, after, from_time)) > 1:
+        raise InvalidRequest("give at most one of since, after and from_time")
+    return start_of(since, after, from_time)
 
 
 def micros(time: Time) -> TimestampMicros:

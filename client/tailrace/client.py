@@ -12,6 +12,7 @@ from tailrace.arguments import (
     Place,
     Time,
     Wanted,
+    lower_bound_of,
     message_bytes,
     micros,
     milliseconds,
@@ -131,7 +132,8 @@ class Client:
             criteria: One criteria or several, OR; none = every record at entity level.
             since: First position wanted, inclusive; a number is a version. 0 = the oldest retained.
             after: Cursor of the last capture received, exclusive.
-            from_time: First commit time wanted, inclusive; aware datetime, or µs since the epoch.
+            from_time: First commit time wanted, inclusive; aware datetime, or µs since the epoch. Beside
+                ``after`` whichever comes later.
             content: Bodies that the captures carry.
             demand: Captures requested and not yet taken, at most; topped up at half. 0: nothing comes
                 but what ``Subscription.request`` asks for.
@@ -144,7 +146,7 @@ class Client:
             on_reconnect: Called when it stands again.
 
         Raises:
-            InvalidRequest: More than one start, or one that has no meaning.
+            InvalidRequest: ``since`` beside another start, or one that has no meaning.
         """
         with sendable("subscribe"):
             request = SubscribeRequest(
@@ -321,7 +323,7 @@ class Client:
                 body=wire.body_numbers(content),
                 max_message_bytes=message_bytes(max_message_bytes),
             )
-            wire.set_start(request, start_of(since, after, from_time))
+            wire.set_start(request, lower_bound_of(since, after, from_time))
             if sum(bound is not None for bound in (until, before, to_time)) > 1:
                 raise InvalidRequest("give at most one of until, before and to_time")
             if isinstance(until, Position):
@@ -379,7 +381,8 @@ class Client:
         saved: Cursor | None = None,
     ) -> Link:
         link = Link(self._require(), request, options)
-        link.cursor = saved
+        if saved is not None:
+            link.begin_after(saved)
         return link
 
     def _require(self) -> Transport:

@@ -214,6 +214,8 @@ class After:
     """Start strictly after a cursor, also in the middle of a record."""
 
     cursor: Cursor
+    from_time: TimestampMicros | None = None
+    """And not before the first version committed at or after it: so goes on what began by ``FromTime``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,13 @@ class Link:
         self._attempt = 0
         """Attempts since the last message; 0 while the first connection has not failed."""
         self._acknowledged = False
+        self._begun = False
+        """Whether a capture came, or a saved cursor tells of some: until then a start by time holds on."""
         self._patience_s = 0.0
+
+    def begin_after(self, saved: Cursor) -> None:
+        """Go on after a saved cursor, whatever start the request names."""
+        self.cursor, self._begun = saved, True
 
     @property
     def has_start(self) -> bool:
@@ -219,8 +225,10 @@ class Link:
         first = subscribing(self._request)
         if self.cursor is not None:
             part = first.subscribe if first.HasField("subscribe") else first.subscribe_system
-            for name in ("since_version", "since_index", "from_time"):
-                part.ClearField(name)
+            part.ClearField("since_version")
+            part.ClearField("since_index")
+            if self._begun:
+                part.ClearField("from_time")
             wire.set_start(part, After(self.cursor))
         return first
 
@@ -258,7 +266,7 @@ class Link:
             assert self.cursor is not None
             captures = wire.captures(message.captures, self.cursor.catalog_uuid)
             self.demand.received += len(captures)
-            self.cursor = captures[-1].cursor
+            self.cursor, self._begun = captures[-1].cursor, True
             assert data is not None
             sink.deliver(captures, len(data))
         if message.HasField("heartbeat"):

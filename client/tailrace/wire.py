@@ -218,7 +218,9 @@ def set_start(request: _Request, start: Start | None) -> None:
             request.since_version = position.version
             if position.index:
                 request.since_index = position.index
-        case After(cursor):
+        case After(cursor, from_time):
             request.after = str(cursor)
+            if from_time is not None:
+                request.from_time = from_time
         case FromTime(timestamp):
             request.from_time = timestamp

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace import After, Criteria, Cursor, FromTime, InvalidRequest, Position, Since
-from tailrace.arguments import micros, milliseconds, several, start_of
+from tailrace.arguments import lower_bound_of, micros, milliseconds, several, start_of
 from tests.client.scripted import CATALOG_UUID
 
 CURSOR = Cursor(CATALOG_UUID, 41, 2, 0)
@@ -20,6 +20,17 @@ def test_starts() -> None:
     assert start_of(Position(41, 2), None, None) == Since(Position(41, 2))
     assert start_of(None, CURSOR, None) == start_of(None, str(CURSOR), None) == After(CURSOR)
     assert start_of(None, None, 0) == FromTime(micros(0))
+    assert start_of(None, CURSOR, 0) == After(CURSOR, micros(0))
+    for others in ((CURSOR, None), (None, 0), (CURSOR, 0)):
+        with pytest.raises(InvalidRequest, match="since alone"):
+            start_of(1, *others)
+
+
+def test_a_read_has_one_lower_bound() -> None:
+    assert lower_bound_of(None, None, None) is None
+    assert lower_bound_of(None, CURSOR, None) == After(CURSOR)
+    with pytest.raises(InvalidRequest, match="at most one of since, after and from_time"):
+        lower_bound_of(None, CURSOR, 0)
 
 
 def test_times_are_exact_to_the_microsecond_in_any_zone() -> None:

@@ -149,6 +149,41 @@ async def test_contract_26_a_broken_subscription_resumes_after_the_last_capture(
 
 
 @pytest.mark.slow
+async def test_contract_26_a_start_by_time_stays_until_the_first_capture(
+    quick_retry: Retry,
+) -> None:
+    """A cursor alone would go on at what was committed meanwhile, too early."""
+
+    async def waiting(call: Call) -> None:
+        await call.begin()
+        await call.heartbeat(7)
+        await call.abort(grpc.StatusCode.UNAVAILABLE, "cut")
+
+    async def begun(call: Call) -> None:
+        await call.begin()
+        await call.captures(9)
+        await call.abort(grpc.StatusCode.UNAVAILABLE, "cut")
+
+    async def going_on(call: Call) -> None:
+        await call.begin()
+        await call.captures(10)
+        await call.silence()
+
+    async with (
+        ScriptedServer(waiting, begun, going_on) as server,
+        tailrace.connect(server.target, retry=quick_retry) as client,
+        client.subscribe("shop", from_time=1_000) as captures,
+    ):
+        assert await take(captures, 2) == [9, 10]
+    asked = [call.first.subscribe for call in server.calls]
+    assert [(each.after, each.from_time) for each in asked] == [
+        ("", 1_000),
+        (str(Cursor(CATALOG_UUID, 7, tailrace.END)), 1_000),
+        (str(Cursor(CATALOG_UUID, 9, 0, 0)), 0),
+    ]
+    assert [each.HasField("from_time") for each in asked] == [True, True, False]
+
+
 async def test_silence_beyond_the_announced_interval_is_a_missed_heartbeat(
     quick_retry: Retry,
 ) -> None:
@@ -351,7 +386,7 @@ async def test_a_callback_that_raises_ends_its_subscription_alone(quick_retry: R
 
 async def test_what_makes_no_sense_is_refused_before_anything_is_sent() -> None:
     async with tailrace.connect("127.0.0.1:1") as client:
-        with pytest.raises(tailrace.InvalidRequest, match="at most one of since"):
+        with pytest.raises(tailrace.InvalidRequest, match="since alone"):
             client.subscribe("shop", since=1, from_time=2)
         with pytest.raises(tailrace.InvalidRequest, match="cannot be negative"):
             client.subscribe("shop", demand=-1)

@@ -152,6 +152,7 @@ def test_contents_cross_the_wire(content: Content) -> None:
         Since(Position(41)),
         Since(Position(41, 7)),
         After(Cursor(UUID_, 41, 7, 1)),
+        After(Cursor(UUID_, 41, 7, 1), AT),
         FromTime(AT),
         FromTime(TimestampMicros(0)),
     ],

@@ -351,8 +351,8 @@ def _arguments(start: Start | None) -> dict[str, Any]:
             return {}
         case tailrace.Since(position):
             return {"since": position}
-        case tailrace.After(cursor):
-            return {"after": cursor}
+        case tailrace.After(cursor, from_time):
+            return {"after": cursor, "from_time": from_time}
         case tailrace.FromTime(timestamp):
             return {"from_time": timestamp}
 

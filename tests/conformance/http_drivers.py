@@ -201,13 +201,13 @@ class ServerSentEvents(OverHttp):
         else:
             one = asked.pop("criteria")
             parameters = {**asked, **(one[0] if one else {})}
-            if "after" in parameters:
+            if "after" in parameters and "fromTime" not in parameters:
                 headers["last-event-id"] = parameters.pop("after")
             request = self.http.stream("GET", path, params=parameters, headers=headers)
         answer = await self.stack.enter_async_context(request)
         if answer.status_code != 200:
             raise json_captures.error(msgspec.json.decode(await answer.aread()))
-        subscription = _EventSubscription(answer)
+        subscription = _EventSubscription(answer, timed="fromTime" in asked)
         await subscription.begin()
         return subscription
 
@@ -215,8 +215,10 @@ class ServerSentEvents(OverHttp):
 class _EventSubscription:
     acknowledgement: JsonAcknowledgement
 
-    def __init__(self, answer: httpx.Response) -> None:
+    def __init__(self, answer: httpx.Response, *, timed: bool) -> None:
         self._answer = answer
+        self._timed = timed
+        """Whether it starts by time: events before that have no id."""
         self._chunks = answer.aiter_bytes()
         self._text = b""
 
@@ -224,7 +226,7 @@ class _EventSubscription:
         fields = await self._event()
         assert fields["event"] == b"subscribed"
         self.acknowledgement = JsonAcknowledgement(msgspec.json.decode(fields["data"]))
-        assert fields["id"].decode() == str(self.acknowledgement.resume_cursor)
+        self._expect_id(fields, self.acknowledgement.resume_cursor)
 
     async def request(self, n: int) -> None:
         raise AssertionError(ServerSentEvents.cannot["demand"])
@@ -238,7 +240,7 @@ class _EventSubscription:
                 return (capture,)
             case b"heartbeat":
                 beat = json_captures.heartbeat(msgspec.json.decode(fields["data"]))
-                assert fields["id"].decode() == str(beat.cursor)
+                self._expect_id(fields, beat.cursor)
                 return beat
             case b"error":
                 raise json_captures.error(msgspec.json.decode(fields["data"]))
@@ -247,6 +249,10 @@ class _EventSubscription:
 
     async def cancel(self) -> None:
         await self._answer.aclose()
+
+    def _expect_id(self, fields: dict[str, bytes], cursor: tailrace.Cursor) -> None:
+        if "id" in fields or not self._timed:
+            assert fields["id"].decode() == str(cursor)
 
     async def _event(self) -> dict[str, bytes]:
         """Return the fields of the next event."""

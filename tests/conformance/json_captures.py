@@ -144,8 +144,10 @@ def start(value: tailrace.criteria.Start | None) -> dict[str, Any]:
             return {"sinceVersion": position.version, "sinceIndex": position.index}
         case tailrace.Since(position):
             return {"sinceVersion": position.version}
-        case tailrace.After(cursor):
+        case tailrace.After(cursor, None):
             return {"after": str(cursor)}
+        case tailrace.After(cursor, from_time):
+            return {"after": str(cursor), "fromTime": from_time}
         case tailrace.FromTime(timestamp):
             return {"fromTime": timestamp}
 

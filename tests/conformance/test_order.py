@@ -21,10 +21,13 @@ from tailrace import (
     Since,
     TimestampMicros,
 )
+from tailrace_server.wal.commit_log import CommitLog
 from tests.conformance.reading import PATIENCE_S, collect, coordinates, heartbeat_past
 from tests.conformance.shop import COLUMNS, OLDEST, SHOP, upsert
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conformance.conftest import Serve
     from tests.support.inprocess import ModelWriter
 
@@ -113,6 +116,43 @@ async def test_contract_03_a_start_by_time_is_the_first_version_at_or_after_it(
         subscription = await driver.subscribe(start=FromTime(TimestampMicros(timestamp)))
         assert coordinates(await collect(subscription, 6)) == writer.log.expected((), 4)
         await subscription.cancel()
+
+
+async def test_contract_03_a_start_by_time_holds_beside_a_cursor(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    for transaction in SHOP:
+        writer.write(transaction)
+    driver = await serve()
+    captures = (await driver.read()).captures
+    at = {each.version: TimestampMicros(each.commit_timestamp) for each in captures}
+    cursors = {each.version: each.cursor for each in captures}
+    for after, from_time, first in ((1, at[4], 4), (3, at[2], 4), (3, at[4] + 1, 5)):
+        start = After(cursors[after], TimestampMicros(from_time))
+        subscription = await driver.subscribe(start=start)
+        expected = writer.log.expected((), first)
+        assert coordinates(await collect(subscription, len(expected))) == expected
+        await subscription.cancel()
+
+
+async def test_contract_03_26_a_start_by_time_to_come_holds_over_a_resume(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write(*SHOP[:1])
+    writer.commit(*SHOP[1:2])
+    early = CommitLog.open(log_root / "shop").state.last_timestamp
+    from_time = TimestampMicros(early + 1)
+    driver = await serve()
+    broken = await driver.subscribe(start=FromTime(from_time))
+    heartbeat = await heartbeat_past(broken, 1)
+    await broken.cancel()
+    writer.publish()
+    resumed = await driver.subscribe(start=After(heartbeat.cursor, from_time))
+    await heartbeat_past(resumed, 2)
+    writer.write(*SHOP[2:3])
+    expected = writer.log.expected((), 3)
+    assert coordinates(await collect(resumed, len(expected))) == expected
+    await resumed.cancel()
 
 
 async def test_contract_04_a_cursor_is_exclusive_and_exact_in_the_middle_of_a_record(

@@ -71,8 +71,9 @@ Global___OverrunPolicy: _TypeAlias = OverrunPolicy  # noqa: Y015
 
 @_typing.final
 class SubscribeRequest(_message.Message):
-    """At most one of `since_version`, `after` and `from_time` names the start. None of them: the first version after the
-    one published at the moment the server accepts the subscription (the acknowledgement says which).
+    """One of `since_version`, `after` and `from_time` names the start, or `after` and `from_time` together: whichever
+    comes later. None of them: the first version after the one published at the moment the server accepts the
+    subscription (the acknowledgement says which).
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -100,7 +101,9 @@ class SubscribeRequest(_message.Message):
     Of another log: CATALOG_REPLACED. Not a cursor: CURSOR_INVALID.
     """
     from_time: _builtins.int
-    """Starts at the first version committed at or after this time, inclusive; microseconds since the epoch."""
+    """Starts at the first version committed at or after this time, inclusive; microseconds since the epoch. Who
+    resumes before the first capture came names it again beside `after`: a cursor alone knows nothing of the time.
+    """
     max_message_bytes: _builtins.int
     """A capture whose element is larger comes without bodies and with `omitted_bytes`. Bytes, 1,024 to 67,108,864.
     Absent: 4 MiB, what gRPC clients accept by default. Messages are cut far below it in any case.

@@ -196,17 +196,17 @@ def start(request: _Started) -> Start | None:
         InvalidRequest: More than one, or one without meaning.
         CursorInvalid: ``after`` is not a cursor.
     """
-    _refuse_several(request, ("since_version", "after", "from_time"))
+    _refuse_several(request, ("since_version", "after"))
+    _refuse_several(request, ("since_version", "from_time"))
     if request.HasField("since_index") and not request.since_version:
         raise InvalidRequest("since_index: it needs a since_version from 1")
+    from_time = TimestampMicros(request.from_time) if request.HasField("from_time") else None
     if request.HasField("since_version"):
         version = _at_least(0, request.since_version, "since_version")
         return Since(Position(version, _at_least(0, request.since_index, "since_index")))
     if request.HasField("after"):
-        return After(Cursor.parse(request.after))
-    if request.HasField("from_time"):
-        return FromTime(TimestampMicros(request.from_time))
-    return None
+        return After(Cursor.parse(request.after), from_time)
+    return None if from_time is None else FromTime(from_time)
 
 
 def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
@@ -216,6 +216,7 @@ def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
         InvalidRequest: Bounds without meaning.
         CursorInvalid: ``after`` or ``before`` is not a cursor.
     """
+    _refuse_several(request, ("since_version", "after", "from_time"))
     _refuse_several(request, ("until_version", "before", "to_time"))
     if request.HasField("until_index") and not request.HasField("until_version"):
         raise InvalidRequest("until_index: it needs an until_version")

@@ -339,29 +339,31 @@ class Observer:
             CatalogReplaced: The cursor belongs to another log.
         """
         view, ordinal = self.view, 0
+        timestamp: int | None = None
         match start:
             case Since(position):
                 wanted = max(position, FIRST) if position.version else view.oldest
             case FromTime(timestamp):
                 wanted = self._at_time(view, timestamp)
-            case After(cursor):
+            case After(cursor, timestamp):
                 self.refuse_foreign(cursor)
                 ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
                 wanted = cursor.position if ordinal else past(cursor.position)
+                if timestamp is not None and not is_trimmed(view, timestamp):
+                    wanted, ordinal = later(wanted, ordinal, view.version_at(timestamp))
         if wanted < view.oldest:
             raise PositionCompacted(wanted, view.oldest, self.newest)
         beginning = await self.begin_at(wanted, ordinal)
-        if isinstance(start, FromTime) and not beginning.published:
-            beginning = replace(beginning, timestamp=start.timestamp)
+        if timestamp is not None and view.version_at(timestamp) > view.published:
+            beginning = replace(beginning, published=False, timestamp=timestamp)
         return beginning
 
     def compacted(self, waiting: Beginning) -> PositionCompacted | None:
         """Return the error of a start that waited and was trimmed meanwhile; None for any other."""
         view = self.view
-        if waiting.timestamp is None:
-            gone = waiting.wanted < view.oldest
-        else:
-            gone = is_trimmed(view, waiting.timestamp)
+        gone = waiting.wanted < view.oldest and (
+            waiting.timestamp is None or is_trimmed(view, waiting.timestamp)
+        )
         return PositionCompacted(waiting.wanted, view.oldest, self.newest) if gone else None
 
     def renewed(self, waiting: Beginning) -> Beginning:
@@ -369,10 +371,11 @@ class Observer:
         if waiting.timestamp is None:
             return waiting
         version = self.view.version_at(waiting.timestamp)
+        wanted, ordinal = later(waiting.wanted, waiting.ordinal, version)
         passed = waiting.before
-        if version > self.view.published:
+        if version > self.view.published and wanted.version == version:
             passed = SafePoint(self.view.end_row, *self.newest)
-        return replace(waiting, wanted=Position(version), before=passed)
+        return replace(waiting, wanted=wanted, ordinal=ordinal, before=passed)
 
     async def begin_at(self, wanted: Position, ordinal: int) -> Beginning:
         """Find the first capture at or after a retained position and an ordinal of its record."""
@@ -439,6 +442,11 @@ class Observer:
             message_bytes=delivery.message_bytes,
             max_message_bytes=delivery.max_message_bytes,
         )
+
+
+def later(wanted: Position, ordinal: int, version: int) -> tuple[Position, int]:
+    """Return position and ordinal of a start, or the begin of a version if that comes behind it."""
+    return (Position(version), 0) if wanted < Position(version) else (wanted, ordinal)
 
 
 def is_trimmed(view: LogView, timestamp: int) -> bool:

@@ -268,6 +268,11 @@ class Subscription:
         return Cursor(self.acknowledgement.catalog_uuid, *self._safe_point()[1:])
 
     @property
+    def awaits_time(self) -> bool:
+        """Whether a start by time is still to come, so that its cursor alone would go on too early."""
+        return self._waits_for is not None and self._waits_for.timestamp is not None
+
+    @property
     def codec(self) -> Codec:
         """The wire form of its captures."""
         return self._delivery.codec

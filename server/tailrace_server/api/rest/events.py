@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from tailrace.cursor import Cursor
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.engine import Engine
@@ -118,7 +119,7 @@ class EventStream:
         self._sockets = sockets
         self._first = _event(
             "subscribed",
-            str(subscription.acknowledgement.resume_cursor),
+            self._id(subscription.acknowledgement.resume_cursor),
             responses.acknowledgement(
                 subscription.acknowledgement,
                 send_deadline_s=send_deadline_s,
@@ -147,7 +148,8 @@ class EventStream:
             while True:
                 message = await self._subscription.receive()
                 if isinstance(message, Heartbeat):
-                    yield _event("heartbeat", str(message.cursor), responses.heartbeat(message))
+                    data = responses.heartbeat(message)
+                    yield _event("heartbeat", self._id(message.cursor), data)
                 else:
                     yield message.data
         except Exception as error:
@@ -155,10 +157,10 @@ class EventStream:
             self._sockets.count_error("http", found.code)
             yield b"event: error\ndata: %s\n\n" % encoded_problem(found)
 
+    def _id(self, cursor: Cursor) -> bytes:
+        """Return the line of an event's id; none before a start by time: who has none names the time again."""
+        return b"" if self._subscription.awaits_time else b"id: %s\n" % str(cursor).encode()
 
-def _event(name: str, cursor: str, data: dict[str, Any]) -> bytes:
-    return b"event: %s\nid: %s\ndata: %s\n\n" % (
-        name.encode(),
-        cursor.encode(),
-        msgspec.json.encode(data),
-    )
+
+def _event(name: str, id_line: bytes, data: dict[str, Any]) -> bytes:
+    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), id_line, msgspec.json.encode(data))

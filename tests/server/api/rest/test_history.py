@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.retention import trim
 from tailrace_server.wal.writer import Mutation
 from tests.conformance import json_captures
@@ -77,6 +78,37 @@ async def test_an_image_of_several_lines_is_one_line(serve: Serve, writer: Model
         while not (text := await anext(texts)).startswith('data: {"version"'):
             pass
     assert json_captures.capture(text.removeprefix("data: ").encode()).after == b'{   "id": "1" }'
+
+
+async def test_contract_26_events_before_a_start_by_time_have_no_id(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    """A browser that comes back with one would get what lies before the time."""
+    writer.write(*SHOP[:1])
+    writer.commit(*SHOP[1:2])
+    early = CommitLog.open(log_root / "shop").state.last_timestamp
+    served = await serve()
+    url = f"{LIVE}?fromTime={early + 1}"
+    async with served.http.stream("GET", url, headers={"accept": "text/event-stream"}) as events:
+        texts = events.aiter_lines()
+
+        async def event() -> list[str]:
+            lines = []
+            while line := await anext(texts):
+                lines.append(line.partition(":")[0])
+            return lines
+
+        assert await event() == ["event", "data"]
+        writer.publish()
+        while served.engine.observer("shop").view.published < 2:
+            assert await event() == ["event", "data"]
+        writer.write(*SHOP[2:3])
+        while "event" in (names := await event()):
+            pass
+        assert "id" in names
+        while "event" not in (names := await event()):
+            pass
+        assert names == ["event", "id", "data"]
 
 
 async def test_a_page_without_a_limit_has_one(serve: Serve, writer: ModelWriter) -> None:
