@@ -269,7 +269,9 @@ async def test_what_is_taken_as_it_is_ready_is_counted_when_somebody_looks(
     log_root: Path, writer: ModelWriter, demand: int | None
 ) -> None:
     writer.write([upsert(number) for number in range(100)])
-    async with Engine(log_root, quick(message_bytes=300)) as engine:
+    async with Engine(
+        log_root, EngineSettings(message_bytes=300, heartbeat_interval_s=60)
+    ) as engine:
         one = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=demand)
         taken = await receive_some(one)
         looks = 0
@@ -293,7 +295,9 @@ async def test_what_is_taken_as_it_is_ready_is_counted_when_somebody_looks(
 
 async def test_what_was_taken_before_the_end_counts(log_root: Path, writer: ModelWriter) -> None:
     writer.write([upsert(number) for number in range(100)])
-    async with Engine(log_root, quick(message_bytes=300)) as engine:
+    async with Engine(
+        log_root, EngineSettings(message_bytes=300, heartbeat_interval_s=60)
+    ) as engine:
         one = await engine.subscribe("shop", start=OLDEST, codec=JSON)
         taken = await receive_some(one)
         ready = one.ready()
