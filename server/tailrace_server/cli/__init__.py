@@ -1,9 +1,5 @@
 """The command line: one module per command."""
 
-from tailrace_server.listener import let_who_asks_wait
-
-let_who_asks_wait()  # first of all: every command's modules import gRPC
-
-from tailrace_server.cli.application import main  # noqa: E402 - see above
+from tailrace_server.cli.application import main
 
 __all__ = ["main"]
