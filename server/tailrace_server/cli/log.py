@@ -12,7 +12,7 @@ import typer
 from tailrace.errors import InvalidRequest, LogUnreadable
 from tailrace_server.cli import options
 from tailrace_server.cli.output import date_text, note
-from tailrace_server.wording import counted
+from tailrace_server.wording import counted, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,7 +107,10 @@ def trim(
         int, typer.Option("--before", metavar="VERSION", min=1, help="First version to keep.")
     ],
 ) -> int:
-    """Let go of all versions below one. Files follow ten minutes after nothing names them any more."""
+    """Let go of all versions below one, at once. Their files stay for readers at work, for ten minutes.
+
+    Then a writer, as an ingest, deletes them when it publishes. Where none does, run this again.
+    """
     from tailrace_server.clock import SystemClock
     from tailrace_server.wal import retention
     from tailrace_server.wal.commit_log import CommitLog
@@ -122,13 +125,17 @@ def trim(
     now = SystemClock().now()
     oldest = retention.trim(path, before, now)
     deleted = retention.delete_unnamed(path, now)
-    note(f"oldest position kept: {oldest}; files deleted now: {len(deleted)}")
+    note(f"oldest position kept: {oldest}; files deleted now: {len(deleted):,}")
+    _note_waiting(path)
     return 0
 
 
 @app.command()
 def compact(path: Folder) -> int:
-    """Rewrite neighbouring small segments into large ones; positions stay as they are."""
+    """Rewrite neighbouring small segments into large ones; positions stay as they are.
+
+    The files that they replace stay for readers at work and are deleted as after a trim.
+    """
     from tailrace_server.clock import SystemClock
     from tailrace_server.wal import compaction, retention
 
@@ -143,8 +150,23 @@ def compact(path: Folder) -> int:
             f"{done.segments_before:,} segments became {done.segments_after:,}: {done.rows:,} records, "
             f"{_size(done.bytes_before)} → {_size(done.bytes_after)}"
         )
-    note(f"files deleted now: {len(deleted)}")
+    note(f"files deleted now: {len(deleted):,}")
+    _note_waiting(path)
     return 0
+
+
+def _note_waiting(path: Path) -> None:
+    """Say how many files wait for their deletion, and who will do it."""
+    from tailrace_server.wal import retention
+    from tailrace_server.wal.checkpoint import DELETE_GRACE_S
+    from tailrace_server.wal.commit_log import CommitLog
+
+    waiting = len(retention.unnamed(CommitLog.open(path)))
+    if waiting:
+        note(
+            f"{counted(waiting, 'file')} kept for readers at work until {duration(DELETE_GRACE_S)} have "
+            "passed; then a writer deletes them when it publishes: where none does, run this again"
+        )
 
 
 def _check_catalog(path: Path) -> None:

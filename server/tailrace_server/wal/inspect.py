@@ -18,7 +18,7 @@ from tailrace_server.wal.catalog_folder import read_catalog
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import CommitEntry, OpenEntry
 from tailrace_server.wal.record import BODY_COLUMNS
-from tailrace_server.wal.retention import orphans
+from tailrace_server.wal.retention import orphans, unnamed
 from tailrace_server.wal.schema_records import column_members, schema_records
 from tailrace_server.wal.table import SEGMENT
 
@@ -179,7 +179,7 @@ def summarize(path: Path) -> LogSummary:
         schemas=len(state.schemas),
         pending=tuple(pending.path for pending in state.pending),
         source_positions=dict(state.source_positions),
-        unnamed=len(state.removed),
+        unnamed=len(unnamed(log)),
         orphans=len(orphans(log)),
     )
 

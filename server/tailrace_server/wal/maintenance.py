@@ -1,10 +1,10 @@
 """Upkeep beside a writer: checkpoints, compaction by its rule, deletion of what is no longer named.
 
-It runs in a process of its own (upkeep.py), started the first time that a compaction is due and told to look
-from then on, because a thread would take the interpreter from the commits for milliseconds, many times over.
-A failure is logged there and tried again when the rule next asks: a log without compaction is slower, not
-wrong. What only bounds the time to open, the checkpoint, the writer makes itself while there is no such
-process, and when that one leaves it undone for too long.
+It runs in a process of its own (upkeep.py), started the first time that a compaction or a deletion is due and
+told to look from then on, because a thread would take the interpreter from the commits for milliseconds, many
+times over. A failure is logged there and tried again when the rule next asks: a log without compaction is
+slower, not wrong. What only bounds the time to open, the checkpoint, the writer makes itself while there is no
+such process, and when that one leaves it undone for too long.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tailrace.errors import LogFull
+from tailrace.errors import LogError, LogFull
 from tailrace_server.wal.checkpoint import checkpoint_is_due, write_checkpoint_if_due
 from tailrace_server.wal.compaction import DUE_SEGMENTS, is_due
+from tailrace_server.wal.retention import deletion_is_due, last_writer_left_orphans
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.clock import Clock
     from tailrace_server.wal.commit_log import CommitLog
+
+DELETION_CHECK_S: Final = 60.0
+"""A writer looks this often, when it publishes, whether files have had their grace: a tenth of it."""
 
 _OVERDUE: Final = 2
 """The writer makes a checkpoint itself once it is this many times due."""
@@ -43,6 +47,8 @@ class Maintenance:
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._next_entry = 0
+        self._next_deletion_check: float | None = None
+        """By the monotonic clock; None before the first."""
 
     def look(self, log: CommitLog) -> None:
         """Have done what is due; cheap when nothing is."""
@@ -52,11 +58,8 @@ class Maintenance:
             )
         except LogFull as error:
             _log.warning("no checkpoint of catalog %s: %s", self._path.name, error)
-        state = log.state
-        if state.last_entry < self._next_entry:
-            return
-        self._next_entry = state.last_entry + DUE_SEGMENTS // 8
-        if is_due(state) or (self._is_running() and checkpoint_is_due(log)):
+        if self._compaction_is_due(log) or self._deletion_is_due(log):
+            self._put_off_deletion_check()  # whatever the process is asked for, it makes it itself
             self._ask()
 
     def close(self) -> None:
@@ -65,6 +68,31 @@ class Maintenance:
             self._process.stdin.close()
             self._process.wait()
             self._process = None
+
+    def _compaction_is_due(self, log: CommitLog) -> bool:
+        """Return whether one is, or a checkpoint that is the process's to make."""
+        state = log.state
+        if state.last_entry < self._next_entry:
+            return False
+        self._next_entry = state.last_entry + DUE_SEGMENTS // 8
+        return is_due(state) or (self._is_running() and checkpoint_is_due(log))
+
+    def _deletion_is_due(self, log: CommitLog) -> bool:
+        """Return whether files have had their grace or, the first time, the last writer left some behind."""
+        planned = self._next_deletion_check
+        if planned is not None and self._clock.monotonic() < planned:
+            return False
+        self._put_off_deletion_check()
+        try:
+            return deletion_is_due(log, self._clock.now()) or (
+                planned is None and last_writer_left_orphans(log)
+            )
+        except LogError as error:
+            _log.warning("no upkeep of catalog %s: %s", self._path.name, error)
+            return False
+
+    def _put_off_deletion_check(self) -> None:
+        self._next_deletion_check = self._clock.monotonic() + DELETION_CHECK_S
 
     def _is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None

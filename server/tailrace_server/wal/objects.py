@@ -1,4 +1,7 @@
-r"""Small objects of the log: JSON with a checksum, created exclusively, never replaced.
+r"""Small objects of the log: JSON with a checksum, created exclusively, whole.
+
+Retention alone replaces some later, by a part of themselves: an entry by its lines once nothing names the
+records that it carries, an old checkpoint by its header.
 
 An object is lines of text::
 

@@ -3,7 +3,8 @@
 A trim moves ``oldest`` in a new checkpoint; files that hold nothing at or above it are no longer named.
 Files that nothing names any more (trimmed, compacted, or pending and spent) are deleted ``delete_grace``
 after the checkpoint or entry that stopped naming them: readers with an older view have that long, and one
-that still misses a file takes the newest checkpoint and goes on by position.
+that still misses a file takes the newest checkpoint and goes on by position. A writer at work has them
+deleted (maintenance.py); where none is, ``tailrace log trim`` and ``tailrace log compact`` do it.
 
 Orphans are files below ``segments`` that no checkpoint or entry has ever named: what tasks left that
 failed. Whether one may still be committed is decided by what the log says, not by a clock:
@@ -11,11 +12,15 @@ failed. Whether one may still be committed is decided by what the log says, not 
 * its epoch is below the newest: that writer is fenced;
 * or its epoch is the newest and a later batch of its writer has been committed;
 * or it was written for checkpoint k + 1, and k + 1 exists without it.
+
+To find them costs a listing of all segments, so they go with whatever else is deleted; and at its start a
+writer looks at what the one before it has left, in the folder of that epoch.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import time
 from typing import TYPE_CHECKING, Final
@@ -23,7 +28,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.position import Position
-from tailrace_server.wal.checkpoint import DELETE_GRACE_S, drop_old_bodies, write_checkpoint
+from tailrace_server.wal.checkpoint import (
+    DELETE_GRACE_S,
+    drop_old_bodies,
+    is_left,
+    write_checkpoint,
+)
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import ENTRIES, SEGMENTS
 from tailrace_server.wal.objects import (
@@ -37,10 +47,13 @@ from tailrace_server.wal.objects import (
 from tailrace_server.wal.table import LAST_VERSION, SEGMENT, CommitTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tailrace_server.wal.state import LogState
+
+DELETE_FILES: Final = 4_096
+"""Deleted in one look of a writer's upkeep, oldest first: some seconds, so that a compaction waits no longer
+for the files of a large trim, nor the end of the writer; the rest goes with the next look."""
 
 _TEMPORARY_MAX_AGE_S: Final = 3_600.0
 """Objects on their way take milliseconds; deleting one too early would cost its writer a retry."""
@@ -94,26 +107,79 @@ def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
     return trimmed
 
 
-def delete_unnamed(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S) -> list[str]:
+def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S) -> bool:
+    """Return whether files that nothing names any more have had their grace and are there still.
+
+    They go in one order, so where the last of those that are due is gone, all are: only that one is looked
+    for. Where it is gone the log's state forgets them.
+
+    Raises:
+        LogError: The device failed.
+    """
+    state, before = log.state, _before(now, grace_s)
+    due = _due(state, before)
+    if not due:
+        return False
+    if is_left(log.path, max(due)[1]):
+        return True
+    state.removed = {file: since for file, since in state.removed.items() if since > before}
+    return False
+
+
+def delete_unnamed(
+    path: Path, now: int, *, grace_s: float = DELETE_GRACE_S, files_max: int | None = None
+) -> list[str]:
     """Delete what nothing names any more and has had its grace, and the orphans; return their paths.
 
     Any process may, at any time.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch.
+        grace_s: Seconds for which a file stays that nothing names.
+        files_max: How many to delete, those first that have waited longest; None: all.
 
     Raises:
         LogError: The device failed; what is left goes the next time.
     """
     log = CommitLog.open(path)
     log.read_newest_checkpoint()
-    before = now - int(grace_s * 1e6)
-    gone = [file for file, since in log.state.removed.items() if since <= before]
-    deleted = []
+    before = _before(now, grace_s)
+    gone = [file for _, file in sorted(_due(log.state, before))]
+    deleted: list[str] = []
     with os_errors(f"cannot delete from {path}"):
-        for file in (*gone, *orphans(log)):
+        for file in itertools.chain(gone, orphans(log)):
+            if len(deleted) == files_max:
+                break
             if _delete(path, file):
-                deleted.append(file)  # noqa: PERF401 - some are deleted also if one fails
+                deleted.append(file)
         _delete_stale_temporaries(path)
     drop_old_bodies(log, before=before)
     return deleted
+
+
+def unnamed(log: CommitLog) -> list[str]:
+    """Return the files that nothing names any more and that are there still, those first that go first.
+
+    Raises:
+        LogError: The device failed.
+    """
+    log.read_newest_checkpoint()
+    removed = sorted((since, file) for file, since in log.state.removed.items())
+    return [file for _, file in removed if is_left(log.path, file)]
+
+
+def _before(now: int, grace_s: float) -> int:
+    """Return the time, µs, since which a file must have been unnamed to be deleted now."""
+    return now - int(grace_s * 1e6)
+
+
+def _due(state: LogState, before: int) -> list[tuple[int, str]]:
+    """Return since when files have been unnamed, up to a time inclusive, and what they are.
+
+    Deleted in the order of these pairs, they go in the same order whoever deletes them.
+    """
+    return [(since, file) for file, since in state.removed.items() if since <= before]
 
 
 def _delete(catalog: Path, file: str) -> bool:
@@ -134,12 +200,36 @@ def _delete(catalog: Path, file: str) -> bool:
 
 def orphans(log: CommitLog) -> list[str]:
     """Return the files below ``segments`` that nothing names and nothing can name any more."""
+    with os_errors(f"cannot read {log.path / SEGMENTS}"):
+        return _orphans_in(log, sorted(os.listdir(log.path / SEGMENTS)))
+
+
+def last_writer_left_orphans(log: CommitLog) -> bool:
+    """Return whether there are orphans of the epoch before the newest; lists that one's folder alone.
+
+    Raises:
+        LogError: The device failed.
+    """
+    folder = str(log.state.epoch - 1)
+    with os_errors(f"cannot read {log.path / SEGMENTS / folder}"):
+        try:
+            return bool(_orphans_in(log, [folder]))
+        except FileNotFoundError:
+            return False
+
+
+def _orphans_in(log: CommitLog, folders: list[str]) -> list[str]:
+    files = [
+        f"{SEGMENTS}/{folder}/{name}"
+        for folder in folders
+        for name in sorted(os.listdir(log.path / SEGMENTS / folder))
+    ]
+    if not files:
+        return []
     state = log.state
     named = set(state.batches.segments.paths())
     named |= {pending.path for pending in state.pending} | state.removed.keys()
-    return [
-        file for file in _segment_files(log.path) if file not in named and _is_spent(state, file)
-    ]
+    return [file for file in files if file not in named and _is_spent(state, file)]
 
 
 def _is_spent(state: LogState, file: str) -> bool:
@@ -157,13 +247,6 @@ def _is_spent(state: LogState, file: str) -> bool:
     if not name.startswith(f"{writer}-") or not batch.isdecimal():
         return False
     return int(batch) < state.writers[writer].batch_id
-
-
-def _segment_files(path: Path) -> Iterator[str]:
-    with os_errors(f"cannot read {path / SEGMENTS}"):
-        for folder in sorted(os.listdir(path / SEGMENTS)):
-            for name in sorted(os.listdir(path / SEGMENTS / folder)):
-                yield f"{SEGMENTS}/{folder}/{name}"
 
 
 def _delete_stale_temporaries(path: Path) -> None:

@@ -14,7 +14,12 @@ from tailrace.errors import TailraceError
 from tailrace_server.wal.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.compaction import compact, is_due
-from tailrace_server.wal.retention import delete_unnamed
+from tailrace_server.wal.retention import (
+    DELETE_FILES,
+    delete_unnamed,
+    deletion_is_due,
+    last_writer_left_orphans,
+)
 
 _log = logging.getLogger("tailrace.wal")
 
@@ -30,12 +35,13 @@ def look(path: Path, now: int) -> None:
         LogError: It cannot be done; the log is as it was.
     """
     log = CommitLog.open(path)
-    if is_due(log.state):
-        done = compact(path, now)
-        deleted = delete_unnamed(path, now)
-        _log.debug("catalog %s: %s, %d files deleted", path.name, done, len(deleted))
+    if compacts := is_due(log.state):
+        _log.debug("catalog %s: %s", path.name, compact(path, now))
     else:
         write_checkpoint_if_due(log, now)
+    if compacts or deletion_is_due(log, now) or last_writer_left_orphans(log):
+        deleted = delete_unnamed(path, now, files_max=DELETE_FILES)
+        _log.debug("catalog %s: %d files deleted", path.name, len(deleted))
 
 
 def main() -> None:

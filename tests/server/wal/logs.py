@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from tailrace.criteria import Area, Operation
 from tailrace_server import failpoints
@@ -138,6 +141,14 @@ def python(code: str, *arguments: object, failing: str = "") -> subprocess.Popen
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def upkeep_processes() -> list[psutil.Process]:
+    """Return those that this process has started; other tests may have left it a JVM."""
+    children = psutil.Process().children()
+    while any(each.is_running() and not each.cmdline() for each in children):
+        time.sleep(0)  # a program that has just begun has no arguments for a moment
+    return [each for each in children if "tailrace_server.wal.upkeep" in each.cmdline()]
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:

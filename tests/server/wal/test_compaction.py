@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ from tests.server.wal.logs import (
     rows_of,
     transactions_in,
     update,
+    upkeep_processes,
     upsert,
     write,
 )
@@ -273,14 +273,6 @@ def test_a_writer_compacts_by_itself_once_many_neighbours_are_small(log_root: Pa
     assert view.revision >= 1
     assert len(view) < compaction.DUE_SEGMENTS
     assert len(transactions_in(rows_of(log_root / "shop", view))) == compaction.DUE_SEGMENTS + 100
-
-
-def upkeep_processes() -> list[psutil.Process]:
-    """Return those that this process has started; other tests may have left it a JVM."""
-    children = psutil.Process().children()
-    while any(each.is_running() and not each.cmdline() for each in children):
-        time.sleep(0)  # a program that has just begun has no arguments for a moment
-    return [each for each in children if "tailrace_server.wal.upkeep" in each.cmdline()]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.errors import LogCorrupted
 from tailrace_server.cli.application import run
+from tailrace_server.clock import SystemClock
 from tailrace_server.wal import segment
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import seal, without_records
@@ -99,6 +100,25 @@ def test_compact_and_trim_say_what_they_did(log_root: Path) -> None:
     assert "3 segments became 1: 13 records" in tailrace_log("compact", log_root / "shop")[2]
     assert "nothing to compact" in tailrace_log("compact", log_root / "shop")[2]
     assert "kept: 3:0" in tailrace_log("trim", log_root / "shop", "--before", 3)[2]
+
+
+def test_trim_says_how_many_files_wait_and_deletes_them_when_it_is_run_again(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no writer is at work, nobody else does."""
+    write_files(monkeypatch)
+    write(log_root, "shop", 3)
+    command = "trim", log_root / "shop", "--before", 3
+    _, _, err = tailrace_log(*command)
+    assert "files deleted now: 0\n" in err
+    assert "2 files kept for readers at work until 10 min have passed" in err
+    assert "to be deleted  2 files" in tailrace_log("inspect", log_root / "shop")[1]
+    now = SystemClock.now
+    monkeypatch.setattr(SystemClock, "now", lambda clock: now(clock) + 600_000_000)
+    _, _, err = tailrace_log(*command)
+    assert "kept: 3:0; files deleted now: 2\n" in err
+    assert "readers at work" not in err
+    assert "to be deleted" not in tailrace_log("inspect", log_root / "shop")[1]
 
 
 def test_a_root_in_place_of_a_catalog_gets_the_names_below_it(log_root: Path) -> None:

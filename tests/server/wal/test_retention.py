@@ -5,21 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from tailrace.position import Position
-from tailrace_server.wal import checkpoint, commit_log
+from tailrace_server.wal import checkpoint, commit_log, upkeep
 from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import crc32c
-from tailrace_server.wal.retention import delete_unnamed, orphans, trim
+from tailrace_server.wal.retention import (
+    delete_unnamed,
+    deletion_is_due,
+    last_writer_left_orphans,
+    orphans,
+    trim,
+    unnamed,
+)
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter, PendingSegment
-from tests.server.wal.logs import armed, rows_of, transactions_in, upsert, write, write_files
+from tests.server.wal.logs import (
+    SteppingClock,
+    armed,
+    rows_of,
+    transactions_in,
+    upkeep_processes,
+    upsert,
+    write,
+    write_files,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 GRACE_S = 600.0
 GRACE = int(GRACE_S * 1e6)
@@ -159,6 +174,130 @@ def test_orphans_go_once_nothing_can_name_them_any_more(log_root: Path) -> None:
     assert len(orphans(CommitLog.open(catalog))) == 4
     assert len(delete_unnamed(catalog, 0)) == 4
     assert files(catalog) == []
+
+
+def test_upkeep_deletes_what_was_trimmed_once_it_has_had_its_grace_and_readers_go_on(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no compaction is ever due, as commits are large."""
+    write_files(monkeypatch)
+    write(log_root, "shop", 6)
+    catalog = log_root / "shop"
+    follower = CommitLog.open(catalog)
+    old = follower.view
+    trim(catalog, 4, now=1_000)
+    upkeep.look(catalog, 1_000 + GRACE - 1)
+    assert len(files(catalog)) == 6
+    assert transactions_in(rows_of(catalog, old)) == ["1", "2", "3", "4", "5", "6"]
+    upkeep.look(catalog, 1_000 + GRACE)
+    assert len(files(catalog)) == 3
+    view = follower.refresh()
+    assert view is not None
+    for each in (view, CommitLog.open(catalog).view):
+        assert transactions_in(rows_of(catalog, each)) == ["4", "5", "6"]
+    assert verify(catalog).sound
+
+
+def test_a_large_deletion_is_spread_over_looks_that_begin_with_the_oldest(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(monkeypatch)
+    write(log_root, "shop", 6)
+    catalog = log_root / "shop"
+    write(log_root, "shop", 1)
+    (catalog / "segments" / "1" / "pending-lost").write_bytes(b"x")
+    for number in (2, 4, 6):
+        trim(catalog, number, now=number)
+    monkeypatch.setattr(upkeep, "DELETE_FILES", 2)
+    paths = unnamed(CommitLog.open(catalog))
+    assert len(paths) == 5
+    for left in (3, 1, 0):
+        assert len(orphans(CommitLog.open(catalog))) == 1
+        assert deletion_is_due(CommitLog.open(catalog), 6 + GRACE)
+        upkeep.look(catalog, 6 + GRACE)
+        assert unnamed(CommitLog.open(catalog)) == paths[5 - left :]
+    assert not deletion_is_due(CommitLog.open(catalog), 6 + GRACE)
+    assert orphans(CommitLog.open(catalog)) == []  # room was left for it in the last look
+
+
+def test_a_log_forgets_the_files_that_have_gone_and_asks_after_those_that_are_due(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(monkeypatch)
+    write(log_root, "shop", 6)
+    catalog = log_root / "shop"
+    trim(catalog, 3, now=1_000)
+    trim(catalog, 4, now=2_000)
+    log = CommitLog.open(catalog)
+    assert not deletion_is_due(log, 1_000 + GRACE - 1)
+    assert deletion_is_due(log, 1_000 + GRACE)
+    assert len(log.state.removed) == 3
+    assert len(delete_unnamed(catalog, 1_000 + GRACE)) == 2
+    assert not deletion_is_due(log, 1_000 + GRACE)
+    assert [*log.state.removed.values()] == [2_000]
+    assert deletion_is_due(log, 2_000 + GRACE)
+
+
+def test_a_writer_finds_what_the_one_before_it_has_left_and_no_file_that_is_named(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(monkeypatch)
+    write(log_root, "shop", 2)
+    catalog = log_root / "shop"
+    assert not last_writer_left_orphans(CommitLog.open(catalog))
+    CatalogWriter.open(log_root, "shop", writer="writer", take_over=True).close()
+    assert not last_writer_left_orphans(CommitLog.open(catalog))
+    (catalog / "segments" / "1" / "pending-lost").write_bytes(b"x")
+    assert last_writer_left_orphans(CommitLog.open(catalog))
+    upkeep.look(catalog, 0)
+    assert not last_writer_left_orphans(CommitLog.open(catalog))
+    assert len(files(catalog)) == 2
+
+
+@pytest.mark.slow
+def test_a_writer_deletes_by_itself_what_has_had_its_grace_and_not_before(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(monkeypatch)
+    catalog, clock = log_root / "shop", SteppingClock()
+    write(log_root, "shop", 3)
+    (catalog / "segments" / "1" / "pending-lost").write_bytes(b"x")
+
+    def commit(writer: LogWriter) -> None:
+        writer.append([upsert(str(writer.state.last_version + 1))])
+        writer.commit(publish=True)
+
+    with LogWriter.open(log_root, "shop", clock=clock) as writer:
+        commit(writer)
+        assert len(upkeep_processes()) == 1  # for what the last writer left
+    assert "pending-lost" not in files(catalog)
+    with LogWriter.open(log_root, "shop", clock=clock) as writer:
+        writer.trim(before=3)
+        commit(writer)
+        clock.time += GRACE - 1
+        commit(writer)
+        assert upkeep_processes() == []
+    assert len(files(catalog)) == 6
+    with LogWriter.open(log_root, "shop", clock=clock) as writer:
+        commit(writer)
+        clock.time += 1
+        commit(writer)  # a look a minute is enough
+        assert upkeep_processes() == []
+        clock.time += 60_000_000
+        commit(writer)
+        assert len(upkeep_processes()) == 1
+    assert len(files(catalog)) == 7
+    assert transactions_in(rows_of(catalog)) == ["3", "4", "5", "6", "7", "8", "9"]
+    assert verify(catalog).sound
+
+
+def test_a_folder_that_cannot_be_listed_does_not_fail_the_publication(log_root: Path) -> None:
+    write(log_root, "shop", 1)
+    folder = log_root / "shop" / "segments" / "1"
+    folder.rmdir()
+    folder.symlink_to(folder)
+    write(log_root, "shop", 1)
+    assert transactions_in(rows_of(log_root / "shop")) == ["1", "2"]
 
 
 def test_old_checkpoints_keep_their_name_and_lose_their_body(log_root: Path) -> None:
