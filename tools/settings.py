@@ -3,6 +3,8 @@
 ``python -m tools.settings`` rewrites the page; ``--check`` only compares. A setting is a dataclass field
 that carries its unit and reason in its metadata, or a public number with a docstring and a unit in its
 name; they are found by looking through the packages, so that none has to be listed here to be on the page.
+A public number whose name is that of a bound and that would not be on it, for want of a reason, of a unit or
+of a section, is an error. Numbers with private names are their module's own.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import importlib.util
 import inspect
 import itertools
 import pkgutil
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +26,7 @@ import typer
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.cli.application import application
 from tailrace_server.cli.export import export_app
 from tailrace_server.cli.ingest import ingest_app
 from tailrace_server.config import SECTIONS, ServerSettings, described
@@ -74,12 +78,68 @@ ELSEWHERE = (
     ),
     ("The log", ("tailrace_server.wal",)),
     ("Bounds inside the pipeline", ("tailrace_server.pipeline",)),
-    ("Bounds inside the server", ("tailrace_server.capture", "tailrace_server.api")),
+    (
+        "Bounds inside the server",
+        ("tailrace_server.capture", "tailrace_server.api", "tailrace_server.allocator"),
+    ),
+    (
+        "Bounds of change streams",
+        ("tailrace.cdcv2", "tailrace_server.cdcv2", "tailrace_server.export"),
+    ),
 )
 """Section → modules and packages whose public bounds it lists."""
 
-UNITS = (("_bytes", "bytes"), ("_s", "seconds"), ("_us", "microseconds"), ("_ms", "milliseconds"))
-"""What a name ends in, and the unit that it stands for."""
+APART = (
+    "tailrace.v1",
+    "tailrace_server.capture.codecs.fields",
+    "tailrace_server.cli.demo",
+    "tailrace_server.feed",
+)
+"""Modules whose numbers are no settings: tags of the wire, and the demo's own."""
+
+UNITS = {
+    "s": "seconds",
+    "us": "microseconds",
+    "ms": "milliseconds",
+    "share": "one in",
+    "depth": "levels",
+    "demand": "captures",
+    **{
+        word: word
+        for word in (
+            "arenas",
+            "attempts",
+            "batches",
+            "buffers",
+            "bytes",
+            "captures",
+            "characters",
+            "entries",
+            "files",
+            "ids",
+            "intervals",
+            "records",
+            "rows",
+            "segments",
+            "shares",
+            "updates",
+        )
+    },
+}
+"""The word that a name ends in, and the unit that it stands for."""
+
+_LARGEST = 1 << 62
+"""From here on a number is the end of what a type can hold, and no bound."""
+
+COMMAND_VARIABLES = """
+## Variables of the commands
+
+A flag that is given goes before its variable. Besides, `TAILRACE_TRACEBACK=1` shows where an error comes from,
+`NO_COLOR` and `FORCE_COLOR` decide about colours, and an ingest takes the Java of `JAVA_HOME` before any other.
+
+| Variable | Stands for | Of | Default | Why |
+|---|---|---|---|---|
+"""
 
 
 def main(arguments: list[str]) -> None:
@@ -97,23 +157,55 @@ def render() -> str:
             f"| {_code(each.format(each.default))} | {_sentence(each.reason)} |\n"
             for each in settings
         )
-    for title, application, name in COMMANDS:
+    for title, app, name in COMMANDS:
         parts.append(f"\n## {title}: `tailrace {name}`\n\n{OPTION_TABLE}")
-        parts.extend(_options(application, name.rpartition(" ")[2]))
+        parts.extend(_options(app, name.rpartition(" ")[2]))
+    parts.append(COMMAND_VARIABLES)
+    parts.extend(_variables())
+    listed: set[str] = set()
     for title, places in ELSEWHERE:
         rows = sorted({row for place in places for row in _bounds(place)})
+        listed.update(row[0] for row in rows)
         if rows:
             parts.append(f"\n## {title}\n\n{TABLE}")
             parts.extend(
                 f"| `{name}` | {unit} | {_code(default)} | {_sentence(reason)} |\n"
                 for name, unit, default, reason in rows
             )
+    if left_out := sorted(set(_must_be_listed()) - listed):
+        raise SystemExit(
+            "these numbers have the names of bounds and would not be on the page; give each a docstring and a "
+            f"unit as the last word of its name, and its module a section: {', '.join(left_out)}"
+        )
     return "".join(parts)
 
 
-def _options(application: typer.Typer, name: str) -> Iterator[str]:
+def _variables() -> Iterator[str]:
+    """Yield a row for each variable that stands for a flag of a command, those of the server left out."""
+    root: Any = typer.main.get_command(application())
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for names, option in _every_option(root, ()):
+        for variable in [option.envvar] if isinstance(option.envvar, str) else option.envvar or ():
+            default = "" if option.required or option.default in (None, ...) else option.default
+            row = variable, option.opts[0], str(default), option.help
+            rows.setdefault(row, []).append(f"`{' '.join(names)}`")
+    for (variable, flag, default, reason), commands in sorted(rows.items()):
+        yield f"| `{variable}` | `{flag}` | {', '.join(sorted(commands))} | {_code(default)} "
+        yield f"| {_sentence(reason)} |\n"
+
+
+def _every_option(command: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the names of each command with each of its options."""
+    for option in command.params:
+        if option.param_type_name == "option":
+            yield names, option
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _every_option(each, (*names, name))
+
+
+def _options(app: typer.Typer, name: str) -> Iterator[str]:
     """Yield a row for each option of a command."""
-    group: Any = typer.main.get_command(application)
+    group: Any = typer.main.get_command(app)
     command = group.commands[name]
     for option in command.params:
         if option.help and "completion" not in option.name:
@@ -147,6 +239,25 @@ def _modules(place: str) -> Iterator[str]:
         yield each.name
 
 
+def _must_be_listed() -> Iterator[str]:
+    """Yield the public numbers of all modules whose names are those of bounds, as they stand on the page."""
+    for name in (each for place in ("tailrace", "tailrace_server") for each in _modules(place)):
+        if name.startswith(APART) or name.endswith("__main__"):
+            continue
+        module = importlib.import_module(name)
+        for constant in _assigned(ast.parse(inspect.getsource(module)).body):
+            value: Any = getattr(module, constant, None)
+            if _is_number(value) and value < _LARGEST and _names_a_bound(constant):
+                yield _name_of(module, constant)
+
+
+def _names_a_bound(constant: str) -> bool:
+    """Return whether a public name ends in an extreme, or in a unit with something before it."""
+    if constant.startswith("_") or "_" not in constant:
+        return False
+    return constant.endswith(("_MAX", "_MIN")) or bool(_unit(constant))
+
+
 def _fields(cls: type) -> Iterator[tuple[str, str, str, str]]:
     """Yield the fields that carry their unit and reason, or, in a class of patience, a docstring and a unit."""
     if not dataclasses.is_dataclass(cls):
@@ -169,30 +280,39 @@ def _constants(module: Any, source: ast.Module) -> Iterator[tuple[str, str, str,
     """Yield the module's public numbers that have a docstring and a unit in their name."""
     for name, reason in _documented(source.body):
         value: Any = getattr(module, name, None)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and not name.startswith("_") and (unit := _unit(name)):
-            where = module.__name__.removeprefix("tailrace_server.")
-            yield f"{where}.{name}", unit, _number(name, value), reason
+        if _is_number(value) and not name.startswith("_") and (unit := _unit(name)):
+            yield _name_of(module, name), unit, _number(name, value), reason
+
+
+def _name_of(module: Any, constant: str) -> str:
+    return f"{module.__name__.removeprefix('tailrace_server.')}.{constant}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _assigned(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield the names that are assigned to, annotated or not."""
+    for statement in body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                yield name
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Yield (name, docstring) of the annotated assignments that are followed by a docstring."""
+    """Yield (name, docstring) of the assignments that are followed by a docstring."""
     for statement, following in itertools.pairwise(body):
-        match statement, following:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                yield name, " ".join(text.split())
+        match following:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                for name in _assigned([statement]):
+                    yield name, " ".join(text.split())
 
 
 def _unit(name: str) -> str:
-    plain = name.lower().removesuffix("_max").removesuffix("_min")
-    for ending, unit in UNITS:
-        if plain.endswith(ending):
-            return unit
-    last = plain.rpartition("_")[2].replace("demand", "captures")
-    return last if last in ("captures", "attempts", "rows", "records", "batches", "files") else ""
+    """Return the unit of the last word of a name, but for what says that it is a bound, or of what."""
+    plain = re.sub(r"_(max|min|at_once|per_[a-z]+)$", "", name.lower())
+    return UNITS.get(plain.rpartition("_")[2], "")
 
 
 def _number(name: str, value: float) -> str:
@@ -210,7 +330,8 @@ def _code(text: str) -> str:
 
 
 def _sentence(reason: str) -> str:
-    text = f"{reason[0].upper()}{reason[1:]}".replace("|", "\\|")
+    first = reason[0] if reason.startswith("gRPC") else reason[0].upper()
+    text = f"{first}{reason[1:]}".replace("|", "\\|")
     return text if text.endswith((".", "…")) else f"{text}."
 
 

@@ -13,6 +13,7 @@ import os
 from typing import Final
 
 ARENAS_MAX: Final = 1
+"""Heaps of the C library, for all threads together: what one frees another can use. See ADR 0034."""
 
 _M_ARENA_MAX: Final = -8
 """Its number in glibc's malloc.h."""

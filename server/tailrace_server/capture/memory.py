@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from tailrace_server.capture.cache import BatchCache
     from tailrace_server.capture.subscription import Subscription
 
-_PATIENCE_S: Final = 1.0
-"""A reader that has moved within this time is not stalled."""
+PATIENCE_S: Final = 1.0
+"""A reader that has moved within this time is slow, not stalled: no want of memory ends its subscription."""
+
 _COPIES: Final = 2
 """A transport keeps its own copy of what it was handed."""
 
@@ -45,7 +46,7 @@ class MemoryGovernor:
         excess = self._cache.relieve() - self._memory_bytes
         if excess <= 0:
             return
-        stalled = [each for each in subscriptions if each.stalled_for(now) >= _PATIENCE_S]
+        stalled = [each for each in subscriptions if each.stalled_for(now) >= PATIENCE_S]
         stalled.sort(key=lambda each: each.held_bytes, reverse=True)
         for subscription in stalled:
             if excess <= 0 or not subscription.held_bytes:
@@ -55,7 +56,7 @@ class MemoryGovernor:
             cursor = str(subscription.resume_cursor())
             subscription.end(
                 SubscriberTooSlow(
-                    f"the server is short of memory and this subscriber has not read for {_PATIENCE_S:g} s "
+                    f"the server is short of memory and this subscriber has not read for {PATIENCE_S:g} s "
                     f"while {subscription.held_bytes} bytes wait for it; resume after {cursor}",
                     cursor,
                 )

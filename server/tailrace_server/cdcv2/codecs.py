@@ -1,7 +1,7 @@
 """How the blocks of an object container file are compressed.
 
 Reading knows every codec of the Avro specification 1.12; writing those that need no library. A block of a
-kilobyte may say that it holds gigabytes of zeros: more than `UNPACKED_MAX` is taken for damage.
+kilobyte may say that it holds gigabytes of zeros: more than `UNPACKED_BYTES_MAX` is taken for damage.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-UNPACKED_MAX: Final = 1 << 30
-"""Bytes of a block, unpacked."""
+UNPACKED_BYTES_MAX: Final = 1 << 30
+"""Bytes of a block, unpacked: more is taken for damage."""
 
 _PART: Final = 1 << 20
 
@@ -35,9 +35,9 @@ class _Unpacker(Protocol):
 
 
 def _whole(unpacker: _Unpacker, block: bytes) -> bytes:
-    raw = unpacker.decompress(block, UNPACKED_MAX)
+    raw = unpacker.decompress(block, UNPACKED_BYTES_MAX)
     if not unpacker.eof:
-        raise ValueError(f"it is cut off, or holds more than {UNPACKED_MAX} bytes")
+        raise ValueError(f"it is cut off, or holds more than {UNPACKED_BYTES_MAX} bytes")
     return raw
 
 
@@ -58,8 +58,8 @@ def _unsnap(block: bytes) -> bytes:
         shift, at = shift + 7, at + 1
         if block[at - 1] < 128:
             break
-    if size > UNPACKED_MAX:
-        raise ValueError(f"it holds more than {UNPACKED_MAX} bytes")
+    if size > UNPACKED_BYTES_MAX:
+        raise ValueError(f"it holds more than {UNPACKED_BYTES_MAX} bytes")
     raw: bytes = pa.decompress(block[:-4], decompressed_size=size, codec="snappy", asbytes=True)
     if zlib.crc32(raw) != int.from_bytes(block[-4:], "big"):
         raise ValueError("checksum of a snappy block differs")
@@ -71,8 +71,8 @@ def _unzstd(block: bytes) -> bytes:
     with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
         while part := stream.read(_PART):
             raw += part
-            if len(raw) > UNPACKED_MAX:
-                raise ValueError(f"it holds more than {UNPACKED_MAX} bytes")
+            if len(raw) > UNPACKED_BYTES_MAX:
+                raise ValueError(f"it holds more than {UNPACKED_BYTES_MAX} bytes")
     return bytes(raw)
 
 

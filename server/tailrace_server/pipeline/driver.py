@@ -22,7 +22,7 @@ import itertools
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tailrace.errors import TailraceError
 from tailrace_server.failpoints import reach
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment import SegmentReceipt
     from tailrace_server.wal.writer import CatalogWriter, CommitReceipt, PendingSegment
 
-ROWS_PER_WRITE = 8_192
+ROWS_PER_WRITE: Final = 8_192
 """Records that are collected before they go to the segment."""
 
 

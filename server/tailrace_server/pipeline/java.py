@@ -25,7 +25,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from tailrace_server.errors import CannotStart
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = ["JavaMissing", "JavaRuntime", "ensure_java", "find_java", "kept_folders"]
 
-OLDEST_USABLE = 17
+OLDEST_USABLE: Final = 17
 """The oldest Java feature version that Spark 4.3 starts on."""
 
-PROBE_TIMEOUT_S = 30
+PROBE_TIMEOUT_S: Final = 30
 """A runtime that has not told its version by then is taken for broken."""
 
 VECTOR_MODULE = "jdk.incubator.vector"

@@ -47,15 +47,19 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state import LogState
 
 SMALL_ROWS: Final = 16_384
+"""A segment of fewer rows and fewer than SMALL_BYTES is small: they are not even two full batches."""
+
 SMALL_BYTES: Final = 16 << 20
-"""A segment below both bounds is small."""
+"""A segment of fewer bytes and fewer than SMALL_ROWS is small: few large rows are read well as they are."""
 
 LARGE_ROWS: Final = 65_536
+"""A new segment closes before what would take it past this: it is not small any more."""
+
 LARGE_BYTES: Final = 64 << 20
-"""A new segment closes before the batch that would take it past either."""
+"""A new segment closes before what would take it past this, too: it is made in memory."""
 
 DUE_SEGMENTS: Final = 512
-"""Small neighbours that make a compaction due."""
+"""Small neighbours that make a compaction due: a row is rewritten three times or so, and few stay small."""
 
 COMPACT_FOLDER: Final = "segments/compact"
 

@@ -41,7 +41,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tailrace.wal")
 
 POLL_MIN_S: Final = 0.001
+"""Without inotify, wait so long after something was new: a busy log is followed within a commit's time."""
+
 POLL_MAX_S: Final = 0.05
+"""Without inotify, the wait doubles up to this while nothing is new: a quiet log costs 20 looks a second."""
+
 WATCH_CHECK_S: Final = 1.0
 """Look at all of the log this often, also where inotify says nothing or tells of entries alone."""
 _NAMES_MAX: Final = 16

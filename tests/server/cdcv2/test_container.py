@@ -106,7 +106,7 @@ def test_a_block_that_unpacks_to_more_than_there_may_be_is_damage(
         "zstandard": pa.compress(raw, codec="zstd", asbytes=True),
     }[codec]
     assert codecs.unpack(codec, packed) == raw
-    monkeypatch.setattr(codecs, "UNPACKED_MAX", 9_999)
+    monkeypatch.setattr(codecs, "UNPACKED_BYTES_MAX", 9_999)
     with pytest.raises(ValueError, match="holds more than 9999 bytes"):
         codecs.unpack(codec, packed)
 

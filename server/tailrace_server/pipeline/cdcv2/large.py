@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.sources.cdcv2 import Split, StreamSchema
 
 SPLIT_BYTES: Final = 16 << 20
+"""A larger file is read in parts of about so many bytes, so that all cores have some."""
+
 _ROWS_PER_RANGE: Final = 20_000
 _MERGED_ROWS_MAX: Final = 1 << 62
 SHARES_MAX: Final = 256
+"""Parts of the state, at most: there are no more slots (updates.py) to be shared among them."""
 
 
 class Reading(NamedTuple):
