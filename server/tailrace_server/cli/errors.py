@@ -5,7 +5,8 @@ status  meaning
 ======  ====================================================================================
 0       done
 1       it failed while it worked: the log is damaged, the server refused or went away
-2       it could not begin: a wrong option or setting, a folder that is not a log, a port in use
+2       it could not begin: a wrong option or setting, a folder that is not a log, a port in use,
+        a package that is not installed
 3       it did what could be done, and waits for input that is missing; it said for what
 70      our bug; ``TAILRACE_TRACEBACK=1`` shows where
 130     ended by Ctrl-C
@@ -24,6 +25,7 @@ from typer import Abort, Exit, TyperException
 from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError
 from tailrace_server.cli.output import Palette
 from tailrace_server.errors import CannotStart
+from tailrace_server.extras import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +72,8 @@ def describe(error: BaseException) -> str:
             return f"{error.format_message().rstrip('.')}{hint}"
         case TailraceError():
             return str(error)
+        case ImportError() if (wanted := remedy(error)) is not None:
+            return wanted
         case OSError() if error.strerror is not None:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         case _:
@@ -85,6 +89,8 @@ def status_of(error: BaseException) -> int:
         case TyperException():
             return error.exit_code
         case InvalidRequest() | LogUnreadable() | CannotStart():
+            return REFUSED
+        case ImportError() if remedy(error) is not None:
             return REFUSED
         case TailraceError() | OSError():
             return FAILED
