@@ -12,7 +12,7 @@ NODE_READY := $(patsubst %/package-lock.json,%/node_modules/.ready,$(wildcard ex
 # The slow tests start Spark a hundred times; its classes, archived, make that twice as fast.
 CLASSES_READY := .venv/.classes-ready
 SOURCES := $(wildcard client server tests bench tools examples)
-# The figures to run, for instance `make bench BENCHES=bench/one_writer_hundred_subscribers.py`.
+# The figures to run, for instance `make bench BENCHES=bench/one_log_hundred_subscribers.py`.
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:

@@ -243,7 +243,7 @@ class HeartbeatMissed(SubscriptionBroken):
 
 
 class SubscriberTooSlow(SubscriptionBroken):
-    """The subscriber left a message unread for longer than the send deadline."""
+    """The subscriber left a message unread past the send deadline, or for a second while memory was short."""
 
     code = "SUBSCRIBER_TOO_SLOW"
     advice = "Read faster, ask for less, or request in smaller steps; resume by cursor."

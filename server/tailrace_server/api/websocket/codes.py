@@ -33,7 +33,8 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
     ),
     CloseCode.NOT_TEXT: ("a text frame is not UTF-8", "Correct the client."),
     CloseCode.TOO_SLOW: (
-        "a message stayed unread past the send deadline (`SUBSCRIBER_TOO_SLOW`)",
+        "a message stayed unread past the send deadline, or for a second while memory was short "
+        "(`SUBSCRIBER_TOO_SLOW`)",
         "Read faster, or with demand; resume by cursor.",
     ),
     CloseCode.TOO_LARGE: (
