@@ -164,7 +164,7 @@ def _upper(until: str | None, before: str | None, to_time: str | None) -> dict[s
     if len(names) > 1:
         raise InvalidRequest(f"{' and '.join(names)} both say where to end; give one of them")
     if until is not None:
-        position = options.position_of(until)
+        position = options.position_of(until, "--until")
         return {"until": position if ":" in until else position.version}
     if before is not None:
         return {"before": Cursor.parse(before)}

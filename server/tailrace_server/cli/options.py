@@ -189,7 +189,13 @@ def start_of(since: str | None, after: str | None, from_time: str | None) -> Sta
     if len(given) > 1:
         raise InvalidRequest(f"{' and '.join(given)} both say where to begin; give one of them")
     if since is not None:
-        return Since(position_of(since))
+        position = position_of(since, "--since")
+        if position.index and not position.version:
+            raise InvalidRequest(
+                f"--since {since}: 0 is the oldest version that is kept, whichever that is; an index goes with "
+                "a version from 1, as 41:3"
+            )
+        return Since(position)
     if after is not None:
         return After(Cursor.parse(after))
     return None if from_time is None else FromTime(time_of(from_time, "--from-time"))
@@ -217,7 +223,7 @@ def start_arguments(start: Start | None) -> StartArguments:
     assert_never(start)
 
 
-def position_of(text: str) -> Position:
+def position_of(text: str, option: str) -> Position:
     """Read ``V`` or ``V:INDEX``.
 
     Raises:
@@ -226,7 +232,7 @@ def position_of(text: str) -> Position:
     match = re.fullmatch(r"([0-9]{1,19})(?::([0-9]{1,10}))?", text, re.ASCII)
     if match is None or int(match[1]) > MAX_VERSION or int(match[2] or 0) > END:
         raise InvalidRequest(
-            f"not a position: {text!r}; it reads VERSION or VERSION:INDEX, as 41:3"
+            f"{option}: not a position: {text!r}; it reads VERSION or VERSION:INDEX, as 41:3"
         )
     return Position(Version(int(match[1])), Index(int(match[2] or 0)))
 

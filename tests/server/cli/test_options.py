@@ -63,6 +63,7 @@ def test_starts() -> None:
     cursor = Cursor(UUID(int=1), 4, 2)
     assert options.start_of(None, None, None) is None
     assert options.start_of("0", None, None) == Since(Position(0))
+    assert options.start_of("0:0", None, None) == Since(Position(0))
     assert options.start_of("41:3", None, None) == Since(Position(41, 3))
     assert options.start_of(None, str(cursor), None) == After(cursor)
     assert options.start_of(None, None, "1700000000000000") == FromTime(
@@ -81,7 +82,8 @@ def test_an_age_counts_back_from_now() -> None:
     ("start", "message"),
     [
         (("1", "x", None), "--since and --after both say where to begin"),
-        (("one", None, None), "not a position: 'one'; it reads VERSION or VERSION:INDEX"),
+        (("one", None, None), "--since: not a position: 'one'; it reads VERSION or VERSION:INDEX"),
+        (("0:3", None, None), "--since 0:3: 0 is the oldest version that is kept"),
         (("-1", None, None), "not a position"),
         (("1:2:3", None, None), "not a position"),
         ((None, "garbage", None), "not a cursor: 'garbage'"),
