@@ -3,8 +3,9 @@
 ``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
 subscribers are accepted; ``unreadable`` says of each catalog whose log cannot be read why. From the first
 signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while those
-who are here are told. ``/subscriptions`` lists those that are open, one object each with the fields of
-`SubscriptionStatistics`: who lags, and who is served from the log.
+who are here are told. ``/subscriptions`` lists those that are open, one object each with its catalog
+(``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: who lags, and who is served
+from the log.
 """
 
 from __future__ import annotations
@@ -152,9 +153,8 @@ class HttpFace:
 
     async def _subscriptions(self, _request: Request) -> Response:
         found = [
-            {"catalog": catalog.name, **_plain(subscription.statistics())}
-            for catalog in self._engine.catalogs()
-            for subscription in self._engine.observer(catalog.name).subscriptions
+            {"catalog": catalog, **_plain(subscription.statistics())}
+            for catalog, subscription in self._engine.subscriptions()
         ]
         return JSONResponse(found)
 

@@ -235,6 +235,8 @@ async def test_the_system_log_tells_of_catalogs_and_a_dropped_one_ends_its_watch
         [created] = await system.captures(1)
         assert (created["entityType"], created["primaryKey"]) == ("catalog", "shop")
         await watch.note("watching shop")
+        found = (await server.get("/subscriptions")).json()
+        assert [each["catalog"] for each in found] == ["shop", "system"]
         status, _, _ = await outcome("catalog", "drop", "shop", "--log", server.root, "--yes")
         assert status == 0
         [dropped] = await system.captures(1)

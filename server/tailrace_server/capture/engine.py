@@ -236,7 +236,7 @@ class Engine:
 
     def statistics(self) -> EngineStatistics:
         """Return the figures of this moment."""
-        for subscription in self._subscriptions():
+        for _, subscription in self.subscriptions():
             subscription.settle()
         observers = tuple(
             catalog.observer.statistics()
@@ -277,13 +277,14 @@ class Engine:
     def stop_subscriptions(self) -> None:
         """End every subscription with its resume cursor and take no more. Idempotent."""
         self._stopping = True
-        for subscription in self._subscriptions():
+        for _, subscription in self.subscriptions():
             subscription.stop()
 
-    def _subscriptions(self) -> list[Subscription]:
+    def subscriptions(self) -> list[tuple[str, Subscription]]:
+        """Return those that are open with their catalogs, by name; those of the system log are among them."""
         return [
-            subscription
-            for catalog in self._catalogs.values()
+            (name, subscription)
+            for name, catalog in sorted(self._catalogs.items())
             if catalog.observer is not None
             for subscription in catalog.observer.subscriptions
         ]
@@ -363,7 +364,7 @@ class Engine:
         while True:
             await asyncio.sleep(_GOVERN_EVERY_S)
             try:
-                self._governor.relieve(self._subscriptions(), loop.time())
+                self._governor.relieve([each for _, each in self.subscriptions()], loop.time())
             except Exception:  # the server stays, and measures again
                 _log.exception("memory not governed")
 
