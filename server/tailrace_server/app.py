@@ -35,6 +35,7 @@ from tailrace_server.descriptors import raise_limit
 from tailrace_server.errors import CannotStart
 from tailrace_server.http import HttpFace, bind
 from tailrace_server.log_root import check_log_root
+from tailrace_server.reports import Reporter
 from tailrace_server.scheduling import schedule
 from tailrace_server.units import Address
 
@@ -100,6 +101,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     registry = metrics.registry(engine.statistics, grpc.statistics, version=version("tailrace"))
     http = _http(engine, registry, settings)
     async with engine, asyncio.TaskGroup() as tasks:
+        reporter = Reporter(engine.statistics)
         port = await _start(grpc, settings.grpc)
         if http is not None:
             tasks.create_task(http.serve(), name="http")
@@ -112,7 +114,9 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
             catalogs=[each.name for each in engine.catalogs()],
             pid=os.getpid(),
         )
+        reports = tasks.create_task(reporter.run(settings.log_statistics_s), name="statistics")
         await stopping.wait()
+        reports.cancel()
         if http is not None:
             http.stopping = True
         ended = engine.statistics().subscriptions
@@ -123,6 +127,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
                 faces.create_task(http.drain(deadline_s), name="drain HTTP")
         if http is not None:
             http.stop()
+        reporter.report()
     _log.info("stopped", subscriptions_ended=ended)
 
 

@@ -72,6 +72,11 @@ class ServerSettings:
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "name", "a line for each start, end and fault, none for each subscription"
     )
+    log_statistics_s: float = setting(
+        60.0,
+        "seconds",
+        "how often the numbers of /metrics are written to the log, where anything moved; 1d is hardly ever",
+    )
     log_format: Literal["auto", "json", "console"] = setting(
         "auto", "name", "console where stderr is a terminal, else one JSON object a line"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,25 @@ async def test_metrics_are_the_statistics_in_openmetrics(log_root: Path) -> None
         assert samples["tailrace_captures_delivered_total"] == 6
         assert samples["tailrace_published_version"] == 3
         assert samples["tailrace_process_anonymous_bytes"] > 1 << 20
+
+
+async def test_the_log_has_the_statistics_of_metrics_where_anything_moved(log_root: Path) -> None:
+    write(log_root, 3)
+    server = ServerProcess(log_root, ("--log-statistics-s", "20ms"))
+    async with server.up() as command:
+        async with (
+            tailrace.connect(server.grpc) as client,
+            client.subscribe("shop", since=0) as captures,
+        ):
+            for _ in range(6):
+                await anext(captures)
+            await command.note('"event": "statistics"', '"captures_delivered": 6')
+        line = await command.note('"captures_delivered": 6', '"subscriptions": 0')
+        command.send(TERMINATE)
+        assert await command.end() == 0
+    engine = json.loads(line)
+    assert (engine["event"], engine["subscriptions_opened"]) == ("statistics", 1)
+    assert engine["process_bytes"] > 1 << 20
 
 
 async def test_contract_26_a_stop_hands_each_subscriber_its_resume_cursor(log_root: Path) -> None:
