@@ -94,6 +94,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def pin_to_the_server() -> None:
+    """Keep this process, which is what is measured, on the server's core."""
+    os.sched_setaffinity(0, SERVER_CPU)
+
+
 def stay_with_the_subscribers() -> None:
     """Keep this process, which writes, off the server's core."""
     os.sched_setaffinity(0, CLIENT_CPU)
