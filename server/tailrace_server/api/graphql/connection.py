@@ -171,4 +171,4 @@ async def _read(
 def _without_bodies(capture: Capture) -> Capture:
     bodies = (capture.change, capture.before, capture.after)
     size = sum(len(body or b"") for body in bodies)
-    return replace(capture, change=None, before=None, after=None, omitted_bytes=size)
+    return capture._replace(change=None, before=None, after=None, omitted_bytes=size)
