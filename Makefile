@@ -54,8 +54,9 @@ demo: $(READY)
 test: $(READY)
 	$(PYTEST) -m "not slow"
 
+# Two at a time: a good part of each is waiting for a process to start or to be killed.
 test-slow: $(READY) $(NODE_READY) $(CLASSES_READY)
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow -n 2 --dist worksteal
 
 programs:
 	@for each in $(PROGRAMS); do command -v $$each >/dev/null || { \

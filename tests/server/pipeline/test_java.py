@@ -156,7 +156,7 @@ def test_spark_starts_where_no_java_is_installed(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert answer.stdout.split() == ["4.3.0", "499500"], answer.stderr
