@@ -80,9 +80,10 @@ def _lasts(thread: threading.Thread) -> bool:
 
 def _open_files_below(request: pytest.FixtureRequest) -> list[str]:
     """List what this process still has open below the test's temporary folder."""
-    if "tmp_path" not in request.fixturenames:
+    folder = request.node.funcargs.get("tmp_path")
+    if folder is None:  # it has none, or it failed before it got one
         return []
-    below = f"{request.node.funcargs['tmp_path']}{os.sep}"
+    below = f"{folder}{os.sep}"
     files = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:
