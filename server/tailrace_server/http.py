@@ -1,18 +1,22 @@
-"""HTTP of the server process, on uvicorn: ``/health``, ``/metrics``, ``/subscriptions``; the faces at ``/v1``.
+"""HTTP of the server process, on uvicorn: ``/health``, ``/metrics`` and two listings; the faces at ``/v1``.
 
 ``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
 subscribers are accepted; ``unreadable`` says of each catalog whose log cannot be read why. From the first
 signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while those
 who are here are told. ``/subscriptions`` lists those that are open, one object each with its catalog
 (``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: who lags, and who is served
-from the log.
+from the log. ``/publishers`` lists what is wanted, one object for each distinct criteria with the fields of
+`PublisherStatistics`, the 1,000 with most subscriptions.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import socket
+from dataclasses import asdict
+from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -44,6 +48,9 @@ if TYPE_CHECKING:
     from tailrace_server.capture.statistics import SubscriptionStatistics
 
 _BACKLOG: Final = 1024
+_PUBLISHERS_MAX: Final = 1_000
+_CRITERIA_CHARACTERS: Final = 500
+"""Shown of each publisher's criteria, which may name 10,000 keys."""
 _STOP_S: Final = 2
 """How long an answer that is under way may take once the server stops."""
 
@@ -90,6 +97,7 @@ class HttpFace:
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
                 Route("/subscriptions", self._subscriptions),
+                Route("/publishers", self._publishers),
                 *RestFace(engine, settings, self.sockets).routes(),
                 *graphql.routes(),
                 # Without it a path that has none would be refused with 403, and no body.
@@ -156,6 +164,17 @@ class HttpFace:
             {"catalog": catalog, **_plain(subscription.statistics())}
             for catalog, subscription in self._engine.subscriptions()
         ]
+        return JSONResponse(found)
+
+    async def _publishers(self, _request: Request) -> Response:
+        largest = heapq.nlargest(
+            _PUBLISHERS_MAX, self._engine.publishers(), key=lambda each: len(each[1].subscriptions)
+        )
+        found = []
+        for catalog, publisher in largest:
+            fields = asdict(publisher.statistics())
+            criteria = shorten(fields.pop("criteria"), _CRITERIA_CHARACTERS, placeholder=" …")
+            found.append({"catalog": catalog, "criteria": criteria, **fields})
         return JSONResponse(found)
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.publisher import Publisher
     from tailrace_server.capture.subscription import Subscription
 
 _DISCOVER_EVERY_S: Final = 0.5
@@ -287,6 +288,15 @@ class Engine:
             for name, catalog in sorted(self._catalogs.items())
             if catalog.observer is not None
             for subscription in catalog.observer.subscriptions
+        ]
+
+    def publishers(self) -> list[tuple[str, Publisher]]:
+        """Return those that are open with their catalogs, by name; those of the system log are among them."""
+        return [
+            (name, publisher)
+            for name, catalog in sorted(self._catalogs.items())
+            if catalog.observer is not None
+            for publisher in catalog.observer.publishers()
         ]
 
     def _delivery(
