@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
-from itertools import pairwise, repeat
+from itertools import repeat
+from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -79,13 +80,12 @@ class FrameBlock:
         self.ordinals = ordinals
         self.offsets = messages.offsets
         self.starts = messages.starts
-        lasts = self._coordinates([stop - 1 for stop in self.starts[1:]])
-        self.messages: dict[int, Frames] = {
-            start: Frames(data, stop - start, last)
-            for data, last, (start, stop) in zip(
-                messages.data, lasts, pairwise(self.starts), strict=True
-            )
-        }
+        stops = self.starts[1:]
+        counts = map(sub, stops, self.starts)
+        lasts = self._coordinates([*map(sub, stops, repeat(1))])
+        # Without a step of Python for each: that is a fifth of what a batch takes beside machine code.
+        each = map(tuple.__new__, repeat(Frames), zip(messages.data, counts, lasts, strict=True))
+        self.messages: dict[int, Frames] = dict(zip(self.starts, each, strict=False))
         """By the frame that each begins with."""
         self.nbytes = int(self.offsets[-1]) + 24 * len(versions) + _BLOCK_BYTES
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from itertools import pairwise
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numba
@@ -84,9 +84,9 @@ def write(columns: CaptureColumns, message_bytes: int) -> Messages:
     cut = int(cuts[0])
     starts[cut] = count
     borders = offsets[starts[: cut + 1]]
-    data = [_new_bytes(None, end - start) for start, end in pairwise(borders.tolist())]
+    data = [*map(_new_bytes, repeat(None), np.diff(borders).tolist())]
     # A message's address, less the bytes before it: where it would begin were they all one piece.
-    origins = np.array([id(message) for message in data], np.int64) + (_CONTENTS - borders[:-1])
+    origins = np.fromiter(map(id, data), np.int64, cut) + (_CONTENTS - borders[:-1])
     ordinals = _NO_INTS if columns.ordinals is None else columns.ordinals
     numbers = columns.versions, columns.indexes, ordinals, columns.timestamps
     flags = columns.areas, columns.operations
