@@ -405,8 +405,9 @@ class Subscription:
         All waiting comes before the first capture leaves the queue, so a cancelled call takes
         nothing.
         """
-        first, cutter = self._intake.queue[0], self._cutter
-        block = await cutter.block(first)
+        queue, cutter = self._intake.queue, self._cutter
+        first = queue[0]
+        block = await cutter.block(first, queue[1] if len(queue) > 1 else None)
         frames = cutter.fitting(first, block, self._demand)
         if frames is None:
             frames = await cutter.header_only(first, block)
