@@ -105,6 +105,7 @@ def spark_session(
             said.seek(0)
             last = said.read().decode(errors="replace").strip()[-2_000:]
             raise SparkNotStarted(f"Spark did not start: {error}; {last}") from error
+        _hush_accumulators(session)
         try:
             yield session
         finally:
@@ -123,6 +124,15 @@ def hush_gateway() -> None:
     gateway.addHandler(logging.NullHandler())
     gateway.propagate = False
     logging.getLogger().addFilter(_not_of_the_gateway)
+
+
+def _hush_accumulators(session: SparkSession) -> None:
+    """Keep the server that takes what tasks have counted from printing how its connection broke.
+
+    It is the other side of the JVM's death, and prints a traceback where one task has counted before.
+    """
+    server = session.sparkContext._accumulatorServer
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
 
 
 def _not_of_the_gateway(record: logging.LogRecord) -> bool:

@@ -50,7 +50,8 @@ _LARGE_BYTES: Final = 1 << 30
 """An input above this is worth a JVM that takes its time to start."""
 _WAIT_MAX_S: Final = 0.1
 """How long the main thread waits before it looks at the query and the clock again."""
-
+_BODY_ENDS_S: Final = 10.0
+"""How long a batch may take to find out that Spark is gone."""
 
 _UNREAD: Final = "[FAILED_READ_FILE"
 """Head of what Spark says of a file of the input that it cannot read."""
@@ -150,6 +151,7 @@ class Ingest:
             with listening(self._spark, self._start) as (query, quiet):
                 self._watch(query, quiet, stopping)
         except (PySparkException, Py4JError, OSError) as error:
+            self._await_body()
             # Spark reports the body's own error as text; ours is the one that says what happened.
             failure = self._failure
             if isinstance(failure, TailraceError):
@@ -198,6 +200,15 @@ class Ingest:
         except BaseException as error:
             self._failure = error
             raise
+
+    def _await_body(self) -> None:
+        """Let a batch that is being handled come to its end, which a dead JVM brings about soon.
+
+        Python must not end while it reads from Spark: Arrow's code, which comes back to Python for each
+        piece, would find none, and abort the process.
+        """
+        if self._driver.lock.acquire(timeout=_BODY_ENDS_S):
+            self._driver.lock.release()
 
     def _watch(self, query: StreamingQuery, quiet: QuietQuery, stopping: Stopping) -> None:
         while not stopping.is_set():
