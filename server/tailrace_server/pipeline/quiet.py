@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from tailrace_server.failpoints import reach
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -52,7 +54,9 @@ class QuietQuery(StreamingQueryListener):
         """Pass over."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Pass over."""
+        """Pass over; a test may kill here, after Spark has noted that a batch is done."""
+        if str(event.progress.runId) == self.run_id:
+            reach("pipeline.spark_committed")
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Pass over."""

@@ -1,4 +1,4 @@
-"""`tailrace ingest` as processes of their own that a test may kill, and what is left of them."""
+"""Programs on Spark as processes of their own that a test may kill, and what is left of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Command:
-    """The command, as often as it takes; it reads ``input`` and writes ``catalog``."""
+class Killable:
+    """A Python module, run as often as it takes."""
 
-    def __init__(self, source: str, folder: Path, log_root: Path, *options: str) -> None:
-        self.input = folder / "input"
-        self.catalog = log_root / "shop"
+    def __init__(self, folder: Path, module: str, *arguments: object) -> None:
         self._said = folder / f"said-{uuid4().hex[:8]}"
-        self._command = [
-            *(sys.executable, "-m", "tailrace_server", "ingest", source),
-            *("--input", str(self.input), "--log", str(log_root), "--catalog", "shop"),
-            *options,
-        ]
+        self._command = [sys.executable, "-m", module, *map(str, arguments)]
 
     def start(self, failpoints: str = "") -> subprocess.Popen[bytes]:
         with self._said.open("wb") as said:
@@ -52,6 +46,16 @@ class Command:
     def said(self) -> str:
         """Return what the last one wrote to standard error."""
         return self._said.read_text()
+
+
+class Command(Killable):
+    """The command; it reads ``input`` and writes ``catalog``."""
+
+    def __init__(self, source: str, folder: Path, log_root: Path, *options: str) -> None:
+        self.input = folder / "input"
+        self.catalog = log_root / "shop"
+        given = ("--input", self.input, "--log", log_root, "--catalog", "shop", *options)
+        super().__init__(folder, "tailrace_server", "ingest", source, *given)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

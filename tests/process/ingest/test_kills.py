@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
-import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
 from tailrace_server.feed.topics import make_feed, write_feed
-from tailrace_server.pipeline.stream import CHECKPOINT
+from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.settings import IngestSettings
+from tailrace_server.pipeline.stream import CHECKPOINT, ingest_debezium
+from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.documents import ENTRIES
+from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import LogWriter
-from tests.process.ingest.killable import Command, end, unless_gone
+from tests.process.ingest.killable import Command, end
 from tests.process.ingest.reading import published
 from tests.process.ingest.truth import check_against_truth
 from tests.support.polling import wait_until
@@ -22,26 +28,82 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from tailrace_server.feed.topics import Feed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
-KILLS = 50
-"""Over all seeds of the random kills."""
 SEEDS = 5
+KILLS_EACH = 10
+"""Random kills for each seed; 50 for all."""
+FILES_AHEAD = 20
+"""More batches than an ingest does before it is killed at random."""
 
 
 class Ingest(Command):
     """An ingest of Debezium's files in small batches."""
 
-    def __init__(self, folder: Path, log_root: Path, *options: str) -> None:
-        given = ("--master", "local[2]", "--batch-bytes", "100KiB", "--transaction-idle", "1h")
-        super().__init__("debezium", folder, log_root, *given, *options)
+    def __init__(
+        self,
+        folder: Path,
+        log_root: Path,
+        *,
+        batch_bytes: int = 100 * 1024,
+        window_ms: int = 0,
+        large: bool = False,
+    ) -> None:
+        """Prepare it.
 
-    def batches(self) -> int:
-        """How many batches Spark has planned."""
-        folder = self.catalog / CHECKPOINT / "offsets"
-        return sum(name.name.isdigit() for name in folder.iterdir()) if folder.is_dir() else 0
+        Args:
+            folder: Where its input is.
+            log_root: Where its catalog is.
+            batch_bytes: Input of one batch.
+            window_ms: With a window commits have publications, without one they publish themselves.
+            large: Tasks write the segments, as in a large batch; else the driver does.
+        """
+        rows = 0 if large else 20_000
+        super().__init__(
+            *("debezium", folder, log_root, "--master", "local[2]", "--transaction-idle", "1h"),
+            *("--batch-bytes", f"{batch_bytes}B", "--publish-window", f"{window_ms}ms"),
+            *("--small-batch-rows", str(rows)),
+        )
+        self._settings = IngestSettings(
+            input=self.input,
+            log=log_root,
+            catalog="shop",
+            batch_bytes=batch_bytes,
+            small_batch_rows=rows,
+            publish_window_s=window_ms / 1000,
+        )
+
+    def run_in(self, spark: SparkSession, **changes: Any) -> None:
+        """Run to the end in a session that is there, which saves the start of one."""
+        ingest_debezium(replace(self._settings, **changes), Reporter(quiet=True), spark)
+
+    def planned(self) -> list[int]:
+        """Return the batches that Spark has planned."""
+        return self._noted("offsets")
+
+    def noted(self) -> list[int]:
+        """Return the batches that Spark has committed for itself, in its checkpoint."""
+        return self._noted("commits")
+
+    def steps(self) -> int:
+        """Count what has been planned, committed to the log, and noted; opening the log is one, too."""
+        entries = self.catalog / ENTRIES
+        written = len(os.listdir(entries)) if entries.is_dir() else 0
+        return len(self.planned()) + written + len(self.noted())
+
+    def committed(self) -> int:
+        """Return the last batch that the log knows; -1 for none."""
+        writers = CommitLog.open(self.catalog).state.writers.values()
+        return max((writer.batch_id for writer in writers), default=-1)
+
+    def _noted(self, kind: str) -> list[int]:
+        folder = self.catalog / CHECKPOINT / kind
+        names = [name.name for name in folder.iterdir()] if folder.is_dir() else []
+        return sorted(int(name) for name in names if name.isdigit())
 
 
 def java(process: subprocess.Popen[bytes]) -> psutil.Process | None:
@@ -60,49 +122,100 @@ def prepare(ingest: Ingest, seed: int, transactions: int, parts: int) -> Feed:
     return feed
 
 
+def check(ingest: Ingest, feed: Feed) -> None:
+    """Nothing is lost, nothing is there twice, versions are dense, every checksum is right."""
+    check_against_truth(ingest.catalog, feed)
+    assert verify(ingest.catalog).sound
+
+
+DEATHS = {"driver": -signal.SIGKILL, "jvm": 1}
+"""How a driver ends, by who was killed."""
+
+
+def kill_at(ingest: Ingest, place: str, victim: str, nth: str = "") -> None:
+    """Run until driver or JVM is killed, and see that it died of that, in one line."""
+    assert ingest.run(f"{place}=kill:{victim}{nth}") == DEATHS[victim]
+    assert ("error: Spark gave up" in ingest.said()) == (victim == "jvm")
+    assert "Traceback" not in ingest.said()
+
+
+@pytest.mark.parametrize("victim", DEATHS)
 @pytest.mark.parametrize(
-    "failpoint",
+    "place",
     [
-        "segment.before_rename=kill@2",
-        "segment.after_rename=kill@2",
-        "pipeline.before_commit=kill@2",
-        "schema.after_link=kill@3",
-        "commit.checked=kill@4",
-        "entry.before_link=kill@5",
-        "entry.linked=kill@5",
-        "entry.after_link=kill@5",
-        "pipeline.after_commit=kill@2",
-        "pipeline.before_publish=kill@2",
-        "publication.before_link=kill@2",
-        "publication.after_link=kill@2",
+        "segment.before_rename@2",
+        "segment.after_rename@2",
+        "pipeline.before_commit@2",
+        "schema.after_link@3",
+        "commit.checked@4",
+        "entry.before_link@5",
+        "entry.linked@5",
+        "entry.after_link@5",
+        "pipeline.after_commit@2",
+        "pipeline.before_publish@2",
+        "publication.before_link@2",
+        "publication.after_link@2",
+        "pipeline.spark_committed@2",
     ],
 )
-def test_contract_34_a_driver_killed_at_a_named_place_loses_and_doubles_nothing(
-    tmp_path: Path, log_root: Path, failpoint: str
+def test_contract_34_driver_or_jvm_killed_at_a_named_place_lose_and_double_nothing(
+    tmp_path: Path, log_root: Path, spark: SparkSession, place: str, victim: str
 ) -> None:
-    """With a window its commits have publications, without one they publish themselves."""
-    window = "1ms" if "publi" in failpoint else "0"
-    ingest = Ingest(tmp_path, log_root, "--publish-window", window)
+    ingest = Ingest(tmp_path, log_root, window_ms=1 if "publi" in place else 0)
     feed = prepare(ingest, 5, 40, parts=4)
-    assert ingest.run(failpoint) == -signal.SIGKILL
-    assert ingest.run() == 0, ingest.said()
-    check_against_truth(ingest.catalog, feed)
+    name, at, count = place.partition("@")
+    kill_at(ingest, name, victim, at + count)
+    if name == "pipeline.after_commit":
+        assert (ingest.committed(), ingest.noted()) == (1, [0])
+    elif name == "pipeline.spark_committed":
+        assert ingest.noted()[:2] == [0, 1]
+    ingest.run_in(spark)
+    check(ingest, feed)
 
 
-@pytest.mark.parametrize("failpoint", ["segment.before_rename", "segment.after_rename"])
-def test_contract_34_a_task_killed_at_a_named_place_loses_and_doubles_nothing(
-    tmp_path: Path, log_root: Path, failpoint: str
+@pytest.mark.parametrize("victim", ["task", *DEATHS])
+@pytest.mark.parametrize("place", ["segment.before_rename", "segment.after_rename"])
+def test_contract_34_a_large_batch_killed_where_tasks_write_loses_and_doubles_nothing(
+    tmp_path: Path, log_root: Path, spark: SparkSession, place: str, victim: str
 ) -> None:
-    """In a large batch segments are written by tasks; the driver reports that Spark gave up."""
-    ingest = Ingest(tmp_path, log_root, "--small-batch-rows", "0", "--batch-bytes", "1MiB")
+    """The place is reached in a task. Without a task the driver reports that Spark gave up."""
+    ingest = Ingest(tmp_path, log_root, batch_bytes=1 << 20, large=True)
     feed = prepare(ingest, 6, 40, parts=2)
     LogWriter.create_catalog(log_root, "shop")  # has a segment of its own, not written by a task
-    assert ingest.run(f"{failpoint}=kill") == 1
-    assert "error: Spark gave up" in ingest.said()
-    assert "Traceback" not in ingest.said()
+    if victim == "task":
+        assert ingest.run(f"{place}=kill") == 1
+        assert "error: Spark gave up" in ingest.said()
+        assert "Traceback" not in ingest.said()
+    else:
+        kill_at(ingest, place, victim)
     assert published(ingest.catalog) == 0
-    assert ingest.run() == 0, ingest.said()
-    check_against_truth(ingest.catalog, feed)
+    ingest.run_in(spark)
+    check(ingest, feed)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "pipeline.before_commit@1",
+        "entry.after_link@4",
+        "pipeline.after_commit@1",
+        "pipeline.before_publish@1",
+        "pipeline.spark_committed@1",
+    ],
+)
+def test_contract_34_task_workers_killed_while_the_driver_commits_lose_and_double_nothing(
+    tmp_path: Path, log_root: Path, spark: SparkSession, place: str
+) -> None:
+    """The next batch has to do without them; Spark may start others, or give up."""
+    window_ms = 1 if "publish" in place else 0
+    ingest = Ingest(tmp_path, log_root, batch_bytes=220_000, window_ms=window_ms, large=True)
+    feed = prepare(ingest, 6, 40, parts=2)
+    name, at, count = place.partition("@")
+    status = ingest.run(f"{name}=kill:tasks{at}{count}")
+    assert status == 0 or (status == 1 and "error: Spark gave up" in ingest.said())
+    assert "Traceback" not in ingest.said()
+    ingest.run_in(spark)
+    check(ingest, feed)
 
 
 def test_contract_34_a_dead_jvm_is_told_in_one_line_and_a_new_run_goes_on(
@@ -112,7 +225,7 @@ def test_contract_34_a_dead_jvm_is_told_in_one_line_and_a_new_run_goes_on(
     feed = prepare(ingest, 8, 60, parts=12)
     process = ingest.start()
     try:
-        wait_for_batches(ingest, process, 2)
+        wait_for(ingest, process, 6)
         machine = java(process)
         assert machine is not None
         machine.kill()
@@ -127,35 +240,46 @@ def test_contract_34_a_dead_jvm_is_told_in_one_line_and_a_new_run_goes_on(
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_contract_34_kills_at_any_moment_lose_and_double_nothing(
-    tmp_path: Path, log_root: Path, seed: int
+    tmp_path: Path, log_root: Path, spark: SparkSession, seed: int
 ) -> None:
-    """Driver or JVM, whichever the seed says, while batches run; the last seed takes large batches."""
+    """Driver or JVM, whichever the seed says, while batches run; the last seed takes large batches.
+
+    Each file is a batch, and before each start there are more than are waited for: every kill finds
+    work under way.
+    """
     dice = random.Random(seed)
-    large = ("--small-batch-rows", "0") if seed == SEEDS - 1 else ()
-    ingest = Ingest(tmp_path, log_root, *large)
-    feed = prepare(ingest, seed, 400, parts=40)
-    for _ in range(KILLS // SEEDS):
+    large = seed == SEEDS - 1
+    ingest = Ingest(tmp_path, log_root, batch_bytes=1, large=large)
+    feed = make_feed(seed, 400)
+    parts = write_feed(feed, ingest.input, parts=80)
+    files = 0
+    for _ in range(KILLS_EACH):
+        while files < len(ingest.planned()) + FILES_AHEAD:
+            files += len(next(parts))
+        before, steps = ingest.steps(), dice.randint(2, 6 if large else 12)
         process = ingest.start()
         try:
-            if not wait_for_batches(ingest, process, ingest.batches() + 1):
-                break
-            time.sleep(dice.uniform(0.0, 1.0 if not large else 4.0))
+            wait_for(ingest, process, before + steps)
             machine = java(process)
-            if dice.random() < 0.5 and machine is not None:
-                unless_gone(machine.kill)
-                process.wait(timeout=60)
+            if machine is not None and dice.random() < 0.5:
+                machine.kill()
+                status = process.wait(timeout=60)
+                assert (status, "error: Spark gave up" in ingest.said()) == (1, True)
             else:
-                unless_gone(process.kill)
+                process.kill()
+                assert process.wait() == -signal.SIGKILL
         finally:
             end(process)
-    assert ingest.run() == 0, ingest.said()
-    check_against_truth(ingest.catalog, feed)
+        assert len(ingest.noted()) < files
+    for _ in parts:
+        pass
+    ingest.run_in(spark, batch_bytes=1 << 30)
+    check(ingest, feed)
 
 
-def wait_for_batches(ingest: Ingest, process: subprocess.Popen[bytes], count: int) -> bool:
-    """Wait until Spark has planned so many batches; False if the process ended before."""
-    wait_until(lambda: ingest.batches() >= count or process.poll() is not None, 120)
-    return ingest.batches() >= count
+def wait_for(ingest: Ingest, process: subprocess.Popen[bytes], steps: int) -> None:
+    """Wait until an ingest has done so many steps, those of earlier ones included, or ended."""
+    wait_until(lambda: ingest.steps() >= steps or process.poll() is not None, 120)
 
 
 def test_contract_36_an_ingest_that_wakes_up_behind_another_is_fenced(
