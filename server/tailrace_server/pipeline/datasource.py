@@ -15,7 +15,8 @@ option     meaning
 =========  ==========================================================================================
 log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
 catalog    name of the catalog; made if absent
-writer     stable name of the writer; default ``spark``. A restart under the same name needs no leave
+writer     stable name of the writer; default ``spark``. A restart under the same name needs no leave,
+           but for a stream that another name has taken over from: it goes on under a new name only
 batch      (batch writes) a number that rises from write to write; a repeat is skipped. Default: the
            one after the last, so that every write counts
 publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
@@ -27,6 +28,10 @@ columns    JSON, entity type → its columns, known beforehand: their images are
 Two phases: tasks write segments, each under a name of its own, and the commit makes one entry of
 them. A task that fails or runs twice leaves a segment that nothing names. Opening takes a new epoch
 of the catalog, which fences every writer before; the commit of a batch that the log knows is done.
+
+A stream opens at each of its batches, since Spark makes the source anew for each, and keeps nothing in
+which a run could know itself. So a run that wakes up looks like one that starts, and goes by its name:
+once another name holds the catalog, it is fenced. The commit takes the epoch that the tasks wrote under.
 
 Which process: ``writer()``, ``streamWriter()`` and ``commit()`` run beside the driver, ``write()``
 in tasks. What they share travels with the pickled writer and the messages.
@@ -84,6 +89,13 @@ _OF_SPARK: Final = ("checkpointlocation",)
 class TailraceDataSource(DataSource):
     """Registers under the name ``tailrace``."""
 
+    _travelled = False
+    """Whether this was pickled: Spark does that with the one whose writer commits a stream's batches."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Mark what comes out at the other end."""
+        return {**self.__dict__, "_travelled": True}
+
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format()``."""
@@ -104,13 +116,20 @@ class TailraceDataSource(DataSource):
         return BatchWriter(sink, batch)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Open the catalog for a run of a stream. Errors as `writer`."""
+        """Open the catalog for a batch of a stream, unless it is to be committed.
+
+        Raises:
+            InvalidRequest: An option is missing or unknown, or the mode is not append.
+            UnknownWriter: The catalog belongs to another writer.
+            WriterFenced: Another name has taken over.
+        """
         if overwrite:
             raise InvalidRequest("a log is only appended to: use outputMode('append')")
         options = Options.of(self.options)
         if options.batch is not None:
             raise InvalidRequest("option batch is for batch writes; a stream numbers its batches")
-        return StreamWriter(Sink.open(options))
+        sink = None if self._travelled else Sink.open(options, may_be_fenced=True)
+        return StreamWriter(options, sink)
 
 
 @dataclass(frozen=True)
@@ -174,13 +193,14 @@ class Sink:
     """What the catalog knew by then, and what the options say."""
 
     @classmethod
-    def open(cls, options: Options) -> Sink:
-        """Take a new epoch of the catalog."""
+    def open(cls, options: Options, *, may_be_fenced: bool = False) -> Sink:
+        """Take a new epoch of the catalog; see `CatalogWriter.open`."""
         with CatalogWriter.open(
             options.root,
             options.catalog,
             writer=options.writer,
             take_over=options.take_over,
+            may_be_fenced=may_be_fenced,
             publish_left=options.publish,
         ) as writer:
             schema = writer.log.view.schema_of(writer.state.last_version)
@@ -199,45 +219,7 @@ class Sink:
             sink = RecordSink(segment, self.columns, self.options.columns)
             for batch in batches:
                 sink.write(batch)
-            return Written(sink.finish())
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
-        """Make one entry of what the tasks wrote, and publish it. Runs beside the driver.
-
-        Raises:
-            InvalidRequest: A task has written nothing at all, or a transaction lies in two tasks.
-            WriterFenced: A newer writer holds the catalog.
-        """
-        results = _results(messages)
-        options = self.options
-        folder = options.root / options.catalog
-        refuse_split([(each.transactions, folder / each.receipt.path) for each in results])
-        with CatalogWriter.attach(
-            options.root, options.catalog, epoch=self.epoch, writer=options.writer
-        ) as writer:
-            reach("pipeline.before_commit")
-            writer.log.refresh()
-            schema = writer.log.view.schema_of(writer.state.last_version)
-            seen = _in_commit(results, _named(schema, options.columns))
-            sightings = [*_declared(options), *seen] if results else []
-            schemas = evolve(schema, sightings)
-            receipts = [result.receipt for result in results]
-            if batch_id > writer.state.writers[options.writer].batch_id:
-                receipts = insert_schema_records(writer.path, receipts, schema, schemas)
-            writer.commit(
-                batch_id=batch_id,
-                segments=receipts,
-                schema_changes=schemas,
-                publish=options.publish,
-            )
-            reach("pipeline.after_commit")
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove the segments of tasks that did finish; the others' are orphans."""
-        for message in messages:
-            if isinstance(message, Written) and message.result is not None:
-                folder = self.options.root / self.options.catalog
-                (folder / message.result.receipt.path).unlink(missing_ok=True)
+            return Written(self.epoch, sink.finish())
 
     def _attached_path(self, name: str) -> Path:
         folder = self.options.root / self.options.catalog / "segments" / str(self.epoch)
@@ -246,9 +228,12 @@ class Sink:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote; None for no rows."""
+    """What a task wrote."""
 
+    epoch: int
+    """Under which."""
     result: SinkResult | None
+    """None for no rows."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -262,36 +247,81 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition; nothing if the batch is in the log already."""
         if self._batch <= self._sink.last_batch:
-            return Written(None)
+            return Written(self._sink.epoch, None)
         return self._sink.write(iterator, f"{self._batch}-{_attempt()}")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the batch, once."""
-        self._sink.commit(messages, self._batch)
+        _commit(self._sink.options, self._sink.epoch, messages, self._batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Clean up after a batch that failed."""
-        self._sink.abort(messages)
+        _abort(self._sink.options, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the micro-batches of one run of a stream."""
+    """Writes or commits one micro-batch of a stream."""
 
-    def __init__(self, sink: Sink) -> None:
-        """Take an opened catalog."""
+    def __init__(self, options: Options, sink: Sink | None) -> None:
+        """Take an opened catalog, to write; none, to commit."""
+        self._options = options
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition. Which batch it is, only the commit knows for certain."""
+        assert self._sink is not None
         return self._sink.write(iterator, f"stream-{_attempt()}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a micro-batch, once."""
-        self._sink.commit(messages, batchId)
+        epochs = {message.epoch for message in messages if isinstance(message, Written)}
+        epoch = max(epochs) if epochs else Sink.open(self._options, may_be_fenced=True).epoch
+        _commit(self._options, epoch, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Clean up after a micro-batch that failed."""
-        self._sink.abort(messages)
+        _abort(self._options, messages)
+
+
+def _commit(
+    options: Options, epoch: int, messages: Sequence[WriterCommitMessage | None], batch_id: int
+) -> None:
+    """Make one entry of what the tasks wrote, and publish it. Runs beside the driver.
+
+    Raises:
+        InvalidRequest: A task has written nothing at all, or a transaction lies in two tasks.
+        WriterFenced: A newer writer holds the catalog.
+    """
+    results = _results(messages)
+    folder = options.root / options.catalog
+    refuse_split([(each.transactions, folder / each.receipt.path) for each in results])
+    with CatalogWriter.attach(
+        options.root, options.catalog, epoch=epoch, writer=options.writer
+    ) as writer:
+        reach("pipeline.before_commit")
+        writer.log.refresh()
+        schema = writer.log.view.schema_of(writer.state.last_version)
+        seen = _in_commit(results, _named(schema, options.columns))
+        sightings = [*_declared(options), *seen] if results else []
+        schemas = evolve(schema, sightings)
+        receipts = [result.receipt for result in results]
+        if batch_id > writer.state.writers[options.writer].batch_id:
+            receipts = insert_schema_records(writer.path, receipts, schema, schemas)
+        writer.commit(
+            batch_id=batch_id,
+            segments=receipts,
+            schema_changes=schemas,
+            publish=options.publish,
+        )
+        reach("pipeline.after_commit")
+
+
+def _abort(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Remove the segments of tasks that did finish; the others' are orphans."""
+    for message in messages:
+        if isinstance(message, Written) and message.result is not None:
+            path = options.root / options.catalog / message.result.receipt.path
+            path.unlink(missing_ok=True)
 
 
 def _attempt() -> str:

@@ -121,6 +121,7 @@ class CatalogWriter:
         run_id: str | None = None,
         create: bool = True,
         take_over: bool = False,
+        may_be_fenced: bool = False,
         publish_left: bool = True,
         clock: Clock | None = None,
     ) -> CatalogWriter:
@@ -134,6 +135,8 @@ class CatalogWriter:
             create: Create the catalog if there is none.
             take_over: Permission for a name that the catalog does not know; ``state.source_positions`` and
                 ``state.pending`` then say what has been consumed.
+            may_be_fenced: A run that had the catalog opens again, and cannot be told from a new one: a name
+                that another has taken over from is fenced, whatever else is permitted.
             publish_left: Publish what a dead writer has committed and not published. A pipeline with state
                 tables says False, updates them first and then publishes itself.
             clock: Where commit timestamps come from.
@@ -141,6 +144,7 @@ class CatalogWriter:
         Raises:
             CatalogUnknown: There is none, and ``create`` is False.
             UnknownWriter: The catalog belongs to other names, and ``take_over`` is False.
+            WriterFenced: ``may_be_fenced``, and another name holds the catalog.
             LogUnreadable: Not a catalog, the log of catalogs, no permission, or a newer format.
             LogCorrupted: An object of the log is damaged.
             LogFull: No room.
@@ -157,7 +161,8 @@ class CatalogWriter:
         elif not os.path.isdir(root / catalog):
             raise CatalogUnknown(catalog, list_catalogs(root))
         opened = cls(CommitLog.open(root / catalog), epoch=0, writer=writer, clock=clock)
-        opened._open_epoch(run_id or uuid4().hex, take_over=take_over)
+        run_id = run_id or uuid4().hex
+        opened._open_epoch(run_id, take_over=take_over, may_be_fenced=may_be_fenced)
         if publish_left:
             opened.publish()
         return opened
@@ -328,10 +333,15 @@ class CatalogWriter:
         self._log.follow_checkpoints()
         self._maintenance.look(self._log)
 
-    def _open_epoch(self, run_id: str, *, take_over: bool) -> None:
+    def _open_epoch(self, run_id: str, *, take_over: bool, may_be_fenced: bool) -> None:
         while True:
             self._log.advance()
             state = self.state
+            last = state.writers.get(self.writer)
+            if may_be_fenced and last is not None and state.holder.writer != self.writer:
+                found = self._log.read_entry(last.entry)
+                epoch = found.entry.epoch if found is not None else 0
+                raise WriterFenced(epoch, state.epoch, str(state.holder))
             if state.writers and self.writer not in state.writers and not take_over:
                 raise UnknownWriter(
                     self.writer,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
@@ -20,11 +21,20 @@ from tailrace_server.pipeline.datasource import (
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.writer import LogWriter
 from tests.process.ingest.reading import data, leads, published
+from tests.process.ingest.sink_program import (
+    add_frame,
+    check_transactions,
+    run,
+    start_stream,
+)
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.slow
 
@@ -190,10 +200,89 @@ def test_a_stream_is_committed_batch_by_batch_and_once(
     ]
 
 
+FENCED = r"fenced: this writer's epoch is 1, but epoch 2 is held by newer on .*, run "
+
+
+class Follower:
+    """A stream of the writer ``older`` that follows a folder, in the session of the tests."""
+
+    def __init__(self, session: SparkSession, folder: Path, log_root: Path) -> None:
+        self.session = session
+        self.frames = folder / "frames"
+        self.checkpoint = folder / "checkpoint"
+        self.catalog = log_root / "shop"
+        add_frame(self.frames, 1, range(1, 4))
+        self.query = start_stream(
+            *(session, self.frames, self.catalog, self.checkpoint, "older"), follow=True
+        )
+        self.await_batch(0)
+
+    def await_batch(self, number: int) -> None:
+        """Wait until Spark has noted a batch as done, so that the query waits for the next."""
+        note = self.checkpoint / "commits" / str(number)
+        wait_until(lambda: note.exists() or not self.query.isActive)
+        assert note.exists()
+
+    def newer(self, *, take_over: bool) -> StreamingQuery:
+        """Start a stream of the writer ``newer`` that reads the same to its end."""
+        checkpoint = self.checkpoint.with_name("newer")
+        return start_stream(
+            *(self.session, self.frames, self.catalog, checkpoint, "newer"), take_over=take_over
+        )
+
+
+@pytest.fixture
+def follower(session: SparkSession, tmp_path: Path, log_root: Path) -> Iterator[Follower]:
+    follower = Follower(session, tmp_path, log_root)
+    try:
+        yield follower
+    finally:
+        follower.query.stop()
+
+
+def test_contract_36_a_stream_of_another_writer_is_refused_while_one_lives_which_goes_on(
+    follower: Follower, log_root: Path
+) -> None:
+    with pytest.raises(StreamingQueryException, match=r"'newer' is not one of older: .*take_over"):
+        follower.newer(take_over=False).awaitTermination()
+    with pytest.raises(Exception, match=r"'spark' is not one of older: .*take_over"):
+        save(changes(follower.session, range(7, 9)), log_root)
+    add_frame(follower.frames, 2, range(4, 7))
+    follower.await_batch(1)
+    check_transactions(follower.catalog, range(1, 7))
+
+
+def test_contract_36_a_stream_that_wakes_up_after_a_take_over_is_fenced_with_the_name_of_the_holder(
+    follower: Follower,
+) -> None:
+    """It waited for files, and Spark makes its writer anew for each batch: that opens nothing again."""
+    follower.newer(take_over=True).awaitTermination()
+    held = CommitLog.open(follower.catalog).state.last_entry
+    add_frame(follower.frames, 2, range(4, 7))
+    with pytest.raises(StreamingQueryException, match=FENCED):
+        follower.query.awaitTermination()
+    assert CommitLog.open(follower.catalog).state.last_entry == held
+    follower.newer(take_over=False).awaitTermination()
+    # Both writers have read the first file: a take-over of the sink does not know its sources.
+    check_transactions(follower.catalog, [*range(1, 4), *range(1, 4), *range(4, 7)])
+
+
+def test_a_batch_of_a_stream_is_committed_under_the_epoch_that_its_tasks_wrote_under(
+    session: SparkSession, log_root: Path, tmp_path: Path
+) -> None:
+    """Under a newer one its segments would be orphans, which anyone may delete before the commit."""
+    frames, catalog = tmp_path / "frames", log_root / "shop"
+    for number in (1, 2, 3):
+        add_frame(frames, number, range(3 * number, 3 * number + 3))
+    run(session, "stream", frames, catalog, tmp_path / "checkpoint")
+    assert CommitLog.open(catalog).state.epoch == 3
+    check_transactions(catalog, range(3, 12))
+
+
 def test_a_commit_without_a_write_is_refused() -> None:
     """What a continuous trigger would do."""
     with pytest.raises(InvalidRequest, match="continuous"):
-        _results([Written(None), None])
+        _results([Written(1, None), None])
 
 
 @pytest.mark.parametrize(
