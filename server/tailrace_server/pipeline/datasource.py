@@ -255,8 +255,7 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._sink.options, self._sink.epoch, messages, self._batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Clean up after a batch that failed."""
-        _abort(self._sink.options, messages)
+        """Leave the segments: the commit may have been made, or be under way yet. Others are orphans."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -279,8 +278,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _commit(self._options, epoch, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Clean up after a micro-batch that failed."""
-        _abort(self._options, messages)
+        """Leave the segments, as `BatchWriter.abort`."""
 
 
 def _commit(
@@ -294,7 +292,13 @@ def _commit(
     """
     results = _results(messages)
     folder = options.root / options.catalog
-    refuse_split([(each.transactions, folder / each.receipt.path) for each in results])
+    paths = [folder / each.receipt.path for each in results]
+    try:
+        refuse_split([(each.transactions, path) for each, path in zip(results, paths, strict=True)])
+    except InvalidRequest:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
     with CatalogWriter.attach(
         options.root, options.catalog, epoch=epoch, writer=options.writer
     ) as writer:
@@ -314,14 +318,6 @@ def _commit(
             publish=options.publish,
         )
         reach("pipeline.after_commit")
-
-
-def _abort(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Remove the segments of tasks that did finish; the others' are orphans."""
-    for message in messages:
-        if isinstance(message, Written) and message.result is not None:
-            path = options.root / options.catalog / message.result.receipt.path
-            path.unlink(missing_ok=True)
 
 
 def _attempt() -> str:
