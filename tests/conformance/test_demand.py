@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace import Content, Criteria, Heartbeat, InvalidRequest
+from tailrace import Capture, Content, Criteria, Heartbeat, InvalidRequest
 from tests.conformance.reading import (
     PATIENCE_S,
     collect,
@@ -142,6 +142,50 @@ async def test_contract_14_nobody_is_overrun_by_what_nobody_takes(
     received += await collect(subscription, 19)
     assert coordinates(received) == writer.log.expected(())
     assert driver.engine.statistics().resyncs == 0
+
+
+@pytest.mark.slow
+async def test_contract_14_ten_laggards_are_live_again_while_the_load_goes_on(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """They take four captures while two are written: they are there after as many turns as they are behind."""
+    lag, ring = 12, 8
+    driver = await serve(ring_captures=ring, scan_batches=4)
+    fastest = await driver.subscribe()
+    laggards = [(await driver.subscribe(demand=2), list[Capture]()) for _ in range(10)]
+
+    async def write() -> None:
+        writer.write([upsert("1")])
+        await collect(fastest, 2)
+
+    async def read(laggard: DrivenSubscription, taken: list[Capture], published: int) -> None:
+        if count := min(4, published - len(taken)):
+            await laggard.request(count)
+            taken += await collect(laggard, count)
+
+    async def turn() -> None:
+        """Write, and let everybody read meanwhile."""
+        published = 2 * len(writer.log.transactions)
+        await asyncio.gather(write(), *(read(*each, published) for each in laggards))
+
+    await write()
+    for laggard, taken in laggards:
+        taken += await collect(laggard, 2)
+        await heartbeat_past(laggard, 1)  # it has caught up, so it is live
+    for _ in range(lag):
+        await write()
+    for _ in range(lag):
+        await turn()
+        if (figures := driver.engine.statistics()).returns == len(laggards):
+            break
+    assert (figures.resyncs, figures.returns) == (len(laggards), len(laggards))
+    for _ in range(lag):
+        await turn()
+    assert driver.engine.statistics().resyncs == len(laggards)
+    expected = writer.log.expected(())
+    for _, taken in laggards:
+        assert len(taken) >= 4 * lag
+        assert coordinates(taken) == expected[: len(taken)]
 
 
 async def test_contract_15_a_filter_that_matches_nothing_reads_no_log(
