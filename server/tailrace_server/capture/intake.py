@@ -182,15 +182,27 @@ class Intake:
         self._enter_resync()
 
     def safe_point(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
-        """Return the furthest point before the first match that was not handed over."""
+        """Return the furthest point before the first match that was not handed over.
+
+        It never goes back: who was told of it can resume there. So the next mark moves with it over what the
+        ring has no match in: an overrun must not send it to the log for that, which may have let go of it.
+        """
         if self.queue:
             return self._before(self.queue[0].run, self.queue[0].start)
+        safe = self._passed(ring, routed, routed_position)
+        self._delivered_rows, self._delivered_last = safe.rows, safe[1:]
+        return safe
+
+    def _passed(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
+        """With an empty queue, move the next mark to the ring's first match and return the point before it."""
         safe = max(self._delivered, self._covered)
         if ring.floor <= self.next.row < routed:
             for run in ring.runs_from(self.next):
                 place = run.place_of(self.next)
                 if place < len(run):
+                    self.next = run.mark(place)
                     return max(safe, self._before(run, place))
+            self.next = Mark(routed)
         elif self.next.row != routed:
             return safe
         return max(safe, SafePoint(routed, *routed_position))

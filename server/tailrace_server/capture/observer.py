@@ -183,14 +183,15 @@ class Observer:
 
         Raises:
             LogCorrupted: The newest view still names the file that is missing.
-            PositionCompacted: The row was trimmed.
+            PositionCompacted: The row was trimmed. It names the newest position that is gone: which one stood
+                in the row is no longer known here.
         """
         view = await self._refresh()
         if view is not None:
             self.see(view)
         view = self.view
         if row < view.first_row:
-            raise PositionCompacted(Position(0, 0), view.oldest, self.newest)
+            raise PositionCompacted(view.oldest.preceding(), view.oldest, self.newest)
         if any(segment.path == missing.path for segment in view.segments()):
             raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
 
@@ -384,7 +385,10 @@ class Observer:
             try:
                 return await self._begin_in(view, wanted, ordinal)
             except SegmentMissing as missing:
-                await self.recover(missing, view.batch(view.find(wanted)).first_row)
+                try:
+                    await self.recover(missing, view.batch(view.find(wanted)).first_row)
+                except PositionCompacted as gone:
+                    raise PositionCompacted(wanted, gone.oldest, gone.newest) from gone
 
     async def _begin_in(self, view: LogView, wanted: Position, ordinal: int) -> Beginning:
         row = await self.reading.row_of(view, wanted)

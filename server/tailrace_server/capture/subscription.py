@@ -346,7 +346,7 @@ class Subscription:
         try:
             await self._observer.recover(missing, self._intake.next.row)
         except TailraceError as error:
-            self.end(error)
+            self.end(self._compacted() or error)
 
     def _refill(self) -> Outcome:
         intake = self._intake

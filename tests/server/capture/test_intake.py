@@ -137,6 +137,18 @@ def test_contract_09_the_safe_point_stands_just_before_the_first_match_not_hande
     assert intake.safe_point(subject, 30, position_of(29)) == SafePoint(30, *position_of(29))
 
 
+def test_contract_09_a_safe_point_that_was_told_outlives_an_overrun() -> None:
+    """The stretch before it has no match and may be gone from the log: nobody needs it again."""
+    subject = ring(captures_max=1)
+    intake = Intake(Mark(0), BEFORE_ALL, captures_max=10)
+    told = intake.safe_point(subject, 20, position_of(19))
+    assert told == SafePoint(20, *position_of(19))
+    subject.append(entity_run(20, [0, 1]))  # more than the ring holds
+    assert intake.safe_point(subject, 22, position_of(21)) == told
+    assert intake.refill(subject, routed=22) is Outcome.OVERRUN
+    assert intake.next == Mark(20)
+
+
 @given(
     matches=st.lists(st.integers(0, 199), unique=True).map(sorted),
     ring_size=st.integers(1, 30),
@@ -144,6 +156,7 @@ def test_contract_09_the_safe_point_stands_just_before_the_first_match_not_hande
     reads=st.lists(st.integers(0, 40), max_size=60),
     window=st.integers(1, 25),
     start=st.integers(0, 200),
+    looks=st.sets(st.integers(0, 199)),
 )
 def test_contract_01_14_any_pace_gets_every_match_once_in_order(
     matches: list[int],
@@ -152,11 +165,13 @@ def test_contract_01_14_any_pace_gets_every_match_once_in_order(
     reads: list[int],
     window: int,
     start: int,
+    looks: set[int],
 ) -> None:
-    """One batch a row is routed; between them the reader takes as many captures as it likes."""
+    """One batch a row is routed; between them the reader takes as many captures as it likes, and looks."""
     subject = ring(ring_size)
     intake = Intake(Mark(start), SafePoint(start, 0, END), captures_max=queue)
     found: list[int] = []
+    told = SafePoint(0, 0, 0)
 
     def read(count: int, routed: int) -> None:
         while count:
@@ -181,8 +196,11 @@ def test_contract_01_14_any_pace_gets_every_match_once_in_order(
     for row in range(200):
         if row in matches:
             subject.append(entity_run(row, [0]))
-        safe = intake.safe_point(subject, row + 1, position_of(row))
-        assert not [each for each in matches if start <= each < safe.rows and each not in found]
+        if row in looks:
+            safe = intake.safe_point(subject, row + 1, position_of(row))
+            assert not [each for each in matches if start <= each < safe.rows and each not in found]
+            assert safe >= told
+            told = safe
         if row < len(reads):
             read(reads[row], row + 1)
     read(1000, 200)

@@ -21,7 +21,7 @@ from tailrace.errors import (
     ServerStopping,
     TransportError,
 )
-from tailrace.position import Position, TimestampMicros
+from tailrace.position import END, Position, TimestampMicros
 from tailrace_server.capture import engine as engine_module
 from tailrace_server.capture.cache import BatchCache, Kind
 from tailrace_server.capture.codecs import JSON
@@ -545,6 +545,52 @@ async def test_contract_21_one_without_demand_ends_when_retention_takes_what_it_
         assert raised.value.oldest == Position(8, 0)
         kept.request(2)
         assert coordinates((await receive(kept, 2))[0]) == (9, 0, 0)
+
+
+async def test_contract_21_one_whose_queue_refers_to_what_is_deleted_is_told_where_it_stands(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "_OPEN_FILES_MAX", 1)  # what is open can be read although deleted
+    for number in range(10):
+        writer.write([upsert(number)])
+    async with Engine(log_root, quick()) as engine:
+        paused = await engine.subscribe(
+            "shop", start=OLDEST, content=Content.AFTER, codec=JSON, demand=3
+        )
+        await receive(paused, 3)
+        writer.writer.trim(before=10)
+        assert delete_unnamed(log_root / "shop", 2**62)
+        while engine.observer("shop").view.oldest < Position(10):
+            assert isinstance(await paused.receive(), Heartbeat)
+        paused.request(100)
+        received: list[dict[str, Any]] = []
+        with pytest.raises(PositionCompacted) as raised:
+            await receive_into(received, paused)
+        assert [coordinates(each) for each in received] == [(2, 1, 0)]  # encoded with its lead
+        assert raised.value.wanted == Position(2, END)
+        assert raised.value.oldest == Position(10, 0)
+
+
+async def test_contract_09_21_retention_does_not_overtake_one_whose_cursor_has_passed_what_it_takes(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """Nothing matched up to there, and what matches then is more than the ring holds."""
+    products = [Criteria(entity_type=("product",))]
+    settings = EngineSettings(heartbeat_interval_s=0.01, ring_captures=1)
+    async with Engine(log_root, settings) as engine:
+        quiet = await engine.subscribe("shop", products, codec=JSON, demand=0)
+        for number in range(3):
+            writer.write([ModelMutation("order", str(number), Operation.UPSERT, None, {"id": 1})])
+        assert (await heartbeat_at(quiet, 3)).cursor.version == 3
+        writer.write([upsert(1), upsert(2)])
+        while engine.observer("shop").routed < 9:
+            assert isinstance(await quiet.receive(), Heartbeat)
+        writer.writer.trim(before=4)
+        while engine.observer("shop").view.oldest < Position(4):
+            assert isinstance(await quiet.receive(), Heartbeat)
+        quiet.request(2)
+        received = await receive(quiet, 2)
+        assert [coordinates(each) for each in received] == [(4, 1, 0), (4, 2, 0)]
 
 
 async def receive_into(received: list[dict[str, Any]], subscription: Subscription) -> None:
