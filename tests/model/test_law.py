@@ -1,4 +1,8 @@
-"""The law: delivered = filter(visible log) from the start, in order, once; whatever happens in between."""
+"""The law: delivered = filter(visible log) from the start, in order, once; whatever happens in between.
+
+A trim takes nothing out of the filter. Whom it has overtaken is told so, by name, and gets no more; nobody is
+given what comes behind a record that it was not given.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     consumes,
     initialize,
+    multiple,
     precondition,
     rule,
 )
@@ -23,15 +28,20 @@ from hypothesis.stateful import (
 from tailrace.capture import Heartbeat
 from tailrace.criteria import After, Content, Since
 from tailrace.cursor import Cursor
-from tailrace.position import Position
+from tailrace.errors import PositionCompacted
+from tailrace.position import END, Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.wal import retention
 from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, objects
 from tests.support.model import ModelLog, criteria_lists, transactions
+from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from tailrace.criteria import Criteria
+    from collections.abc import Coroutine
+
+    from tailrace.criteria import Criteria, Start
     from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.subscription import Subscription
     from tests.support.model import Coordinates, ModelMutation
@@ -47,6 +57,10 @@ class Follower:
     subscription: Subscription
     demand: int | None
     delivered: list[Coordinates] = field(default_factory=list)
+    told: Coordinates = (0, 0, 0)
+    """The furthest cursor that its subscription has told: it never goes back."""
+    resumed_at: Coordinates | None = None
+    """The capture behind which its subscription began; None for one that began with a whole record."""
 
     def expected(self, log: ModelLog) -> list[Coordinates]:
         return log.expected(self.criteria, self.first)
@@ -56,9 +70,16 @@ class Follower:
         left = len(self.expected(log)) - len(self.delivered)
         return left if self.demand is None else min(left, self.demand)
 
+    def resume_start(self) -> Start:
+        """Where another subscription goes on after the last capture."""
+        if not self.delivered:
+            return Since(Position(self.first))
+        uuid = self.subscription.acknowledgement.catalog_uuid
+        return After(Cursor(uuid, *self.delivered[-1]))
+
 
 class Law(RuleBasedStateMachine):
-    """Append, commit, publish, subscribe, request, read, resume, compact, crash; and a list that judges."""
+    """Append, commit, publish, subscribe, request, read, resume, compact, trim, crash; a list judges."""
 
     followers: Bundle[Follower] = Bundle("followers")
 
@@ -69,6 +90,8 @@ class Law(RuleBasedStateMachine):
         self.root = Path(self.folder.name)
         self.log = ModelLog(known={})
         self.open_followers: list[Follower] = []
+        self.oldest = 1
+        """First version that the log keeps; the engine may not have seen it yet."""
 
     def run(self, awaitable: Any) -> Any:
         async def with_patience() -> Any:
@@ -95,7 +118,7 @@ class Law(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
-            for follower in self.open_followers:
+            for follower in tuple(self.open_followers):
                 self.read_all(follower)
             self.run(self.engine.__aexit__(None, None, None))
             self.writer.writer.close()
@@ -117,21 +140,42 @@ class Law(RuleBasedStateMachine):
     @rule(
         target=followers,
         criteria=criteria_lists,
-        since=st.none() | st.integers(0, 8),
+        since=st.none() | st.just(0) | st.integers(1, 8),
         queue=st.sampled_from([1, 4, 1000]),
         demand=st.none() | st.just(0),
     )
     def subscribe(
         self, criteria: tuple[Criteria, ...], since: int | None, queue: int, demand: int | None
-    ) -> Follower:
+    ) -> Any:
         limits = SubscriptionLimits(queue_captures=queue)
         start = None if since is None else Since(Position(since))
-        subscription = self.run(self.subscribe_at(criteria, start, limits, demand))
-        # The engine may not have seen the newest publication yet; it says where it starts.
-        first = subscription.acknowledgement.start.version if since is None else max(since, 1)
+        subscription = self.run(self.subscribe_or_refused(criteria, start, limits, demand))
+        if subscription is None:
+            return multiple()
+        # The engine may not have seen the newest publication or trim yet; it says where it starts.
+        first = since or subscription.acknowledgement.start.version
         follower = Follower(criteria, first, limits, subscription, demand)
         self.open_followers.append(follower)
         return follower
+
+    async def subscribe_or_refused(
+        self, criteria: tuple[Criteria, ...], start: Any, limits: Any, demand: int | None
+    ) -> Subscription | None:
+        """Subscribe; None where the start is gone, which is so if and only if it lies below the oldest."""
+        wanted = getattr(start, "position", None) or getattr(start, "cursor", None)
+        version = 0 if wanted is None else wanted.version
+        seen = self.engine.observer("shop").view.oldest.version
+        try:
+            subscription = await self.subscribe_at(criteria, start, limits, demand)
+        except PositionCompacted as compacted:
+            assert 0 < version < self.oldest
+            self.check_compacted(compacted, wanted=version)
+            return None
+        assert version == 0 or version >= seen
+        begins = subscription.acknowledgement.start.version
+        if start is not None and version == 0:
+            assert seen <= begins <= self.oldest
+        return subscription
 
     async def subscribe_at(
         self, criteria: tuple[Criteria, ...], start: Any, limits: Any, demand: int | None
@@ -155,7 +199,33 @@ class Law(RuleBasedStateMachine):
     @rule(follower=followers)
     def read_one(self, follower: Follower) -> None:
         if follower.owed(self.log):
-            self.run(self.receive(follower))
+            self.reading(follower, self.receive(follower))
+
+    def reading(self, follower: Follower, read: Coroutine[Any, Any, None]) -> None:
+        """Read for a follower, unless a trim has overtaken it: then it is told so, and that was its end."""
+        if follower not in self.open_followers:
+            read.close()
+            return
+        try:
+            self.run(read)
+        except PositionCompacted as compacted:
+            self.open_followers.remove(follower)
+            self.check_compacted(compacted)
+            cursor = follower.subscription.resume_cursor()
+            self.check_cursor(follower, cursor)
+            gone = compacted.oldest.version - 1
+            last = max(each for each in self.log.expected((), gone) if each[0] == gone)
+            # Something of it was still to come, or may have been: of the record that it was resumed within.
+            assert (cursor.version, cursor.index) < last[:2] or follower.told == follower.resumed_at
+
+    def check_compacted(self, compacted: PositionCompacted, *, wanted: int | None = None) -> None:
+        """It carries both ends, as the engine saw them, and where that start lies which was refused."""
+        assert wanted in (None, compacted.wanted.version)
+        view = self.engine.observer("shop").view
+        assert compacted.wanted < compacted.oldest <= view.oldest <= Position(self.oldest)
+        newest = compacted.newest.version
+        assert compacted.newest == Position(newest, END)
+        assert compacted.oldest.version - 1 <= newest <= view.published
 
     @rule(follower=followers, looks=st.lists(st.booleans(), max_size=8))
     def read_ready(self, follower: Follower, looks: list[bool]) -> None:
@@ -167,14 +237,16 @@ class Law(RuleBasedStateMachine):
                 if look:
                     self.check_cursor(follower, follower.subscription.resume_cursor())
 
-        self.run(read())
+        self.reading(follower, read())
 
     @rule(follower=followers)
     def read_all(self, follower: Follower) -> None:
-        while follower.owed(self.log):
-            self.run(self.receive(follower))
-        if len(follower.expected(self.log)) == len(follower.delivered):
-            self.run(self.nothing_more(follower))
+        while follower in self.open_followers and follower.owed(self.log):
+            self.reading(follower, self.receive(follower))
+        if follower.subscription.error is not None:
+            self.reading(follower, self.receive(follower))
+        elif len(follower.expected(self.log)) == len(follower.delivered):
+            self.reading(follower, self.nothing_more(follower))
 
     async def receive(self, follower: Follower) -> None:
         """Take one message of captures and hold it against the list."""
@@ -209,38 +281,54 @@ class Law(RuleBasedStateMachine):
 
     def check_cursor(self, follower: Follower, cursor: Cursor) -> None:
         passed = (cursor.version, cursor.index, cursor.ordinal)
+        assert passed >= follower.told, (passed, follower.told)
+        follower.told = passed
         expected = follower.expected(self.log)
         assert [each for each in expected if each <= passed] == [
             each for each in follower.delivered if each <= passed
         ]
 
     @rule(target=followers, follower=consumes(followers))
-    def resume(self, follower: Follower) -> Follower:
+    def resume(self, follower: Follower) -> Any:
         """Cancel, and go on from the cursor of the last capture."""
         follower.subscription.cancel()
-        self.open_followers.remove(follower)
-        uuid = follower.subscription.acknowledgement.catalog_uuid
-        if follower.delivered:
-            start: Any = After(Cursor(uuid, *follower.delivered[-1]))
-        else:
-            start = Since(Position(follower.first))
+        if follower not in self.open_followers:
+            return multiple()
+        return follower if self.resumed(follower) else multiple()
+
+    def resumed(self, follower: Follower) -> bool:
+        """Give a follower a new subscription from where it is; return whether it is still in the log."""
         subscription = self.run(
-            self.subscribe_at(follower.criteria, start, follower.limits, follower.demand)
+            self.subscribe_or_refused(
+                follower.criteria, follower.resume_start(), follower.limits, follower.demand
+            )
         )
-        resumed = Follower(
-            follower.criteria,
-            follower.first,
-            follower.limits,
-            subscription,
-            follower.demand,
-            list(follower.delivered),
-        )
-        self.open_followers.append(resumed)
-        return resumed
+        if subscription is None:
+            self.open_followers.remove(follower)
+            return False
+        follower.subscription = subscription
+        follower.told = (0, 0, 0)
+        follower.resumed_at = follower.delivered[-1] if follower.delivered else None
+        return True
 
     @rule()
     def compact(self) -> None:
         self.writer.writer.compact()
+
+    @rule(keep=st.integers(0, 2), delete=st.booleans(), seen=st.booleans())
+    def trim(self, keep: int, delete: bool, seen: bool) -> None:
+        """Let go of all but the newest versions, of the files too or not yet, seen by the engine or not yet."""
+        catalog = self.root / "shop"
+        before = len(self.log.transactions) + 1 - keep
+        for follower in self.open_followers:
+            self.check_cursor(follower, follower.subscription.resume_cursor())
+        oldest = retention.trim(catalog, before, now=0)
+        assert oldest == Position(max(before, self.oldest))
+        self.oldest = oldest.version
+        if delete:
+            retention.delete_unnamed(catalog, 2**62)
+        if seen:
+            self.run(until(lambda: self.engine.observer("shop").view.oldest == oldest))
 
     @precondition(lambda self: self.open_followers)
     @rule()
@@ -251,14 +339,8 @@ class Law(RuleBasedStateMachine):
         self.run(self.engine.__aexit__(None, None, None))
         self.engine = Engine(self.root, self.settings)
         self.run(self.engine.__aenter__())
-        for follower in self.open_followers:
-            uuid = follower.subscription.acknowledgement.catalog_uuid
-            start: Any = Since(Position(follower.first))
-            if follower.delivered:
-                start = After(Cursor(uuid, *follower.delivered[-1]))
-            follower.subscription = self.run(
-                self.subscribe_at(follower.criteria, start, follower.limits, follower.demand)
-            )
+        for follower in tuple(self.open_followers):
+            self.resumed(follower)
 
 
 TestLaw = pytest.mark.timeout(600)(Law.TestCase)
