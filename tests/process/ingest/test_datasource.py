@@ -260,7 +260,7 @@ def test_contract_36_a_stream_that_wakes_up_after_a_take_over_is_fenced_with_the
     held = CommitLog.open(follower.catalog).state.last_entry
     add_frame(follower.frames, 2, range(4, 7))
     with pytest.raises(StreamingQueryException, match=FENCED):
-        follower.query.awaitTermination()
+        follower.query.awaitTermination(60)
     assert CommitLog.open(follower.catalog).state.last_entry == held
     follower.newer(take_over=False).awaitTermination()
     # Both writers have read the first file: a take-over of the sink does not know its sources.
