@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -40,7 +39,7 @@ async def read(
         ):
             async for message in subscription.messages():
                 if not isinstance(message, tailrace.Heartbeat):
-                    captures += [replace(each, catalog_uuid=UUID(int=0)) for each in message]
+                    captures += [each._replace(catalog_uuid=UUID(int=0)) for each in message]
                 elif message.cursor.version >= message.published:
                     break
     except tailrace.TailraceError as error:
