@@ -490,6 +490,7 @@ class Subscription:
     def _finish(self, terminal: TailraceError) -> None:
         self._ended_at = self._safe_point()  # while the queue still says what was not handed over
         self._terminal = terminal
+        self._held = None  # the transport may still be busy with it, and has it itself
         self._intake.queue.clear()
         if self._timer is not None:
             self._timer.cancel()

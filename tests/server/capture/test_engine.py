@@ -28,6 +28,7 @@ from tailrace.position import Position, TimestampMicros
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tailrace_server.capture.subscription import Subscription
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.commit_log import CommitLog
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.criteria import Start
-    from tailrace_server.capture.subscription import Subscription
     from tailrace_server.wal.table import BatchRef
 
 OLDEST = Since(Position(0))
@@ -291,6 +291,20 @@ async def test_what_is_taken_as_it_is_ready_is_counted_when_somebody_looks(
         assert engine.statistics().captures_delivered == len(taken)
         assert len(taken) == (demand or 101)
         assert [coordinates(each)[1] for each in taken] == list(range(len(taken)))
+
+
+async def test_contract_20_one_that_ends_lets_go_of_the_message_that_its_transport_is_busy_with(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """A transport that hangs keeps the subscription, and its own copy of the message, for a while yet."""
+    writer.write([upsert(1)])
+    async with Engine(log_root, EngineSettings(message_bytes=1, heartbeat_interval_s=60)) as engine:
+        for end in (Subscription.cancel, Subscription.stop):
+            one = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+            await receive_some(one)
+            assert one.held_bytes > 0
+            end(one)
+            assert one.held_bytes == 0
 
 
 async def test_what_was_taken_before_the_end_counts(log_root: Path, writer: ModelWriter) -> None:
