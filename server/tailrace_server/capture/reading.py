@@ -44,6 +44,9 @@ _AHEAD_BYTES: Final = 1 << 20
 """Heads that are read in one go where one is needed after the other: so many, and so large in all."""
 _AHEAD_SHARE: Final = 8
 """They may be one part in so many of the cache at most, or they would push each other out."""
+_LONG: Final = 1_000
+"""Captures of a run that is worth reading with the one before it. What few large rows take is not held sooner
+than it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +219,8 @@ class CatalogReading:
             view: Of the log, at least as new as the run.
             codec: The wire form.
             content: The bodies that it has.
-            behind: What is sent next. If the run must be read, it is read in the same go: to hand a job to a
-                reader thread and back costs a part of what the job does.
+            behind: What is sent next. If the run must be read and both are long, it is read in the same go:
+                to hand a job to a reader thread and back costs a part of what the job does.
         """
         block = self.ready_frames(run, codec, content)
         if block is not None:
@@ -226,7 +229,11 @@ class CatalogReading:
         if self.fresh.get(run.batch) is not None:  # no file to read, and few captures
             block = load()
             self._cache.put(Kind.FRAMES, key, block)
-        elif behind is None or self.ready_frames(behind, codec, content) is not None:
+        elif (
+            behind is None
+            or min(len(run), len(behind)) < _LONG
+            or self.ready_frames(behind, codec, content) is not None
+        ):
             block = await self._cache.get(Kind.FRAMES, key, load)
         else:
             found: list[FrameBlock] = []
