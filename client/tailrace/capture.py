@@ -21,8 +21,8 @@ class Capture(NamedTuple):
     (an insert has no ``before``). Column-level captures (ordinal ≥ 1) carry bodies cut down to
     their one column.
 
-    A tuple, since it is made in one step: a frozen dataclass takes twice the time of all else that a client
-    does for a change (``wire.py``).
+    A tuple, since it is made in one step: as a dataclass whose slots were stored one by one it took twice as
+    long to decode (``wire.py``).
     """
 
     catalog_uuid: UUID
