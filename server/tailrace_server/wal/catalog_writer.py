@@ -425,6 +425,7 @@ class CatalogWriter:
             try:
                 size = os.stat(self.path / path).st_size
             except FileNotFoundError as error:
+                self.refresh()  # a newer writer has what we had not committed deleted; then we are fenced
                 raise LogError(f"segment {path} is missing; the commit was refused") from error
             if size != wanted:
                 raise LogError(

@@ -12,6 +12,7 @@ from tailrace.errors import InvalidRequest, LogError, UnknownWriter, WriterFence
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.objects import crc32c
 from tailrace_server.wal.record import lead_text
+from tailrace_server.wal.retention import delete_unnamed
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter, PendingSegment
@@ -99,6 +100,21 @@ def test_contract_36_of_two_live_writers_the_newer_holds_and_the_older_is_told_w
     assert verify(log_root / "shop").sound
     older.close()
     newer.close()
+
+
+def test_contract_36_a_writer_whose_segments_a_newer_one_had_deleted_is_told_that_it_is_fenced(
+    log_root: Path,
+) -> None:
+    older = CatalogWriter.open(log_root, "shop", writer="w")
+    uncommitted = segment(older, 0)
+    newer = CatalogWriter.open(log_root, "shop", writer="w")
+    assert delete_unnamed(log_root / "shop", 0) == [uncommitted.path]
+    with pytest.raises(WriterFenced, match=r"epoch is 1, .* 2"):
+        older.commit(batch_id=0, segments=[uncommitted])
+    lost = segment(newer, 0)
+    (log_root / "shop" / lost.path).unlink()
+    with pytest.raises(LogError, match=f"segment {lost.path} is missing; the commit was refused"):
+        newer.commit(batch_id=0, segments=[lost])
 
 
 @pytest.mark.slow
