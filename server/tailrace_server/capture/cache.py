@@ -50,7 +50,10 @@ class Kind(IntEnum):
 
 
 _READS: Final = (Kind.BODY, Kind.HEAD, Kind.SCAN)
-"""What was read, in the order in which it goes when it is too much: a scan stands for many heads."""
+"""What was read, in the order in which it goes when it is too much: a scan stands for many heads.
+
+Scans have half of the room at most, or those of many criteria would push out heads that are needed next.
+"""
 
 S = TypeVar("S", bound=Sized)
 
@@ -185,6 +188,8 @@ class BatchCache:
     def _shed(self) -> None:
         while self._held[Kind.FRAMES] > self._frames_bytes_max:
             self._evict_one([Kind.FRAMES])
+        while self._held[Kind.SCAN] > self._reads_bytes_max // 2:
+            self._evict_one([Kind.SCAN])
         while sum(self._held[kind] for kind in _READS) > self._reads_bytes_max:
             self._evict_one(_READS)
         while self._bytes > self._memory_bytes // 2 and self._evict_one(Kind):

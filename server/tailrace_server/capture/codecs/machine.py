@@ -96,18 +96,15 @@ def write(columns: CaptureColumns, message_bytes: int) -> Messages:
 
 
 def _texts_of(columns: CaptureColumns) -> Longs:
-    """Return tag and addresses of the key and of each body.
-
-    The first is the key, with tag 0 where all are null; then bodies that are not all null.
-    """
-    key = columns.keys
-    found = [(0, 0, 0, 0) if key.all_null else (fields.PRIMARY_KEY, *key.addresses)]
-    found += [
-        (tag, *texts.addresses)
-        for name, tag in fields.BODIES.items()
-        if (texts := columns.texts.get(name)) is not None and not texts.all_null
-    ]
-    return np.array(found, np.int64)
+    """Return tag and addresses of the key and of each body; tag 0 where all are null or it is not asked for."""
+    found = np.zeros((1 + len(fields.BODIES), 4), np.int64)
+    if not columns.keys.all_null:
+        found[0] = fields.PRIMARY_KEY, *columns.keys.addresses
+    for place, (name, tag) in enumerate(fields.BODIES.items(), 1):
+        texts = columns.texts.get(name)
+        if texts is not None and not texts.all_null:
+            found[place] = tag, *texts.addresses
+    return found
 
 
 def _lists_of(names: NameLists) -> tuple[tuple[Longs, Ints], Bytes]:
@@ -160,8 +157,8 @@ def _inlined(function: _F) -> _F:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _copy(context: Any, to: Any, origin: Any, length: Any) -> Any:
-    """Copy bytes from address to address."""
+def _copy_many(context: Any, to: Any, origin: Any, length: Any) -> Any:
+    """Copy bytes from address to address by the C library."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         to, origin = (builder.inttoptr(each, ir.IntType(8).as_pointer()) for each in arguments[:2])
@@ -169,6 +166,27 @@ def _copy(context: Any, to: Any, origin: Any, length: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
+
+
+def _move(bits: int) -> Any:
+    """Return a copy of so many bits from address to address, in one register."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def move(context: Any, to: Any, origin: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = ir.VectorType(ir.IntType(8), bits // 8).as_pointer()
+            to, origin = (builder.inttoptr(each, pointer) for each in arguments)
+            loaded = builder.load(origin)
+            loaded.align = 1
+            builder.store(loaded, to).align = 1
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return move
+
+
+_move4, _move8, _move16 = _move(32), _move(64), _move(128)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -197,8 +215,32 @@ def _load(kind: Any) -> Any:
     return load
 
 
+_int64_at = _load(types.int64)
 _int32_at = _load(types.int32)
 _uint8_at = _load(types.uint8)
+
+
+@_inlined
+def _copy(to: Any, origin: Any, length: Any) -> None:
+    """Copy bytes from address to address; a few by moves that overlap, as a call takes longer than those."""
+    if length > 512:
+        _copy_many(to, origin, length)
+    elif length >= 16:
+        last = length - 16
+        at = 0
+        while at < last:
+            _move16(to + at, origin + at)
+            at += 16
+        _move16(to + last, origin + last)
+    elif length >= 8:
+        _move8(to, origin)
+        _move8(to + length - 8, origin + length - 8)
+    elif length >= 4:
+        _move4(to, origin)
+        _move4(to + length - 4, origin + length - 4)
+    else:
+        for at in range(length):
+            _store(to + at, _uint8_at(origin + at))
 
 
 @_inlined
@@ -225,6 +267,37 @@ def _is_present(valid: Any, row: Any) -> Any:
     return valid == 0 or (_uint8_at(valid + (row >> 3)) >> (row & 7)) & 1 != 0
 
 
+@_inlined
+def _text_bytes(column: Any, row: Any) -> Any:
+    """Return the bytes of a record's text as a field; none where it is null or not asked for."""
+    tag, validity, offsets, _ = column
+    size = np.int64(0)
+    if tag != 0 and _is_present(validity, row):
+        at = offsets + 4 * row
+        length = np.int64(_int32_at(at + 4)) - _int32_at(at)
+        size = 1 + _varint_bytes(length) + length
+    return size
+
+
+@_inlined
+def _put_text(at: Any, column: Any, row: Any) -> Any:
+    tag, validity, offsets, values = column
+    if tag != 0 and _is_present(validity, row):
+        start = np.int64(_int32_at(offsets + 4 * row))
+        length = np.int64(_int32_at(offsets + 4 * row + 4)) - start
+        _store(at, np.uint8(tag))
+        at = _put_varint(at + 1, length)
+        _copy(at, values + start, length)
+        at += length
+    return at
+
+
+@_inlined
+def _column(texts: Any, place: Any) -> Any:
+    """Return a row of ``texts`` in registers, as stores might change what lies in memory."""
+    return texts[place, 0], texts[place, 1], texts[place, 2], texts[place, 3]
+
+
 @_compiled(
     *(types.int32[::1], types.int64[::1], types.int64[::1], types.int64[::1], types.int64), *_READ
 )
@@ -241,19 +314,23 @@ def _measure(
     lists: Longs,
     name_offsets: Ints,
 ) -> None:
+    key, change, before, after = (
+        _column(texts, 0),
+        _column(texts, 1),
+        _column(texts, 2),
+        _column(texts, 3),
+    )
+    row_address, kind_address = np.int64(rows.ctypes.data), np.int64(kinds.ctypes.data)
+    kind_table = np.int64(kind_offsets.ctypes.data) + 4  # the first is of code -1
     end = 0
     message = 0
     cut = 0
     offsets[0] = 0
     for place in range(len(rows)):
-        row = np.int64(rows[place])
-        kind = kinds[row] + 1
-        size = np.int64(_NUMBERS_BYTES) + kind_offsets[kind + 1] - kind_offsets[kind]
-        for text in range(len(texts)):
-            if texts[text, 0] and _is_present(texts[text, 1], row):
-                at = texts[text, 2] + 4 * row
-                length = np.int64(_int32_at(at + 4)) - _int32_at(at)
-                size += 1 + _varint_bytes(length) + length
+        row = np.int64(_int32_at(row_address + 4 * place))
+        kind = kind_table + 4 * np.int64(_int32_at(kind_address + 4 * row))
+        size = np.int64(_NUMBERS_BYTES) + _int32_at(kind + 4) - _int32_at(kind)
+        size += _text_bytes(key, row)
         if len(lists) and _is_present(lists[0], row):
             at = lists[1] + 4 * row
             length = np.int64(0)
@@ -261,6 +338,7 @@ def _measure(
                 name = _int32_at(lists[2] + 4 * each)
                 length += name_offsets[name + 1] - name_offsets[name]
             size += 1 + _varint_bytes(length) + length
+        size += _text_bytes(change, row) + _text_bytes(before, row) + _text_bytes(after, row)
         sizes[place] = size
         start = end
         end += 1 + _varint_bytes(size) + size
@@ -297,50 +375,61 @@ def _write(
     lists: Longs,
     name_offsets: Ints,
 ) -> None:
-    kind_address = np.int64(kind_bytes.ctypes.data)
+    key, change, before, after = (
+        _column(texts, 0),
+        _column(texts, 1),
+        _column(texts, 2),
+        _column(texts, 3),
+    )
+    row_address, kind_address = np.int64(rows.ctypes.data), np.int64(kinds.ctypes.data)
+    kind_table = np.int64(kind_offsets.ctypes.data) + 4
+    kind_texts = np.int64(kind_bytes.ctypes.data)
     name_address = np.int64(name_bytes.ctypes.data)
+    size_address = np.int64(sizes.ctypes.data)
+    version_address, index_address = np.int64(versions.ctypes.data), np.int64(indexes.ctypes.data)
+    timestamp_address = np.int64(timestamps.ctypes.data)
+    ordinal_address = np.int64(ordinals.ctypes.data) if len(ordinals) else np.int64(0)
+    area_address = np.int64(areas.ctypes.data)
+    operation_address = np.int64(operations.ctypes.data)
     for message in range(len(origins)):
+        at = origins[message] + offsets[starts[message]]
         for place in range(starts[message], starts[message + 1]):
-            row = np.int64(rows[place])
-            at = origins[message] + offsets[place]
+            row = np.int64(_int32_at(row_address + 4 * place))
             _store(at, np.uint8(_CAPTURE))
-            at = _put_varint(at + 1, np.int64(sizes[place]))
+            at = _put_varint(at + 1, np.int64(_int32_at(size_address + 4 * place)))
             _store(at, np.uint8(_VERSION))
-            _store(at + 1, versions[place])
+            _store(at + 1, _int64_at(version_address + 8 * place))
             _store(at + 9, np.uint8(_INDEX))
-            _store(at + 10, indexes[place])
+            _store(at + 10, _int32_at(index_address + 4 * place))
             _store(at + 14, np.uint8(_ORDINAL))
-            _store(at + 15, ordinals[place] if len(ordinals) else np.int32(0))
+            ordinal = np.int32(0)
+            if ordinal_address:
+                ordinal = _int32_at(ordinal_address + 4 * place)
+            _store(at + 15, ordinal)
             _store(at + 19, np.uint8(_TIMESTAMP))
-            _store(at + 20, timestamps[place])
+            _store(at + 20, _int64_at(timestamp_address + 8 * place))
             _store(at + 28, np.uint8(_AREA))
-            _store(at + 29, areas[row])
+            _store(at + 29, _uint8_at(area_address + row))
             _store(at + 30, np.uint8(_OPERATION))
-            _store(at + 31, operations[row])
+            _store(at + 31, _uint8_at(operation_address + row))
             at += _NUMBERS_BYTES
-            kind = kinds[row] + 1
-            length = np.int64(kind_offsets[kind + 1]) - kind_offsets[kind]
-            _copy(at, kind_address + kind_offsets[kind], length)
-            at += length
-            for text in range(len(texts)):
-                if texts[text, 0] and _is_present(texts[text, 1], row):
-                    start = np.int64(_int32_at(texts[text, 2] + 4 * row))
-                    length = _int32_at(texts[text, 2] + 4 * row + 4) - start
-                    _store(at, np.uint8(texts[text, 0]))
-                    at = _put_varint(at + 1, length)
-                    _copy(at, texts[text, 3] + start, length)
+            kind = kind_table + 4 * np.int64(_int32_at(kind_address + 4 * row))
+            start = np.int64(_int32_at(kind))
+            length = np.int64(_int32_at(kind + 4)) - start
+            _copy(at, kind_texts + start, length)
+            at = _put_text(at + length, key, row)
+            if len(lists) and _is_present(lists[0], row):
+                first = _int32_at(lists[1] + 4 * row)
+                behind = _int32_at(lists[1] + 4 * row + 4)
+                length = np.int64(0)
+                for each in range(first, behind):
+                    name = _int32_at(lists[2] + 4 * each)
+                    length += name_offsets[name + 1] - name_offsets[name]
+                _store(at, np.uint8(_CHANGED))
+                at = _put_varint(at + 1, length)
+                for each in range(first, behind):
+                    name = _int32_at(lists[2] + 4 * each)
+                    length = np.int64(name_offsets[name + 1]) - name_offsets[name]
+                    _copy(at, name_address + name_offsets[name], length)
                     at += length
-                if text == 0 and len(lists) and _is_present(lists[0], row):
-                    first = _int32_at(lists[1] + 4 * row)
-                    behind = _int32_at(lists[1] + 4 * row + 4)
-                    length = np.int64(0)
-                    for each in range(first, behind):
-                        name = _int32_at(lists[2] + 4 * each)
-                        length += name_offsets[name + 1] - name_offsets[name]
-                    _store(at, np.uint8(_CHANGED))
-                    at = _put_varint(at + 1, length)
-                    for each in range(first, behind):
-                        name = _int32_at(lists[2] + 4 * each)
-                        length = np.int64(name_offsets[name + 1]) - name_offsets[name]
-                        _copy(at, name_address + name_offsets[name], length)
-                        at += length
+            at = _put_text(_put_text(_put_text(at, change, row), before, row), after, row)
