@@ -45,7 +45,7 @@ _ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "disconnected_for_memory",
         "disconnected_for_memory",
-        "Stalled subscriptions ended because the process was above its memory budget.",
+        "Stalled subscriptions ended because memory was short.",
     ),
     ("captures_delivered", "captures_delivered", "Captures handed to transports."),
     ("delivered_bytes", "bytes_delivered", "Bytes of captures handed to transports."),
@@ -109,6 +109,11 @@ class EngineCollector(Collector):
         for name in found.unreadable:
             unreadable.add_metric([name], 1)
         yield unreadable
+        yield GaugeMetricFamily(
+            "tailrace_waiting_for_memory",
+            "Subscriptions that wait until other large messages have gone.",
+            found.waiting_for_memory,
+        )
         cache = found.cache
         yield GaugeMetricFamily("tailrace_cache_bytes", "Charged to the batch cache.", cache.bytes)
         yield CounterMetricFamily("tailrace_cache_hits", "Found in the batch cache.", cache.hits)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.cache import BatchCache
     from tailrace_server.capture.counters import Counters
+    from tailrace_server.capture.memory import LargeMessages
     from tailrace_server.capture.rings import RingBudget
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.wal.view import LogView
@@ -42,6 +43,7 @@ class ObservedCatalog:
         threads: Executor,
         cache: BatchCache,
         rings: RingBudget,
+        large: LargeMessages,
         settings: EngineSettings,
         counters: Counters,
     ) -> None:
@@ -50,6 +52,7 @@ class ObservedCatalog:
         self._threads = threads
         self._cache = cache
         self._rings = rings
+        self._large = large
         self._settings = settings
         self._counters = counters
         self.error: TailraceError | None = None
@@ -129,6 +132,7 @@ class ObservedCatalog:
                 self._settings,
                 self._counters,
                 self._rings,
+                self._large,
             )
             self.observer, self.error = observer, None
             self.opened.set()

@@ -24,7 +24,7 @@ from tailrace_server.capture.cache import BatchCache
 from tailrace_server.capture.catalog import ObservedCatalog
 from tailrace_server.capture.counters import Counters
 from tailrace_server.capture.history import History, HistoryBounds
-from tailrace_server.capture.memory import MemoryGovernor
+from tailrace_server.capture.memory import LargeMessages, MemoryGovernor
 from tailrace_server.capture.predicate import Predicate
 from tailrace_server.capture.rings import RingBudget
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
@@ -100,7 +100,8 @@ class Engine:
             threads,
         )
         self._rings = RingBudget(self.settings.rings_bytes)
-        self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache)
+        self._large = LargeMessages(self.settings.memory_bytes)
+        self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache, self._large)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
             await self._open_what_is_there()
@@ -261,6 +262,7 @@ class Engine:
             heartbeats_sent=counters.heartbeats_sent,
             resyncs=counters.resyncs,
             returns=counters.returns,
+            waiting_for_memory=self._large.waiting,
             disconnected_for_memory=self._governor.disconnected,
         )
 
@@ -399,6 +401,7 @@ class Engine:
                     self._folder_threads,
                     self._cache,
                     self._rings,
+                    self._large,
                     self.settings,
                     self._counters,
                 )

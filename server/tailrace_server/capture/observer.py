@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria, Start
     from tailrace_server.capture.classes import GroupedHead
     from tailrace_server.capture.counters import Counters
+    from tailrace_server.capture.memory import LargeMessages
     from tailrace_server.capture.predicate import Images
     from tailrace_server.capture.reading import CatalogReading
     from tailrace_server.capture.rings import RingBudget
@@ -74,6 +75,7 @@ class Observer:
         settings: EngineSettings,
         counters: Counters,
         rings: RingBudget,
+        large: LargeMessages,
     ) -> None:
         """Begin at the end of a view: what is older is read from the log by who wants it."""
         self.view = view
@@ -91,6 +93,7 @@ class Observer:
         self._settings = settings
         self._counters = counters
         self._rings = rings
+        self._large = large
         self._pace = Pace()
         self._router = Router()
         self._publishers: dict[int, Publisher] = {}
@@ -156,6 +159,7 @@ class Observer:
             publisher,
             delivery,
             self._counters,
+            self._large,
             beginning,
         )
         self.reading.fresh.add(subscription.taker)

@@ -87,5 +87,7 @@ class EngineStatistics:
     heartbeats_sent: int
     resyncs: int
     returns: int
+    waiting_for_memory: int
+    """Subscriptions that wait until other large messages have gone, now."""
     disconnected_for_memory: int
-    """Stalled subscriptions that were ended because the process was above its memory budget."""
+    """Stalled subscriptions that were ended: the process was above its memory budget, or others waited."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.counters import Counters
     from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.intake import Beginning, SafePoint, Slice
+    from tailrace_server.capture.memory import LargeMessages
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.publisher import Publisher
     from tailrace_server.capture.terms import Acknowledgement, Delivery
@@ -67,8 +68,10 @@ class Subscription:
         "_heartbeat_at",
         "_held",
         "_intake",
+        "_large",
         "_observer",
         "_publisher",
+        "_reads_large",
         "_start_row",
         "_terminal",
         "_time",
@@ -88,6 +91,7 @@ class Subscription:
         publisher: Publisher,
         delivery: Delivery,
         counters: Counters,
+        large: LargeMessages,
         beginning: Beginning,
     ) -> None:
         """Attach to a publisher; called by the observer, which resolved the start."""
@@ -97,6 +101,7 @@ class Subscription:
         self._delivery = delivery
         self._cutter = Cutter(observer, delivery)
         self._counters = counters
+        self._large = large
         self._waits_for: Beginning | None = None
         """A start that is not published yet; None once it is."""
         self._begin(beginning)
@@ -114,6 +119,8 @@ class Subscription:
         self._held: Frames | None = None
         """The last message, while the transport has not come back for the next."""
         self._handed_at = 0.0
+        self._reads_large = False
+        """Whether it has taken a large message and come back for the next."""
         self._unsettled = 0
         """Captures of the queue's first slice that were handed over and are in it until ``settle``."""
         self._unsettled_bytes = 0
@@ -131,7 +138,7 @@ class Subscription:
             TailraceError: The subscription has ended; the same error at every further call.
         """
         self.settle()
-        self._held = None
+        self._let_go()
         while True:
             if self._terminal is not None:
                 raise _again(self._terminal)
@@ -158,10 +165,10 @@ class Subscription:
         batch come this way, so next to nothing is done for each: they are settled together, at the end or when
         somebody asks. The cache may drop their block while one is on its way.
         """
-        queue, time, bytes_max = self._intake.queue, self._time, self._delivery.max_message_bytes
+        queue, time, bytes_max = self._intake.queue, self._time, self._delivery.message_bytes
         while True:
             self.settle()
-            self._held = None
+            self._let_go()
             if not queue or self._demand == 0:
                 return
             first = queue[0]
@@ -173,7 +180,7 @@ class Subscription:
                     return
                 frames = self._cutter.fitting(first, block, self._demand)
                 del block
-                if frames is None:
+                if frames is None or len(frames.data) > bytes_max:
                     return
                 yield self._taken(first, frames, now)
                 continue
@@ -406,12 +413,15 @@ class Subscription:
         nothing.
         """
         queue, cutter = self._intake.queue, self._cutter
+        if self._large.keeps_waiting(self):
+            await self._wait()
+            return None
         first = queue[0]
         block = await cutter.block(first, queue[1] if len(queue) > 1 else None)
         frames = cutter.fitting(first, block, self._demand)
         if frames is None:
             frames = await cutter.header_only(first, block)
-        if self._terminal is not None:
+        if self._terminal is not None or not self._may_leave(frames):
             return None
         frames = self._taken(first, frames, self._time())
         if first.start < first.stop:
@@ -429,6 +439,20 @@ class Subscription:
         self._count(frames.count, len(frames.data))
         self._held, self._handed_at = frames, now
         return frames
+
+    def _may_leave(self, frames: Frames) -> bool:
+        """Return whether there is room for a message; one that may not leave is made again in its turn."""
+        size = len(frames.data)
+        if size <= self._delivery.message_bytes:
+            return True
+        return self._large.admit(self, size, reads=self._reads_large)
+
+    def _let_go(self) -> None:
+        """Let go of the last message: the transport has come back for the next."""
+        if self._held is not None and len(self._held.data) > self._delivery.message_bytes:
+            self._large.release(self)
+            self._reads_large = True
+        self._held = None
 
     def _count(self, captures: int, size: int) -> None:
         if self._demand is not None:
@@ -491,6 +515,7 @@ class Subscription:
         self._ended_at = self._safe_point()  # while the queue still says what was not handed over
         self._terminal = terminal
         self._held = None  # the transport may still be busy with it, and has it itself
+        self._large.release(self)
         self._intake.queue.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -30,6 +30,7 @@ from tailrace.v1.change_capture_pb2 import (
 from tailrace_server.api import requests
 from tailrace_server.api.errors import grpc_status, logged
 from tailrace_server.api.grpc import responses
+from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, ReaderGone, SendDeadlineExceeded
 from tailrace_server.api.grpc.updates import UpdateStream
@@ -258,7 +259,8 @@ class ChangeCaptureService:
                     )
                     await sender.write(data + behind(message) if behind else data)
         except SendDeadlineExceeded:
-            if subscription.error is not None:
+            if subscription.error is not None:  # for want of memory, and the message has it
+                disconnect(context.peer())
                 return subscription.error
             cursor = str(subscription.resume_cursor())
             return SubscriberTooSlow(

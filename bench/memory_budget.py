@@ -1,0 +1,171 @@
+"""Does the server stay inside ``--memory`` whatever its subscribers do?
+
+::
+
+    1,000 streams at 100 positions of rows of 1 MiB        ──▶ tailrace --memory 256MiB, and none is read
+    1,000 streams at 1,000 positions of rows of 200 bytes  ──▶ the same
+
+Anonymous memory (RssAnon): the highest seen within half a minute, looked at every 10 ms. Whoever is let go of
+comes back and stalls again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+import uvloop
+
+from bench._harness import (
+    Server,
+    machine,
+    server,
+    stay_with_the_subscribers,
+    table,
+    tailrace_server,
+)
+from bench._log import CATALOG, write_log
+from tailrace.v1 import capture_pb2, change_capture_pb2
+from tailrace_server.wal.writer import LogWriter, Mutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MIB = 1 << 20
+BUDGET_MIB = 256
+STREAMS = 1_000
+ROWS = 100
+SMALL_ROWS = 1_000_000
+SMALL_PER_TRANSACTION = 100
+SMALL_POSITIONS = 1_000
+WATCH_S = 30.0
+LOOK_EVERY_S = 0.01
+_CHANNELS = 20
+_OPTIONS = [
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.max_receive_message_length", 8 * MIB),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+def write_large_rows(root: Path) -> None:
+    """Publish rows of 1 MiB, a version each."""
+    with LogWriter.open(root, CATALOG) as writer:
+        for number in range(ROWS):
+            image = b'{"id":%d,"text":"%s"}' % (number, b"x" * MIB)
+            writer.append([Mutation("product", str(number), after=image)])
+            writer.commit()
+        writer.publish()
+
+
+@contextmanager
+def bounded_server(root: Path) -> Iterator[Server]:
+    """Run our server with the budget; what it logs of each stream that it ends is read, or it would wait."""
+    with server(tailrace_server(root, "--memory", f"{BUDGET_MIB}MiB")) as subject:
+        threading.Thread(target=deque, args=(subject.process.stdout, 0), daemon=True).start()
+        yield subject
+
+
+def request(version: int) -> bytes:
+    """Return a subscribe to all rows from a version on."""
+    return change_capture_pb2.SubscribeRequest(
+        catalog=CATALOG,
+        criteria=[capture_pb2.Criteria(area=capture_pb2.AREA_DATA, entity_type=["product"])],
+        body=[capture_pb2.BODY_AFTER],
+        since_version=version,
+    ).SerializeToString()
+
+
+def subscribe(channel: grpc.aio.Channel, version: int) -> Any:
+    """Begin a stream of bytes."""
+    method = channel.unary_stream("/tailrace.v1.ChangeCapture/Subscribe", None, None)
+    return method(request(version))
+
+
+async def stall(channel: grpc.aio.Channel, version: int) -> None:
+    """Read the acknowledgement and nothing more; whoever is let go of comes again."""
+    while True:
+        call = subscribe(channel, version)
+        ended = asyncio.Event()
+        call.add_done_callback(lambda _, ended=ended: ended.set())
+        try:
+            await call.read()
+            await ended.wait()
+        except grpc.aio.AioRpcError:
+            continue
+        finally:
+            call.cancel()
+
+
+async def beside(subject: Server, versions: list[int]) -> float:
+    """Stall at versions; return the highest memory of the server, MiB."""
+    highest = 0.0
+    channels = [
+        grpc.aio.insecure_channel(subject.address, options=_OPTIONS) for _ in range(_CHANNELS)
+    ]
+    try:
+        stalled = [
+            asyncio.ensure_future(stall(channels[number % _CHANNELS], version))
+            for number, version in enumerate(versions)
+        ]
+        end = time.monotonic() + WATCH_S
+        while time.monotonic() < end:
+            highest = max(highest, subject.anonymous_bytes() / MIB)
+            await asyncio.sleep(LOOK_EVERY_S)
+        for each in stalled:
+            each.cancel()
+        await asyncio.gather(*stalled, return_exceptions=True)
+    finally:
+        for channel in channels:
+            await channel.close(None)
+    return highest
+
+
+def large() -> list[str]:
+    """Measure rows of 1 MiB, without and with a thousand that stall."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_large_rows(Path(folder))
+        with bounded_server(Path(folder)) as subject:
+            at_rest = subject.anonymous_bytes() / MIB
+            versions = [1 + number % ROWS for number in range(STREAMS)]
+            highest = uvloop.run(beside(subject, versions))
+    return ["1 MiB", f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
+
+
+def small() -> list[str]:
+    """Measure rows of 200 bytes with a thousand that stall."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_log(
+            Path(folder),
+            rows=SMALL_ROWS,
+            rows_per_transaction=SMALL_PER_TRANSACTION,
+            transactions_per_commit=1_000,
+        )
+        with bounded_server(Path(folder)) as subject:
+            at_rest = subject.anonymous_bytes() / MIB
+            apart = SMALL_ROWS // SMALL_PER_TRANSACTION // SMALL_POSITIONS
+            versions = [1 + apart * (number % SMALL_POSITIONS) for number in range(STREAMS)]
+            highest = uvloop.run(beside(subject, versions))
+    return ["200 bytes", f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
+
+
+def main() -> None:
+    """Measure and print."""
+    print(machine())
+    stay_with_the_subscribers()
+    table(
+        f"{STREAMS:,} stalled streams beside --memory {BUDGET_MIB}MiB",
+        ["rows", "before", f"highest in {WATCH_S:g} s"],
+        [large(), small()],
+    )
+
+
+if __name__ == "__main__":
+    main()
