@@ -259,8 +259,9 @@ class ChangeCaptureService:
                     )
                     await sender.write(data + behind(message) if behind else data)
         except SendDeadlineExceeded:
-            if subscription.error is not None:  # for want of memory, and the message has it
+            if isinstance(subscription.error, SubscriberTooSlow):  # memory is short: see there
                 disconnect(context.peer())
+            if subscription.error is not None:
                 return subscription.error
             cursor = str(subscription.resume_cursor())
             return SubscriberTooSlow(
