@@ -18,6 +18,7 @@ from uuid import UUID
 
 from bench._harness import machine, median, pin_to_the_server, table
 from bench._log import mutation
+from tailrace.criteria import Content
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import SubscribeResponse
 from tailrace.wire import captures, subscribe_response
@@ -70,7 +71,7 @@ def read_seven(data: bytes) -> int:
 
 def decode(data: bytes) -> int:
     """Decode a message as the client does."""
-    return len(captures(subscribe_response(data).captures, _UUID))
+    return len(captures(subscribe_response(data).captures, _UUID, Content.AFTER))
 
 
 def us_a_capture(kind: Callable[[bytes], int], messages: Sequence[bytes]) -> float:

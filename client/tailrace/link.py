@@ -145,6 +145,7 @@ class Link:
         """Everything up to it was received; before the first acknowledgement a saved one, or None."""
         self._transport = transport
         self._request = request
+        self._content = wire.content_of(request.body)
         self._options = options
         self._attempt = 0
         """Attempts since the last message; 0 while the first connection has not failed."""
@@ -264,7 +265,7 @@ class Link:
         self._attempt = 0
         if message.captures:
             assert self.cursor is not None
-            captures = wire.captures(message.captures, self.cursor.catalog_uuid)
+            captures = wire.captures(message.captures, self.cursor.catalog_uuid, self._content)
             self.demand.received += len(captures)
             self.cursor, self._begun = captures[-1].cursor, True
             assert data is not None

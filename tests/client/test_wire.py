@@ -107,7 +107,29 @@ def test_the_header_of_a_capture_that_is_too_large_says_what_was_left_out() -> N
     assert capture.version == 1
 
 
-def test_captures_made_by_slots_are_like_any_other() -> None:
+def test_a_capture_that_is_too_large_says_so_beside_others_that_are_not() -> None:
+    large, small = PROTOBUF.encode(columns(CAPTURES)).to_pylist()[:2]
+    data = PROTOBUF.with_omitted(large, 70_000) + small
+    (read, beside) = wire.captures(SubscribeResponse.FromString(data).captures, UUID_)
+    assert (read.omitted_bytes, beside) == (70_000, CAPTURES[1])
+
+
+@pytest.mark.parametrize("content", [Content(number) for number in range(8)])
+def test_bodies_are_read_where_they_were_asked_for(content: Content) -> None:
+    assert wire.content_of(wire.body_numbers(content)) == content
+    frames = PROTOBUF.encode(columns(CAPTURES)).to_pylist()
+    read = wire.captures(SubscribeResponse.FromString(b"".join(frames)).captures, UUID_, content)
+    assert read == tuple(
+        each._replace(
+            change=each.change if Content.CHANGE in content else None,
+            before=each.before if Content.BEFORE in content else None,
+            after=each.after if Content.AFTER in content else None,
+        )
+        for each in CAPTURES
+    )
+
+
+def test_captures_that_were_read_are_like_any_other() -> None:
     frames = PROTOBUF.encode(columns(CAPTURES))
     for frame, capture in zip(frames.to_pylist(), CAPTURES, strict=True):
         (read,) = wire.captures(SubscribeResponse.FromString(frame).captures, UUID_)
