@@ -1,8 +1,8 @@
 """Protobuf frames written by machine code, without the GIL, where their messages lie.
 
-It is Python that numba compiles. Arrow's joins cost 120 to 360 ns a capture, this 31; but to load it takes a
-second (to compile it five, once, after which the code lies in a cache), so only large batches
-come here (``accelerator.py``).
+It is Python that numba compiles. Arrow's joins cost 120 to 360 ns a capture, this 20 to 30; but to load it
+takes a second (to compile it five, once, after which the code lies in a cache), so only large batches come
+here (``accelerator.py``).
 
 Two passes: the first adds up each capture's size and decides where messages are cut, then each message is
 made as an empty ``bytes`` object of its size, and the second pass writes captures into them: nothing
