@@ -7,9 +7,10 @@ Tests start it as a process of its own, to kill it, and call what it does in the
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 COLUMNS = ("transaction_id", "operation", "entity_type", "primary_key", "before", "after")
 SCHEMA = pa.schema([(name, pa.string()) for name in COLUMNS])
+_FIRST_S: Final = 1_700_000_000
+"""Files are a second apart: a stream takes them by when they were last changed, and the clock that says so
+stands still for milliseconds."""
 
 
 def add_frame(folder: Path, number: int, transactions: range, rows: int = 3) -> None:
@@ -48,6 +52,7 @@ def add_frame(folder: Path, number: int, transactions: range, rows: int = 3) -> 
     folder.mkdir(exist_ok=True)
     aside = folder / f".{number}.aside"
     pq.write_table(table, aside)
+    os.utime(aside, (_FIRST_S + number,) * 2)
     aside.rename(folder / f"{number:04}.parquet")
 
 
