@@ -38,6 +38,15 @@ def row(number: int, size: int = 20) -> Mutation:
     return Mutation("product", str(number), after=b'{"id":%d,"text":"%s"}' % (number, b"x" * size))
 
 
+def write_large(log_root: Path, rows: int) -> None:
+    """Publish rows of 1 MiB, a version each."""
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(rows):
+            writer.append([row(number, MIB)])
+            writer.commit()
+        writer.publish()
+
+
 async def test_contract_16_a_hundred_thousand_key_publishers_stay_inside_the_budget(
     log_root: Path,
 ) -> None:
@@ -79,11 +88,7 @@ async def test_contract_13_16_a_thousand_stalled_readers_of_rows_of_1_mib_stay_i
 ) -> None:
     """They come so many at a time, the next ones once all have been sent a row, or were let go of again."""
     rows = 100
-    with LogWriter.open(log_root, "shop") as writer:
-        for number in range(rows):
-            writer.append([row(number, MIB)])
-            writer.commit()
-        writer.publish()
+    write_large(log_root, rows)
     return_freed_pages()
     base = anonymous_bytes()
     settings = EngineSettings(memory_bytes=base + 256 * MIB, heartbeat_interval_s=600)
@@ -125,7 +130,6 @@ async def test_contract_13_16_a_thousand_stalled_readers_of_rows_of_1_mib_stay_i
         with pytest.raises(SubscriberTooSlow) as too_slow:
             await ended[0].receive()
         assert too_slow.value.resume_cursor is not None
-
         assert highest <= settings.memory_bytes
         assert engine.statistics().waiting_for_memory == 0
         await asyncio.gather(*stalled)
@@ -136,11 +140,7 @@ async def test_contract_13_one_that_reads_goes_on_beside_a_crowd_that_stalls_on_
 ) -> None:
     """The crowd fills the room that newcomers have, and more of it waits than will ever have a turn here."""
     rows, crowd = 20, 100
-    with LogWriter.open(log_root, "shop") as writer:
-        for number in range(rows):
-            writer.append([row(number, MIB)])
-            writer.commit()
-        writer.publish()
+    write_large(log_root, rows)
     settings = EngineSettings(memory_bytes=anonymous_bytes() + 64 * MIB, heartbeat_interval_s=600)
     async with Engine(log_root, settings) as engine:
 
@@ -176,11 +176,7 @@ async def test_contract_13_16_streams_that_stall_on_large_rows_do_not_keep_them(
     """
     rows, crowd, budget = 20, 100, 200 * MIB
     stay = budget // 8 // (2 * MIB)
-    with LogWriter.open(log_root, "shop") as writer:
-        for number in range(rows):
-            writer.append([row(number, MIB)])
-            writer.commit()
-        writer.publish()
+    write_large(log_root, rows)
     request = change_capture_pb2.SubscribeRequest(
         catalog="shop",
         criteria=[capture_pb2.Criteria(area=capture_pb2.AREA_DATA)],

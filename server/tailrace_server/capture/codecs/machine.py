@@ -280,6 +280,16 @@ def _text_bytes(column: Any, row: Any) -> Any:
 
 
 @_inlined
+def _names_bytes(lists: Any, name_offsets: Any, first: Any, behind: Any) -> Any:
+    """Return the bytes of the names of a list, from its first to the one behind its last."""
+    length = np.int64(0)
+    for each in range(first, behind):
+        name = _int32_at(lists[2] + 4 * each)
+        length += name_offsets[name + 1] - name_offsets[name]
+    return length
+
+
+@_inlined
 def _put_text(at: Any, column: Any, row: Any) -> Any:
     tag, validity, offsets, values = column
     if tag != 0 and _is_present(validity, row):
@@ -333,10 +343,7 @@ def _measure(
         size += _text_bytes(key, row)
         if len(lists) and _is_present(lists[0], row):
             at = lists[1] + 4 * row
-            length = np.int64(0)
-            for each in range(_int32_at(at), _int32_at(at + 4)):
-                name = _int32_at(lists[2] + 4 * each)
-                length += name_offsets[name + 1] - name_offsets[name]
+            length = _names_bytes(lists, name_offsets, _int32_at(at), _int32_at(at + 4))
             size += 1 + _varint_bytes(length) + length
         size += _text_bytes(change, row) + _text_bytes(before, row) + _text_bytes(after, row)
         sizes[place] = size
@@ -421,10 +428,7 @@ def _write(
             if len(lists) and _is_present(lists[0], row):
                 first = _int32_at(lists[1] + 4 * row)
                 behind = _int32_at(lists[1] + 4 * row + 4)
-                length = np.int64(0)
-                for each in range(first, behind):
-                    name = _int32_at(lists[2] + 4 * each)
-                    length += name_offsets[name + 1] - name_offsets[name]
+                length = _names_bytes(lists, name_offsets, first, behind)
                 _store(at, np.uint8(_CHANGED))
                 at = _put_varint(at + 1, length)
                 for each in range(first, behind):
