@@ -5,12 +5,17 @@ Import it only from modules that are loaded once there is work for them: numba t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 def compiled(*signature: Any) -> Callable[[Any], Any]:
@@ -27,3 +32,29 @@ def compiled(*signature: Any) -> Callable[[Any], Any]:
             return numba.njit(*signature, nogil=True)(function)
 
     return compile_
+
+
+def inlined(function: _F) -> _F:
+    """Make a part of compiled code of a function, wherever it is called there."""
+    return numba.njit(inline="always")(function)  # type: ignore[no-any-return]
+
+
+def called(function: _F) -> _F:
+    """Make a function that compiled code may call; it lies in the caches of its callers."""
+    return numba.njit(function)  # type: ignore[no-any-return]
+
+
+def load(kind: Any) -> Any:
+    """Return what loads a number of numba's type ``kind`` from an address in compiled code, aligned or not."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def load_(context: Any, at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = ir.IntType(kind.bitwidth).as_pointer()
+            loaded = builder.load(builder.inttoptr(arguments[0], pointer))
+            loaded.align = 1
+            return loaded
+
+        return kind(types.int64), generate
+
+    return load_

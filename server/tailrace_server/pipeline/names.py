@@ -8,6 +8,8 @@ counts as not known, so nothing is missed: the answer is exact, except for a has
 
 Texts that this does not read (a space before a colon, an escaped quote in a name) are found and
 parsed instead.
+
+Once there have been many, compiled code walks through each object and looks its names up by the same hash.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+from tailrace_server.wal.json_objects import compiled_for
+from tailrace_server.wal.texts import addresses_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -62,6 +67,11 @@ class KnownNames:
         found: npt.NDArray[np.bool_] = self._table[hashes >> np.uint64(64 - self._bits)] == hashes
         return found
 
+    @property
+    def table(self) -> tuple[int, int]:
+        """Where the table of hashes lies, until a name is added, and the bits of its size."""
+        return self._table.ctypes.data, self._bits
+
     def _grow(self) -> None:
         """Widen the table until no two names share a slot."""
         values = np.array(sorted(self._hashes), np.uint64)
@@ -80,11 +90,17 @@ def rows_with_unknown_names(
     """Return the rows to be parsed: those that may hold a name that is not known in their group.
 
     Args:
-        images: Binary or string array of JSON objects. A null row may be returned if there are
-            bytes behind it.
+        images: Binary or string array of JSON objects, known to be such. A null row may be returned if
+            there are bytes behind it.
         groups: Group of each row.
         known: What is known.
     """
+    machine = compiled_for(len(images))
+    if machine is not None:
+        marks = np.zeros(len(images), np.bool_)
+        column, rows = addresses_of(images), len(images)
+        machine.mark_unknown(*column, images.offset, rows, groups.ctypes.data, *known.table, marks)
+        return np.flatnonzero(marks)
     size = images.nbytes // max(len(images), 1) + 1
     step = _AT_ONCE // size + 1
     found = [

@@ -40,6 +40,12 @@ class Addresses(NamedTuple):
     values: int
 
 
+def addresses_of(array: pa.StringArray | pa.BinaryArray) -> Addresses:
+    """Return where an array lies; its first row is the one at its offset."""
+    validity, offsets, values = (buffer and buffer.address for buffer in array.buffers())
+    return Addresses(validity or 0, offsets or 0, values or 0)
+
+
 @dataclass(eq=False)
 class _Column:
     """What both kinds have: which records have a value, and where it is.

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
+from tailrace_server.wal import json_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 NAMES = st.text(st.sampled_from('ab#"\\:ü x\n'), max_size=20) | st.sampled_from(
     ["id", "name", "shipping_address", "billing__address", "12345678", "1234567", "#id"]
@@ -25,6 +26,15 @@ VALUES = st.recursive(
     max_leaves=4,
 )
 ROWS = st.lists(st.none() | st.dictionaries(NAMES, VALUES, max_size=5), max_size=12)
+
+
+@pytest.fixture(params=["vectorised", "compiled"], autouse=True, scope="module")
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Look for names in either way."""
+    with pytest.MonkeyPatch.context() as patch:
+        bound = {"vectorised": 1 << 62, "compiled": 0}[request.param]
+        patch.setattr(json_objects, "COMPILED_FROM", bound)
+        yield request.param
 
 
 def written(name: str) -> str:
@@ -98,3 +108,14 @@ def test_many_names_fit() -> None:
     known = {f"column_{n}" for n in range(3_000)}
     rows = [json.dumps(dict.fromkeys(known)), '{"column_3000":1}']
     assert unknown(rows, known) == [1]
+
+
+def test_names_of_nested_objects_are_looked_up_only_where_rows_are_vectorised(way: str) -> None:
+    rows = ['{"id":{"name":[{"id":",\\"}"}]},"name":[1,{"x":2}]}', '{"id":[],"x":1}']
+    assert unknown(rows, {"id", "name"}) == ([1] if way == "compiled" else [0, 1])
+
+
+@pytest.mark.parametrize("length", range(1, 26))
+def test_names_of_every_length_are_told_apart_by_their_first_byte(length: int) -> None:
+    known, other = "a" + "n" * (length - 1), "b" + "n" * (length - 1)
+    assert unknown([f'{{"{known}":1}}', f'{{"{other}":1}}', f'{{"x{known}":1}}'], {known}) == [1, 2]

@@ -18,7 +18,6 @@ from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import numba
 import numpy as np
 import pyarrow as pa
 from llvmlite import ir
@@ -28,7 +27,7 @@ from numba.extending import intrinsic
 
 from tailrace_server.capture.codecs import fields
 from tailrace_server.capture.codecs.columns import Messages
-from tailrace_server.compiled import compiled
+from tailrace_server.compiled import compiled, inlined, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -152,10 +151,6 @@ def _compiled(*arguments: Any) -> Callable[[_F], _F]:
     return compiled(types.void(*arguments))
 
 
-def _inlined(function: _F) -> _F:
-    return numba.njit(inline="always")(function)  # type: ignore[no-any-return]
-
-
 @intrinsic  # type: ignore[untyped-decorator]
 def _copy_many(context: Any, to: Any, origin: Any, length: Any) -> Any:
     """Copy bytes from address to address by the C library."""
@@ -201,26 +196,12 @@ def _store(context: Any, at: Any, number: Any) -> Any:
     return types.void(types.int64, number), generate
 
 
-def _load(kind: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def load(context: Any, at: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer = ir.IntType(kind.bitwidth).as_pointer()
-            loaded = builder.load(builder.inttoptr(arguments[0], pointer))
-            loaded.align = 1
-            return loaded
-
-        return kind(types.int64), generate
-
-    return load
+_int64_at = load(types.int64)
+_int32_at = load(types.int32)
+_uint8_at = load(types.uint8)
 
 
-_int64_at = _load(types.int64)
-_int32_at = _load(types.int32)
-_uint8_at = _load(types.uint8)
-
-
-@_inlined
+@inlined
 def _copy(to: Any, origin: Any, length: Any) -> None:
     """Copy bytes from address to address; a few by moves that overlap, as a call takes longer than those."""
     if length > 512:
@@ -243,7 +224,7 @@ def _copy(to: Any, origin: Any, length: Any) -> None:
             _store(to + at, _uint8_at(origin + at))
 
 
-@_inlined
+@inlined
 def _varint_bytes(number: Any) -> Any:
     size = 1
     while number >= 0x80:
@@ -252,7 +233,7 @@ def _varint_bytes(number: Any) -> Any:
     return size
 
 
-@_inlined
+@inlined
 def _put_varint(at: Any, number: Any) -> Any:
     while number >= 0x80:
         _store(at, np.uint8((number & 0x7F) | 0x80))
@@ -262,12 +243,12 @@ def _put_varint(at: Any, number: Any) -> Any:
     return at + 1
 
 
-@_inlined
+@inlined
 def _is_present(valid: Any, row: Any) -> Any:
     return valid == 0 or (_uint8_at(valid + (row >> 3)) >> (row & 7)) & 1 != 0
 
 
-@_inlined
+@inlined
 def _text_bytes(column: Any, row: Any) -> Any:
     """Return the bytes of a record's text as a field; none where it is null or not asked for."""
     tag, validity, offsets, _ = column
@@ -279,7 +260,7 @@ def _text_bytes(column: Any, row: Any) -> Any:
     return size
 
 
-@_inlined
+@inlined
 def _names_bytes(lists: Any, name_offsets: Any, first: Any, behind: Any) -> Any:
     """Return the bytes of the names of a list, from its first to the one behind its last."""
     length = np.int64(0)
@@ -289,7 +270,7 @@ def _names_bytes(lists: Any, name_offsets: Any, first: Any, behind: Any) -> Any:
     return length
 
 
-@_inlined
+@inlined
 def _put_text(at: Any, column: Any, row: Any) -> Any:
     tag, validity, offsets, values = column
     if tag != 0 and _is_present(validity, row):
@@ -302,7 +283,7 @@ def _put_text(at: Any, column: Any, row: Any) -> Any:
     return at
 
 
-@_inlined
+@inlined
 def _column(texts: Any, place: Any) -> Any:
     """Return a row of ``texts`` in registers, as stores might change what lies in memory."""
     return texts[place, 0], texts[place, 1], texts[place, 2], texts[place, 3]
