@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _BITS: Final = 56
 """So many codes can be added up as bits of a 64-bit number, as often each."""
+_LISTS: Final = pa.list_(pa.int32())
 _SHOWN: Final = 100
 """Characters of a value in an error."""
 
@@ -44,6 +45,8 @@ class NamedColumns(NamedTuple):
     codes: npt.NDArray[np.int64]
     """Place of each in ``names``."""
     names: list[str]
+    lists: pa.ListArray
+    """The places of each row."""
 
 
 def check_bodies(rows: pa.Table) -> None:
@@ -129,7 +132,9 @@ def columns_named(rows: pa.Table, changed: pa.Array) -> NamedColumns:
     """
     names = pc.list_flatten(changed)
     if not len(names):
-        return NamedColumns(np.empty(0, np.int64), np.empty(0, np.int64), [])
+        none = np.empty(0, np.int64)
+        lists = changed.cast(_LISTS)  # of nothing, or null
+        return NamedColumns(none, none, [], lists)
     parents = pc.list_parent_indices(changed).to_numpy()
     if names.null_count:
         _refuse_names(rows, changed, parents[np.flatnonzero(_is_null(names))[0]], "a null")
@@ -137,7 +142,10 @@ def columns_named(rows: pa.Table, changed: pa.Array) -> NamedColumns:
     codes = encoded.indices.to_numpy().astype(np.int64)
     if (repeating := _first_with_repeat(parents, codes, len(encoded.dictionary))) is not None:
         _refuse_names(rows, changed, repeating, "a column twice")
-    return NamedColumns(parents, codes, encoded.dictionary.to_pylist())
+    offsets = np.zeros(len(changed) + 1, np.int32)
+    np.cumsum(np.bincount(parents, minlength=len(changed)), out=offsets[1:])
+    lists = pa.ListArray.from_arrays(offsets, encoded.indices, mask=changed.is_null())
+    return NamedColumns(parents, codes, encoded.dictionary.to_pylist(), lists)
 
 
 def _first_with_repeat(

@@ -39,11 +39,11 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.columns import Sighting
 from tailrace_server.pipeline.images import difference, members, projection
 from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
-from tailrace_server.pipeline.records import ROW_SCHEMA
 from tailrace_server.pipeline.row_checks import check_bodies, check_identities, columns_named
 from tailrace_server.pipeline.transaction_ids import SeenTransactions
 from tailrace_server.pipeline.transactions import Transactions, starts_of
 from tailrace_server.wal.record import BODY_COLUMNS, multiplicity_of
+from tailrace_server.wal.segment import with_dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace_server.pipeline.row_checks import NamedColumns
+    from tailrace_server.pipeline.transactions import EntityTypes
     from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 
 REQUIRED: Final = ("transaction_id", "operation", "entity_type", "primary_key")
@@ -89,7 +90,8 @@ class SinkResult(NamedTuple):
 class RecordSink:
     """Writes the rows of one partition to a segment.
 
-    Holds rows until there are enough of them, and those of the last transaction seen.
+    Rows wait until there are enough of them. Those of the last transaction go on to wait, since more may
+    follow; where that one is all there is, they are held.
     """
 
     def __init__(
@@ -139,25 +141,40 @@ class RecordSink:
         if self._waiting_rows >= self._rows_at_once or self._waiting_bytes >= _BYTES_AT_ONCE:
             self._take()
 
-    def _take(self) -> None:
-        """Check the rows that wait, and write the transactions that end among them."""
-        batches, self._waiting = self._waiting, []
-        self._waiting_rows = self._waiting_bytes = 0
-        rows = _normalised(pa.concat_batches(batches) if len(batches) > 1 else batches[0])
+    def _take(self, *, final: bool = False) -> None:
+        """Check the rows that wait, and write the transactions that end among them.
+
+        Args:
+            final: No more rows come: all transactions end.
+        """
+        batch = pa.concat_batches(self._waiting) if len(self._waiting) > 1 else self._waiting[0]
+        self._wait_for_more([])
+        rows = _normalised(batch)
         check_identities(rows)
         check_bodies(rows)
         ids = rows.column("transaction_id").chunk(0)
         starts = starts_of(ids)
-        goes_on = bool(self._held) and ids[0].is_valid and ids[0].as_py() == self._held_id
-        if goes_on:
-            starts = starts[1:]
-        self._transactions.add(ids.take(pa.array(starts)))
-        if len(starts):
-            last = int(starts[-1])
-            self._emit([rows.slice(0, last)] if last else [])
-            rows = rows.slice(last)
-        self._held.append(rows)
-        self._held_id = ids[len(ids) - 1].as_py()
+        if self._held:
+            if ids[0].is_valid and ids[0].as_py() == self._held_id:
+                starts = starts[1:]
+            else:
+                self._emit()
+        ending = rows.num_rows if final else int(starts[-1]) if len(starts) else 0
+        if not ending:  # all of one that goes on: they are not looked at again
+            self._transactions.add(ids.take(pa.array(starts)))
+            self._held.append(rows)
+            self._held_id = ids[0].as_py()
+            return
+        self._transactions.add(ids.take(pa.array(starts[starts < ending])))
+        self._emit(rows.slice(0, ending))
+        if ending < rows.num_rows:
+            self._wait_for_more([batch.slice(ending)])
+
+    def _wait_for_more(self, batches: list[pa.RecordBatch]) -> None:
+        """Begin to gather anew, with rows of a transaction that goes on."""
+        self._waiting = batches
+        self._waiting_rows = sum(batch.num_rows for batch in batches)
+        self._waiting_bytes = sum(batch.nbytes for batch in batches)
 
     def finish(self) -> SinkResult | None:
         """Write what is held and close the segment; None where there was no row.
@@ -167,19 +184,18 @@ class RecordSink:
             LogFull: No room.
         """
         if self._waiting:
-            self._take()
-        if not self._held:
+            self._take(final=True)
+        if self._held:
+            self._emit()
+        if not self._version:
             self._segment.abandon()
             return None
-        self._emit([])
         return SinkResult(self._segment.close(), self._sightings, self._transactions.hashes())
 
-    def _emit(self, more: list[pa.Table]) -> None:
+    def _emit(self, *more: pa.Table) -> None:
         """Write whole transactions: those held, and those of ``more``."""
         parts, self._held = [*self._held, *more], []
-        if parts:
-            table = pa.concat_tables(parts).combine_chunks()
-            self._segment.write(self._records(table))
+        self._segment.write(self._records(pa.concat_tables(parts).combine_chunks()))
 
     def _records(self, rows: pa.Table) -> pa.Table:
         """Return the records of whole transactions, leads put in."""
@@ -188,7 +204,8 @@ class RecordSink:
         column = {name: rows.column(name).chunk(0) for name in rows.schema.names}
         operations = column["operation"].to_numpy()
         changed, change = self._changes(column, operations)
-        self._observe(column, operations, transactions, columns_named(rows, changed))
+        named = columns_named(rows, changed)
+        self._observe(column, operations, transactions, named)
         without = transactions.starts[~transactions.has_lead]
         out = _Interleaved(len(operations), without)
         lead_count = len(without)
@@ -204,14 +221,14 @@ class RecordSink:
             "operation": out.numbers(
                 operations.astype(np.uint8), np.full(lead_count, Operation.TRANSACTION, np.uint8)
             ),
-            "entity_type": out.nulls(column["entity_type"]),
+            "entity_type": out.names(transactions.types),
             "primary_key": out.nulls(column["primary_key"]),
-            "changed": out.nulls(changed),
+            "changed": with_dictionary(out.nulls(named.lists), pa.array(named.names, pa.string())),
             "change": out.nulls(change),
             "before": out.nulls(column["before"]),
             "after": out.texts(column["after"], transactions.lead_texts()),
         }
-        return pa.Table.from_arrays([arrays[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA)
+        return pa.table(arrays)
 
     def _changes(
         self, column: dict[str, pa.Array], operations: npt.NDArray[np.int64]
@@ -324,6 +341,14 @@ class _Interleaved:
         out[self._lead_places] = leads
         return pa.array(out)
 
+    def names(self, types: EntityTypes) -> pa.DictionaryArray:
+        """Return the entity types of rows with nulls between."""
+        codes = np.full(self._total, len(types.names), np.int32)
+        codes[self._is_row] = types.codes
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes, mask=codes == len(types.names)), pa.array(types.names, pa.string())
+        )
+
     def nulls(self, rows: pa.Array) -> pa.Array:
         """Return an array with nulls between; the data of its values is shared, not copied."""
         if rows.null_count == len(rows):
@@ -404,6 +429,8 @@ def _where(wanted: npt.NDArray[np.bool_], *texts: pa.Array) -> pa.Array:
     """Return the first of the texts that is there, null where none is wanted."""
     if not wanted.any() or all(each.null_count == len(each) for each in texts):
         return pa.nulls(len(wanted), pa.binary())
+    if wanted.all() and not texts[0].null_count:
+        return texts[0]
     return pc.if_else(pa.array(wanted), pc.coalesce(*texts), pa.scalar(None, pa.binary()))
 
 
