@@ -36,6 +36,7 @@ from tailrace_server.wal import ipc
 from tailrace_server.wal.objects import (
     WRITE_BUFFERS_MAX,
     NewFile,
+    begin_sync,
     crc32c,
     os_errors,
     write_all,
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+_SYNC_BYTES: Final = 4 << 20
+"""So much is written before the device is told to begin."""
 _LIST_TYPE: Final = pa.list_(NAME_TYPE)
 
 BatchRow = tuple[int, ...]
@@ -130,6 +133,7 @@ class SegmentWriter:
         self._batches: list[BatchRow] = []
         self._prefix: list[tuple[int, int, int]] = []
         self._sink = _Sink()
+        self._syncing = 0
         with os_errors(f"cannot write {path}"):
             self._file = _new_file(path)
         file = pa.PythonFile(self._sink, mode="w")
@@ -254,6 +258,10 @@ class SegmentWriter:
         chunks, self._sink.chunks = self._sink.chunks, []
         for place in range(0, len(chunks), WRITE_BUFFERS_MAX):
             write_all(self._file.descriptor, chunks[place : place + WRITE_BUFFERS_MAX])
+        written = self._sink.position - self._syncing
+        if self._fsync and written >= _SYNC_BYTES:
+            begin_sync(self._file.descriptor, self._syncing, written)
+            self._syncing += written
 
 
 def _new_file(path: Path) -> NewFile:
