@@ -234,6 +234,11 @@ def _parts(
     batch: pa.RecordBatch, by_version: Mapping[int, Sequence[SchemaRecord]]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch, those put in among them."""
+    versions = batch.column("version")
+    first, last = versions[0].as_py(), versions[-1].as_py()
+    if not any(first <= version <= last for version in by_version):
+        yield batch
+        return
     shift = pa.array(
         [len(by_version.get(version, ())) for version in batch.column("version").to_pylist()],
         pa.int32(),
