@@ -95,7 +95,10 @@ class _Names:
     def names(self) -> list[str]:
         return self._names
 
-    def array(self) -> pa.StringArray:
+    def array(self, *, may_grow: bool) -> pa.StringArray:
+        """Return the names. Arrow lets a dictionary grow that has one: one that is to gets an empty one."""
+        if may_grow and not self._names:
+            self.code("")
         if len(self._array) != len(self._names):
             self._array = pa.array(self._names, pa.utf8())
         return self._array
@@ -129,11 +132,16 @@ class RowsEncoder:
 
     def counts(self) -> dict[str, int]:
         """Return the records seen by entity type; leads are not counted."""
-        return dict(zip(self._types.names, self._counts.tolist(), strict=True))
+        found = zip(self._types.names, self._counts.tolist(), strict=False)
+        return {name: count for name, count in found if count}
 
-    def dictionaries(self) -> tuple[pa.StringArray, pa.StringArray]:
-        """Return the entity types and the column names seen so far."""
-        return self._types.array(), self._columns.array()
+    def dictionaries(self, *, may_grow: bool) -> tuple[pa.StringArray, pa.StringArray]:
+        """Return the entity types and the column names seen so far.
+
+        Args:
+            may_grow: More batches of the segment are to come.
+        """
+        return self._types.array(may_grow=may_grow), self._columns.array(may_grow=may_grow)
 
     def encode(self, batch: pa.RecordBatch) -> Rows:
         """Return rows normalised.

@@ -168,7 +168,7 @@ class SegmentWriter:
         Raises:
             LogFull: No room; abandon the segment.
         """
-        self._emit_rest()
+        self._emit_rest(last=True)
         self._arrow.close()
         with os_errors(f"cannot write {self._path}"):
             self._write_out()
@@ -212,12 +212,12 @@ class SegmentWriter:
                 self._emit_rest()
             start = stop
 
-    def _emit_rest(self) -> None:
+    def _emit_rest(self, *, last: bool = False) -> None:
         if not self._rest:
             return
         rows = self._rest[0] if len(self._rest) == 1 else Rows.concat(self._rest)
         self._rest, self._rest_rows, self._rest_bytes = [], 0, 0
-        types, names = self._encoder.dictionaries()
+        types, names = self._encoder.dictionaries(may_grow=not last)
         arrays = list(rows.batch.columns)
         arrays[-len(BODY_COLUMNS) :] = map(_exact, arrays[-len(BODY_COLUMNS) :])
         place = HEAD_COLUMNS.index("entity_type")

@@ -176,6 +176,22 @@ def test_batches_close_at_8192_rows_also_over_several_writes(tmp_path: Path) -> 
     assert [row["primary_key"] for row in read] == [str(place) for place in range(25_000)]
 
 
+@pytest.mark.parametrize("name", ["a", ""])
+def test_names_may_come_after_batches_without_any(tmp_path: Path, name: str) -> None:
+    leads = simple_rows(10_000, per_version=1)
+    leads = leads.set_column(4, "entity_type", pa.nulls(10_000, pa.string()))
+    others = simple_rows(20_000, per_version=1).slice(10_000)
+    others = others.append_column("changed", pa.array([[name]] * 10_000, pa.list_(pa.string())))
+    with SegmentWriter(tmp_path / "segments" / "1" / "a.arrow") as writer:
+        writer.write(leads)
+        writer.write(others)
+        receipt = writer.close()
+    assert receipt.counts == {"t": 10_000}
+    read = read_back(tmp_path, receipt)
+    assert [row["entity_type"] for row in read] == [None] * 10_000 + ["t"] * 10_000
+    assert [row["changed"] for row in read] == [None] * 10_000 + [[name]] * 10_000
+
+
 def test_batches_close_at_4_mebibytes_and_a_larger_record_is_alone(tmp_path: Path) -> None:
     table = simple_rows(10, after=bytes(1 << 20))
     large = simple_rows(13, after=b"")
