@@ -58,6 +58,8 @@ _BODY_READERS: Final = {
     Content.AFTER: attrgetter("after"),
 }
 """In the order of a capture's fields."""
+_has: Final = cast("Callable[[capture_pb2.Capture, str], bool]", capture_pb2.Capture.HasField)
+"""Of the class: a message looks among its fields first for every method that it is asked for."""
 _new: Final = cast("Callable[[type[Capture], tuple[object, ...]], Capture]", tuple.__new__)
 
 
@@ -156,14 +158,12 @@ def _texts(
     found = [*map(attrgetter(name), messages)]
     if all(found):
         return found
-    return [
-        text if message.HasField(name) else None
-        for text, message in zip(found, messages, strict=True)
-    ]
+    present = map(_has, messages, repeat(name))
+    return [text if has else None for text, has in zip(found, present, strict=True)]
 
 
 def _changed(messages: Sequence[capture_pb2.Capture]) -> Iterable[tuple[str, ...] | None]:
-    present = [message.HasField("changed") for message in messages]
+    present = [*map(_has, messages, repeat("changed"))]
     if not any(present):
         return repeat(None)
     return [
