@@ -83,6 +83,7 @@ class Command:
         async for line in self.process.stderr:
             self.notes.append(line.decode().rstrip("\n"))
             self._news.set()
+        await self.process.wait()
         self._news.set()
 
     async def note(self, *parts: str) -> str:
@@ -92,7 +93,7 @@ class Command:
                 for line in self.notes:
                     if all(part in line for part in parts):
                         return line
-                assert self.process.returncode is None, self.notes
+                assert self.process.returncode is None, (self.process.returncode, self.notes)
                 self._news.clear()
                 await self._news.wait()
 

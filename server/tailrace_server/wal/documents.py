@@ -8,7 +8,6 @@ the Unix epoch. Readers ignore fields that they do not know; a change that they 
 from __future__ import annotations
 
 import os
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -29,6 +28,7 @@ from tailrace_server.wal.objects import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tailrace_server.wal.objects import FileContent
@@ -303,9 +303,15 @@ _D = TypeVar("_D")
 _encoder = msgspec.json.Encoder()
 
 
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+_DECODERS: Final[Mapping[Any, msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (
+        *(CatalogDocument, Entry, PublicationDocument, CheckpointHeader, CheckpointBody),
+        *(RemovedFiles, SchemaDocument, _AnyVersion),
+    )
+}
+"""By kind. Made here, as logs are opened in threads: msgspec (0.22) shares what it knows of a struct as soon as
+it begins to find out, and a thread that decodes one meanwhile ends the process with a fault of memory."""
 
 
 def sealed(*documents: Struct) -> tuple[bytes, int]:
@@ -331,9 +337,8 @@ def load(path: str, data: bytes, kind: type[_D]) -> tuple[_D, int]:
 
 def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], offset: int = 0) -> _D:
     """Return a document from its JSON, which begins at ``offset`` of the file."""
-    decoder = _decoder(kind)  # type: ignore[arg-type]  # mypy does not see that a type is hashable
     try:
-        document: _D = decoder.decode(text)
+        document: _D = _DECODERS[kind].decode(text)
     except msgspec.MsgspecError as error:
         _refuse_newer(path, text)
         raise LogCorrupted(path, offset, f"the checksum is right, but {error}") from error
@@ -402,7 +407,7 @@ def entry_in(path: str, file: FileContent) -> ReadEntry:
 
 def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw) -> None:
     try:
-        found = msgspec.json.decode(text, type=_AnyVersion).format_version
+        found = _DECODERS[_AnyVersion].decode(text).format_version
     except msgspec.MsgspecError:
         return
     if found > FORMAT_VERSION:

@@ -178,7 +178,7 @@ def _decimal_bytes(scale: int, raw: bytes) -> bytes:
 def _decimal_scaled(raw: bytes) -> bytes:
     """Return a decimal that brings its own scale."""
     try:
-        found = msgspec.json.decode(raw, type=_Scaled)
+        found = _decode_scaled(raw)
     except msgspec.DecodeError:
         raise _unfit("Decimal", raw) from None
     if not 0 <= found.scale <= _SCALE_MAX:
@@ -192,6 +192,9 @@ class _Scaled(msgspec.Struct):
     scale: int
     value: msgspec.Raw
 
+
+_decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
+"""Made here, as frames are encoded in threads; see `wal.documents`."""
 
 _SCALE_MAX: Final = 16_383
 """PostgreSQL's; a number of more digits behind its point is none that a source has."""
