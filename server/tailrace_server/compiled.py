@@ -58,3 +58,12 @@ def load(kind: Any) -> Any:
         return kind(types.int64), generate
 
     return load_
+
+
+_uint8_at = load(types.uint8)
+
+
+@inlined
+def is_present(validity: Any, row: Any) -> Any:
+    """Return whether a row of an Arrow column has a value, by the address of its bitmap; 0: all have one."""
+    return validity == 0 or (_uint8_at(validity + (row >> 3)) >> (row & 7)) & 1 != 0

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tailrace_server.compiled import called, compiled, inlined, load
+from tailrace_server.compiled import called, compiled, inlined, is_present, load
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -220,8 +220,10 @@ def _is_object(at: Any, end: Any) -> Any:
 
 
 @inlined
-def _is_present(validity: Any, row: Any) -> Any:
-    return validity == 0 or (_uint8_at(validity + (row >> 3)) >> (row & 7)) & 1 != 0
+def _borders(offsets: Any, values: Any, row: Any) -> Any:
+    """Return the address of a row's text and the one behind it."""
+    at = offsets + 4 * row
+    return values + np.int64(_int32_at(at)), values + np.int64(_int32_at(at + 4))
 
 
 @compiled(types.int64(types.int64, types.int64, types.int64, types.int64, types.int64))
@@ -236,11 +238,9 @@ def first_doubtful(validity: int, offsets: int, values: int, first: int, stop: i
         stop: Where to end.
     """
     for row in range(first, stop):
-        if _is_present(validity, row):
-            at = offsets + 4 * row
-            if not _is_object(
-                values + np.int64(_int32_at(at)), values + np.int64(_int32_at(at + 4))
-            ):
+        if is_present(validity, row):
+            start, end = _borders(offsets, values, row)
+            if not _is_object(start, end):
                 return row
     return -1
 
@@ -318,8 +318,7 @@ def mark_unknown(
     """
     shift = np.uint64(64 - bits)
     for row in range(rows):
-        if _is_present(validity, first + row):
-            at = offsets + 4 * (first + row)
-            start, end = values + np.int64(_int32_at(at)), values + np.int64(_int32_at(at + 4))
+        if is_present(validity, first + row):
+            start, end = _borders(offsets, values, first + row)
             if not _knows_names(start, end, _int64_at(groups + 8 * row), table, shift):
                 marks[row] = True

@@ -239,10 +239,8 @@ def _parts(
     if not any(first <= version <= last for version in by_version):
         yield batch
         return
-    shift = pa.array(
-        [len(by_version.get(version, ())) for version in batch.column("version").to_pylist()],
-        pa.int32(),
-    )
+    listed = versions.to_pylist()
+    shift = pa.array([len(by_version.get(version, ())) for version in listed], pa.int32())
     indexes = batch.column("index")
     moved = pa.compute.if_else(
         pa.compute.equal(indexes, 0), indexes, pa.compute.add(indexes, shift)
@@ -250,7 +248,7 @@ def _parts(
     place = batch.schema.get_field_index("index")
     moved_batch = batch.set_column(place, batch.schema.field(place), moved)
     start = 0
-    leads = zip(batch.column("version").to_pylist(), indexes.to_pylist(), strict=True)
+    leads = zip(listed, indexes.to_pylist(), strict=True)
     for row, (version, index) in enumerate(leads):
         records = by_version.get(version) if index == 0 else None
         if not records:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.pipeline.names import KnownNames, rows_with_unknown_names
-from tailrace_server.wal import json_objects
+from tests.server.wal.logs import bodies_looked_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +31,7 @@ ROWS = st.lists(st.none() | st.dictionaries(NAMES, VALUES, max_size=5), max_size
 @pytest.fixture(params=["vectorised", "compiled"], autouse=True, scope="module")
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Look for names in either way."""
-    with pytest.MonkeyPatch.context() as patch:
-        bound = {"vectorised": 1 << 62, "compiled": 0}[request.param]
-        patch.setattr(json_objects, "COMPILED_FROM", bound)
+    with bodies_looked_at(compiled=request.param == "compiled"):
         yield request.param
 
 

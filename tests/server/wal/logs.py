@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pytest
 
 from tailrace.criteria import Area, Operation
 from tailrace_server import failpoints
 from tailrace_server.failpoints import VARIABLE
-from tailrace_server.wal import log_writer
+from tailrace_server.wal import json_objects, log_writer
 from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.record import BODY_COLUMNS
@@ -23,8 +24,6 @@ from tailrace_server.wal.writer import LogWriter, Mutation
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import pytest
 
     from tailrace_server.wal.view import LogView
 
@@ -119,6 +118,14 @@ def transactions_in(rows: list[Row]) -> list[str]:
 def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have log writers write every segment as a file, as small ones are not."""
     monkeypatch.setattr(log_writer, "ROWS_MAX", 0)
+
+
+@contextmanager
+def bodies_looked_at(*, compiled: bool) -> Iterator[None]:
+    """Have bodies looked at by compiled code, or never, however many there have been."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_objects, "COMPILED_FROM", 0 if compiled else 1 << 62)
+        yield
 
 
 @contextmanager

@@ -10,54 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.wal import json_objects
 from tailrace_server.wal.json_objects import first_no_object
+from tests.server.wal.logs import bodies_looked_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PIECES = st.sampled_from(
     [
-        *(
-            "{",
-            "}",
-            "[",
-            "]",
-            ",",
-            ":",
-            '"',
-            "\\",
-            "\n",
-            " ",
-            '"a"',
-            "1",
-            "null",
-            "{}",
-            '{"a":1}',
-            "ü",
-        ),
-        *(
-            "\t",
-            "\x1f",
-            "\\n",
-            "\\u00e4",
-            "\\uD83D\\uDE00",
-            "\\ud8",
-            "-",
-            "0",
-            ".",
-            "e",
-            "E+",
-            "true",
-            "fals",
-        ),
-        *(
-            "false",
-            '"a":',
-            "[1,[]]",
-            '"a long text, and \\"more\\" of it"',
-            "12345678901234567890.5e-7",
-        ),
+        *'{}[],:"\\\n 1ü\t\x1f-0.e',
+        *('"a"', "null", "{}", '{"a":1}', "E+", "true", "fals", "false", '"a":', "[1,[]]"),
+        *("\\n", "\\u00e4", "\\uD83D\\uDE00", "\\ud8", "12345678901234567890.5e-7"),
+        '"a long text, and \\"more\\" of it"',
     ]
 )
 BODIES = st.lists(
@@ -73,10 +37,7 @@ BODIES = st.lists(
 @pytest.fixture(params=["parsed", "compiled"], autouse=True, scope="module")
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Look at bodies in either way."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            json_objects, "COMPILED_FROM", {"parsed": 1 << 62, "compiled": 0}[request.param]
-        )
+    with bodies_looked_at(compiled=request.param == "compiled"):
         yield
 
 

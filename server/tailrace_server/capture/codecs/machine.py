@@ -27,7 +27,7 @@ from numba.extending import intrinsic
 
 from tailrace_server.capture.codecs import fields
 from tailrace_server.capture.codecs.columns import Messages
-from tailrace_server.compiled import compiled, inlined, load
+from tailrace_server.compiled import compiled, inlined, is_present, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -244,16 +244,11 @@ def _put_varint(at: Any, number: Any) -> Any:
 
 
 @inlined
-def _is_present(valid: Any, row: Any) -> Any:
-    return valid == 0 or (_uint8_at(valid + (row >> 3)) >> (row & 7)) & 1 != 0
-
-
-@inlined
 def _text_bytes(column: Any, row: Any) -> Any:
     """Return the bytes of a record's text as a field; none where it is null or not asked for."""
     tag, validity, offsets, _ = column
     size = np.int64(0)
-    if tag != 0 and _is_present(validity, row):
+    if tag != 0 and is_present(validity, row):
         at = offsets + 4 * row
         length = np.int64(_int32_at(at + 4)) - _int32_at(at)
         size = 1 + _varint_bytes(length) + length
@@ -273,7 +268,7 @@ def _names_bytes(lists: Any, name_offsets: Any, first: Any, behind: Any) -> Any:
 @inlined
 def _put_text(at: Any, column: Any, row: Any) -> Any:
     tag, validity, offsets, values = column
-    if tag != 0 and _is_present(validity, row):
+    if tag != 0 and is_present(validity, row):
         start = np.int64(_int32_at(offsets + 4 * row))
         length = np.int64(_int32_at(offsets + 4 * row + 4)) - start
         _store(at, np.uint8(tag))
@@ -322,7 +317,7 @@ def _measure(
         kind = kind_table + 4 * np.int64(_int32_at(kind_address + 4 * row))
         size = np.int64(_NUMBERS_BYTES) + _int32_at(kind + 4) - _int32_at(kind)
         size += _text_bytes(key, row)
-        if len(lists) and _is_present(lists[0], row):
+        if len(lists) and is_present(lists[0], row):
             at = lists[1] + 4 * row
             length = _names_bytes(lists, name_offsets, _int32_at(at), _int32_at(at + 4))
             size += 1 + _varint_bytes(length) + length
@@ -406,7 +401,7 @@ def _write(
             length = np.int64(_int32_at(kind + 4)) - start
             _copy(at, kind_texts + start, length)
             at = _put_text(at + length, key, row)
-            if len(lists) and _is_present(lists[0], row):
+            if len(lists) and is_present(lists[0], row):
                 first = _int32_at(lists[1] + 4 * row)
                 behind = _int32_at(lists[1] + 4 * row + 4)
                 length = _names_bytes(lists, name_offsets, first, behind)
