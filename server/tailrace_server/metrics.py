@@ -110,6 +110,11 @@ class EngineCollector(Collector):
             unreadable.add_metric([name], 1)
         yield unreadable
         yield GaugeMetricFamily(
+            "tailrace_message_bytes_max",
+            "What messages are cut to at most, less while memory is short.",
+            found.message_bytes_max,
+        )
+        yield GaugeMetricFamily(
             "tailrace_waiting_for_memory",
             "Subscriptions that wait until other large messages have gone.",
             found.waiting_for_memory,

@@ -35,6 +35,7 @@ NOW = EngineStatistics(
     heartbeats_sent=1,
     resyncs=0,
     returns=0,
+    message_bytes_max=65_536,
     waiting_for_memory=0,
     disconnected_for_memory=0,
 )

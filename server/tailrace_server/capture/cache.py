@@ -7,7 +7,7 @@ are far below the budget, since memory that is used again is faster than fresh p
 read once is in the page cache. When room is short all the same, frames go first.
 
 The budget is kept by measurement: the cache never charges itself more than half of it, and whenever
-the process as a whole is found above it, the cache sheds a quarter of what it holds and hands freed
+the process as a whole is found near it, the cache sheds a quarter of what it holds and hands freed
 pages back.
 """
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 _MEASURE_EVERY_S: Final = 0.1
+_ROOM: Final = 1 / 16
+"""The part of the budget that is left where the process is relieved: what may come until the next measure."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -88,6 +90,7 @@ class BatchCache:
     ) -> None:
         """Make an empty cache; ``measure`` returns the process's anonymous bytes."""
         self._memory_bytes = memory_bytes
+        self._relieved_from = memory_bytes * (1 - _ROOM)
         self._frames_bytes_max = frames_bytes
         self._reads_bytes_max = reads_bytes
         self._held = dict.fromkeys(Kind, 0)
@@ -200,7 +203,7 @@ class BatchCache:
             self.relieve()
 
     def relieve(self) -> int:
-        """Measure the process, shed a quarter if it is above the budget, and return what it holds then.
+        """Measure the process, shed a quarter if it is near the budget, and return what it holds then.
 
         Where it cannot be measured, as without a free file descriptor, the last measure stands.
         """
@@ -208,7 +211,7 @@ class BatchCache:
             self._process_bytes = self._measure()
         except OSError:
             return self._process_bytes
-        if self._process_bytes > self._memory_bytes:
+        if self._process_bytes > self._relieved_from:
             keep = self._bytes * 3 // 4
             while self._bytes > keep and self._evict_one(Kind):
                 pass

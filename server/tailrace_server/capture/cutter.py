@@ -45,12 +45,14 @@ class Cutter:
         self._observer = observer
         self._delivery = delivery
 
-    def fitting(self, slice: Slice, block: FrameBlock, demand: int | None) -> Frames | None:
-        """Return the next frames of a slice: as many as a message holds and demand allows.
+    def fitting(
+        self, slice: Slice, block: FrameBlock, demand: int | None, bytes_max: int
+    ) -> Frames | None:
+        """Return the next frames of a slice: as many as a message of ``bytes_max`` holds and demand allows.
 
-        None: the next capture alone is larger than the subscriber takes.
+        A capture that is larger comes alone; None: it is larger than the subscriber takes.
         """
-        start, bytes_max = slice.start, self._delivery.max_message_bytes
+        start = slice.start
         room = slice.stop - start
         if demand is not None and demand < room:
             room = demand
@@ -61,12 +63,11 @@ class Cutter:
             return frames
         stop = block.fitting(start, start + frames.count, bytes_max)
         frames = block.take(start, stop - start)
-        return frames if len(frames.data) <= bytes_max else None
+        return frames if len(frames.data) <= self._delivery.max_message_bytes else None
 
-    def joined(self, intake: Intake, frames: Frames, demand: int | None) -> Frames:
+    def joined(self, intake: Intake, frames: Frames, demand: int | None, bytes_max: int) -> Frames:
         """Return a message with what fits of the slices behind it, and is ready; that leaves the queue."""
         parts, size, count, last = [frames.data], len(frames.data), frames.count, frames.last
-        bytes_max = self._delivery.message_bytes
         while intake.queue and size < bytes_max and count != demand:
             slice = intake.queue[0]
             if (block := self._ready_block(slice)) is None:

@@ -100,7 +100,7 @@ class Engine:
             threads,
         )
         self._rings = RingBudget(self.settings.rings_bytes)
-        self._large = LargeMessages(self.settings.memory_bytes)
+        self._large = LargeMessages(self.settings.memory_bytes, self.settings.message_bytes)
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache, self._large)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
@@ -262,6 +262,7 @@ class Engine:
             heartbeats_sent=counters.heartbeats_sent,
             resyncs=counters.resyncs,
             returns=counters.returns,
+            message_bytes_max=self._large.message_bytes_max,
             waiting_for_memory=self._large.waiting,
             disconnected_for_memory=self._governor.disconnected,
         )

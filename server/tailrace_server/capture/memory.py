@@ -2,9 +2,10 @@
 
 It is bounded for each subscription (one message here, one more in the transport), and a thousand readers of
 rows of 1 MiB are still too much together. So large messages have a share of the budget: who is due one
-while the share is spent waits for its turn. And where somebody waits, or the process is found above its
-budget, the policy is *disconnect*: of the subscriptions whose reader has not moved for a while, those that
-hold most end with ``SubscriberTooSlow`` and their resume cursor, just enough of them.
+while the share is spent waits for its turn. Where memory gets short, messages are cut smaller, and so hold
+less while nobody reads them. And where somebody waits, or the process is found above its budget, the policy is
+*disconnect*: of the subscriptions whose reader has not moved for a while, those that hold most end with
+``SubscriberTooSlow`` and their resume cursor, just enough of them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ _COPIES: Final = 2
 _LARGE_SHARE: Final = 4
 """Large messages that are on their way may come to one part in so many of the budget."""
 
+SHORT_MESSAGE_BYTES: Final = 16 << 10
+"""What messages are cut to while memory is short. A stalled stream over gRPC takes some 60 KiB beside them."""
+
+_SHORT_FROM: Final = 3 / 4
+"""Memory is short where the process holds so much of its budget."""
+
 
 class _Line:
     """Those that are due large messages: who has one on its way, and who waits, in the order of asking."""
@@ -43,17 +50,26 @@ class _Line:
 
 
 class LargeMessages:
-    """The share of the budget that large messages have while they are on their way, by subscription.
+    """Which messages are large, and the share of the budget that these have while they are on their way.
 
     Who has not taken one yet may be about to stall, so all those together have half of it; who has comes first.
     A crowd that stalls keeps newcomers waiting, and nobody that reads.
     """
 
-    def __init__(self, memory_bytes: int) -> None:
-        """Make the share of a budget; all of it is free."""
+    def __init__(self, memory_bytes: int, message_bytes: int) -> None:
+        """Make the share of a budget; all of it is free, and messages are cut as they usually are."""
+        self._message_bytes = self.message_bytes_max = message_bytes
+        """What a message of any subscription is cut to at most, and above which it is large."""
+        self._short_from = memory_bytes * _SHORT_FROM
         self._bytes_max = memory_bytes // _LARGE_SHARE
         self._readers, self._newcomers = _Line(self._bytes_max), _Line(self._bytes_max // 2)
         self._lines = self._readers, self._newcomers
+
+    def measured(self, process_bytes: int) -> None:
+        """Cut messages smaller from now on where memory is short, and where it is not any more, as usual."""
+        self.message_bytes_max = self._message_bytes
+        if process_bytes >= self._short_from:
+            self.message_bytes_max = min(self._message_bytes, SHORT_MESSAGE_BYTES)
 
     def admit(self, subscription: Subscription, size: int, *, reads: bool) -> bool:
         """Return whether a message may be handed over now; if not, the subscription is woken when it may.
@@ -129,7 +145,9 @@ class MemoryGovernor:
             subscriptions: All that are open.
             now: The event loop's time, seconds.
         """
-        excess = max(self._cache.relieve() - self._memory_bytes, self._large.wanted_bytes)
+        process_bytes = self._cache.relieve()
+        self._large.measured(process_bytes)
+        excess = max(process_bytes - self._memory_bytes, self._large.wanted_bytes)
         if excess <= 0:
             return
         stalled = [each for each in subscriptions if each.stalled_for(now) >= PATIENCE_S]

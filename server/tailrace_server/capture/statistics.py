@@ -87,6 +87,8 @@ class EngineStatistics:
     heartbeats_sent: int
     resyncs: int
     returns: int
+    message_bytes_max: int
+    """What a message is cut to at most, now: less while memory is short."""
     waiting_for_memory: int
     """Subscriptions that wait until other large messages have gone, now."""
     disconnected_for_memory: int

@@ -57,6 +57,7 @@ class Subscription:
 
     __slots__ = (
         "__weakref__",
+        "_asked",
         "_counters",
         "_cutter",
         "_delivered",
@@ -119,6 +120,8 @@ class Subscription:
         self._held: Frames | None = None
         """The last message, while the transport has not come back for the next."""
         self._handed_at = 0.0
+        self._asked = False
+        """Whether it has asked for room for a large message, and has not given it back."""
         self._reads_large = False
         """Whether it has taken a large message and come back for the next."""
         self._unsettled = 0
@@ -165,10 +168,11 @@ class Subscription:
         batch come this way, so next to nothing is done for each: they are settled together, at the end or when
         somebody asks. The cache may drop their block while one is on its way.
         """
-        queue, time, bytes_max = self._intake.queue, self._time, self._delivery.message_bytes
+        queue, time = self._intake.queue, self._time
         while True:
             self.settle()
             self._let_go()
+            bytes_max = self._message_bytes
             if not queue or self._demand == 0:
                 return
             first = queue[0]
@@ -178,7 +182,7 @@ class Subscription:
             if not borders:
                 if (now := time()) >= self._heartbeat_at:
                     return
-                frames = self._cutter.fitting(first, block, self._demand)
+                frames = self._cutter.fitting(first, block, self._demand, bytes_max)
                 del block
                 if frames is None or len(frames.data) > bytes_max:
                     return
@@ -418,7 +422,7 @@ class Subscription:
             return None
         first = queue[0]
         block = await cutter.block(first, queue[1] if len(queue) > 1 else None)
-        frames = cutter.fitting(first, block, self._demand)
+        frames = cutter.fitting(first, block, self._demand, self._message_bytes)
         if frames is None:
             frames = await cutter.header_only(first, block)
         if self._terminal is not None or not self._may_leave(frames):
@@ -434,24 +438,30 @@ class Subscription:
         intake.deliver(frames.count, frames.last)
         if first.start == first.stop:
             if intake.queue:
-                frames = self._cutter.joined(intake, frames, self._demand)
+                frames = self._cutter.joined(intake, frames, self._demand, self._message_bytes)
             self._look_for_more()
         self._count(frames.count, len(frames.data))
         self._held, self._handed_at = frames, now
         return frames
 
+    @property
+    def _message_bytes(self) -> int:
+        """What its next message is cut to."""
+        return min(self._delivery.message_bytes, self._large.message_bytes_max)
+
     def _may_leave(self, frames: Frames) -> bool:
         """Return whether there is room for a message; one that may not leave is made again in its turn."""
         size = len(frames.data)
-        if size <= self._delivery.message_bytes:
+        if size <= self._message_bytes:
             return True
+        self._asked = True
         return self._large.admit(self, size, reads=self._reads_large)
 
     def _let_go(self) -> None:
         """Let go of the last message: the transport has come back for the next."""
-        if self._held is not None and len(self._held.data) > self._delivery.message_bytes:
+        if self._held is not None and self._asked:
             self._large.release(self)
-            self._reads_large = True
+            self._asked, self._reads_large = False, True
         self._held = None
 
     def _count(self, captures: int, size: int) -> None:
