@@ -7,8 +7,8 @@ are far below the budget, since memory that is used again is faster than fresh p
 read once is in the page cache. When room is short all the same, frames go first.
 
 The budget is kept by measurement: the cache never charges itself more than half of it, and whenever
-the process as a whole is found near it, the cache sheds a quarter of what it holds and hands freed
-pages back.
+the process as a whole is found near it, the cache sheds a quarter of what it holds, may hold no more than
+is left, and hands freed pages back. Where there is room again it may hold more, step by step.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _MEASURE_EVERY_S: Final = 0.1
 _ROOM: Final = 1 / 16
 """The part of the budget that is left where the process is relieved: what may come until the next measure."""
+_STEP: Final = 1 / 64
+"""By so much of the budget what may be held grows again with every measure, and so much may be held always."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -90,7 +92,9 @@ class BatchCache:
     ) -> None:
         """Make an empty cache; ``measure`` returns the process's anonymous bytes."""
         self._memory_bytes = memory_bytes
+        self._bytes_max = memory_bytes // 2
         self._relieved_from = memory_bytes * (1 - _ROOM)
+        self._step = int(memory_bytes * _STEP)
         self._frames_bytes_max = frames_bytes
         self._reads_bytes_max = reads_bytes
         self._held = dict.fromkeys(Kind, 0)
@@ -195,8 +199,7 @@ class BatchCache:
             self._evict_one([Kind.SCAN])
         while sum(self._held[kind] for kind in _READS) > self._reads_bytes_max:
             self._evict_one(_READS)
-        while self._bytes > self._memory_bytes // 2 and self._evict_one(Kind):
-            pass
+        self._keep(self._bytes_max)
         now = asyncio.get_running_loop().time()
         if now - self._measured_at >= _MEASURE_EVERY_S:
             self._measured_at = now
@@ -212,12 +215,17 @@ class BatchCache:
         except OSError:
             return self._process_bytes
         if self._process_bytes > self._relieved_from:
-            keep = self._bytes * 3 // 4
-            while self._bytes > keep and self._evict_one(Kind):
-                pass
+            self._bytes_max = max(self._bytes * 3 // 4, self._step)
+            self._keep(self._bytes_max)
             return_freed_pages()
             self._process_bytes = self._measure()
+        else:
+            self._bytes_max = min(self._bytes_max + self._step, self._memory_bytes // 2)
         return self._process_bytes
+
+    def _keep(self, bytes_max: int) -> None:
+        while self._bytes > bytes_max and self._evict_one(Kind):
+            pass
 
     def _evict_one(self, kinds: Iterable[Kind]) -> bool:
         """Let go of the value that was not used for longest, of the first of these kinds that has any."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from tailrace_server.capture import cache
 from tailrace_server.capture.cache import BatchCache, Kind
+
+if TYPE_CHECKING:
+    import pytest
 
 
 @dataclass(frozen=True)
@@ -17,14 +22,46 @@ class Value:
 
 async def test_scans_of_many_criteria_leave_the_heads_that_are_needed_next() -> None:
     with ThreadPoolExecutor(1) as threads:
-        cache = BatchCache(1 << 30, 1 << 20, 1_000, threads)
-        cache.put(Kind.HEAD, "head", Value(400))
+        held = BatchCache(1 << 30, 1 << 20, 1_000, threads)
+        held.put(Kind.HEAD, "head", Value(400))
         for criteria in range(100):
-            cache.put(Kind.SCAN, criteria, Value(50))
-        assert cache.get_nowait(Kind.HEAD, "head") is not None
-        scans = [cache.get_nowait(Kind.SCAN, criteria) is not None for criteria in range(100)]
+            held.put(Kind.SCAN, criteria, Value(50))
+        assert held.get_nowait(Kind.HEAD, "head") is not None
+        scans = [held.get_nowait(Kind.SCAN, criteria) is not None for criteria in range(100)]
         assert scans == [False] * 90 + [True] * 10
         for head in range(10):
-            cache.put(Kind.HEAD, head, Value(100))
-        assert cache.statistics().bytes == 1_000
-        assert all(cache.get_nowait(Kind.SCAN, criteria) for criteria in range(90, 100))
+            held.put(Kind.HEAD, head, Value(100))
+        assert held.statistics().bytes == 1_000
+        assert all(held.get_nowait(Kind.SCAN, criteria) for criteria in range(90, 100))
+
+
+async def test_near_the_budget_it_holds_less_and_grows_again_step_by_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = 6_400
+    process_bytes = 0
+    with ThreadPoolExecutor(1) as threads:
+        subject = BatchCache(budget, budget, budget, threads, measure=lambda: process_bytes)
+
+        def fill() -> int:
+            for _ in range(40):
+                subject.put(Kind.HEAD, object(), Value(100))
+            return subject.statistics().bytes
+
+        monkeypatch.setattr(cache, "_MEASURE_EVERY_S", float("inf"))
+        assert fill() == budget // 2
+        process_bytes = budget * 15 // 16
+        subject.relieve()
+        assert fill() == budget // 2
+        process_bytes += 1
+        subject.relieve()
+        assert fill() == budget // 2 * 3 // 4
+        for _ in range(20):
+            subject.relieve()
+        assert fill() == budget // 64
+        process_bytes = 0
+        subject.relieve()
+        assert fill() == budget // 64 * 2
+        for _ in range(60):
+            subject.relieve()
+        assert fill() == budget // 2
