@@ -33,7 +33,7 @@ from tailrace_server.capture.terms import Delivery
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
     from uuid import UUID
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.subscription import Subscription
 
 _DISCOVER_EVERY_S: Final = 0.5
-_GOVERN_EVERY_S: Final = 0.5
+_GOVERN_EVERY_S: Final = 0.1
 _FOLDER_THREADS: Final = 16
 """Openings and listings at once, apart from the reader threads: a storage that hangs keeps one of them, and
 leaves the others to the other catalogs."""
@@ -377,9 +377,12 @@ class Engine:
         while True:
             await asyncio.sleep(_GOVERN_EVERY_S)
             try:
-                self._governor.relieve([each for _, each in self.subscriptions()], loop.time())
+                self._governor.relieve(self._open_subscriptions, loop.time())
             except Exception:  # the server stays, and measures again
                 _log.exception("memory not governed")
+
+    def _open_subscriptions(self) -> Iterable[Subscription]:
+        return (each for _, each in self.subscriptions())
 
     async def _follow_root(self) -> None:
         while True:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.errors import SubscriberTooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tailrace_server.capture.cache import BatchCache
     from tailrace_server.capture.subscription import Subscription
@@ -32,7 +32,7 @@ _LARGE_SHARE: Final = 4
 SHORT_MESSAGE_BYTES: Final = 16 << 10
 """What messages are cut to while memory is short. A stalled stream over gRPC takes some 60 KiB beside them."""
 
-_SHORT_FROM: Final = 3 / 4
+_SHORT_FROM: Final = 5 / 8
 """Memory is short where the process holds so much of its budget."""
 
 
@@ -136,13 +136,13 @@ class MemoryGovernor:
         self.disconnected = 0
         """Subscriptions ended for want of memory, since it began."""
 
-    def relieve(self, subscriptions: Iterable[Subscription], now: float) -> None:
+    def relieve(self, subscriptions: Callable[[], Iterable[Subscription]], now: float) -> None:
         """Measure, and bring the process back below its budget if it is above.
 
         Where somebody waits for room, those that stall make it, too.
 
         Args:
-            subscriptions: All that are open.
+            subscriptions: Returns all that are open; asked only where memory is missing.
             now: The event loop's time, seconds.
         """
         process_bytes = self._cache.relieve()
@@ -150,7 +150,7 @@ class MemoryGovernor:
         excess = max(process_bytes - self._memory_bytes, self._large.wanted_bytes)
         if excess <= 0:
             return
-        stalled = [each for each in subscriptions if each.stalled_for(now) >= PATIENCE_S]
+        stalled = [each for each in subscriptions() if each.stalled_for(now) >= PATIENCE_S]
         stalled.sort(key=lambda each: each.held_bytes, reverse=True)
         for subscription in stalled:
             if excess <= 0 or not subscription.held_bytes:
