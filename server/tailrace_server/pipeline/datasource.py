@@ -39,7 +39,9 @@ in tasks. What they share travels with the pickled writer and the messages.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -213,10 +215,18 @@ class Sink:
             )
 
     def write(self, batches: Iterator[pa.RecordBatch], name: str) -> Written:
-        """Write one task's rows to a segment of its own. Runs in a task."""
-        path = self._attached_path(name)
-        with SegmentWriter(path) as segment:
-            sink = RecordSink(segment, self.columns, self.options.columns)
+        """Write one task's rows to segments of its own. Runs in a task."""
+        with ExitStack() as stack:
+
+            def open_segment(suffix: str) -> SegmentWriter:
+                return stack.enter_context(SegmentWriter(self._attached_path(name + suffix)))
+
+            sink = RecordSink(
+                open_segment(""),
+                self.columns,
+                self.options.columns,
+                next_segment=partial(open_segment, "-rest"),
+            )
             for batch in batches:
                 sink.write(batch)
             return Written(self.epoch, sink.finish())
@@ -292,12 +302,15 @@ def _commit(
     """
     results = _results(messages)
     folder = options.root / options.catalog
-    paths = [folder / each.receipt.path for each in results]
+    receipts = [receipt for each in results for receipt in each.receipts]
     try:
-        refuse_split([(each.transactions, path) for each, path in zip(results, paths, strict=True)])
+        refuse_split(
+            (each.transactions, [folder / receipt.path for receipt in each.receipts])
+            for each in results
+        )
     except InvalidRequest:
-        for path in paths:
-            path.unlink(missing_ok=True)
+        for receipt in receipts:
+            (folder / receipt.path).unlink(missing_ok=True)
         raise
     with CatalogWriter.attach(
         options.root, options.catalog, epoch=epoch, writer=options.writer
@@ -308,7 +321,6 @@ def _commit(
         seen = _in_commit(results, _named(schema, options.columns))
         sightings = [*_declared(options), *seen] if results else []
         schemas = evolve(schema, sightings)
-        receipts = [result.receipt for result in results]
         if batch_id > writer.state.writers[options.writer].batch_id:
             receipts = insert_schema_records(writer.path, receipts, schema, schemas)
         writer.commit(
@@ -350,7 +362,7 @@ def _in_commit(
         for sighting in result.sightings:
             if (sighting.entity_type, sighting.name) not in settled:
                 yield sighting._replace(version=start + sighting.version)
-        start += result.receipt.transactions
+        start += sum(receipt.transactions for receipt in result.receipts)
 
 
 def _named(schema: Schema, entity_types: Collection[str]) -> set[tuple[str, str | None]]:

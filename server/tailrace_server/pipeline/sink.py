@@ -19,7 +19,8 @@ Each transaction becomes a version. Its lead is made here, unless its first row 
 that goes on are held until its end is seen, since its lead counts them.
 
 What would stand in the way of readers is refused (`row_checks`). The columns that images, ``change`` and
-``changed`` show for the first time are reported.
+``changed`` show for the first time are reported, and a segment ends behind the first rows that show any: it
+will be written again with the records of the schema in it (`wal.schema_records`), and is small so.
 
 Nothing is done row by row in Python, but for what `names` cannot read, for the difference of images where
 ``changed`` is absent, and for transaction ids that JSON has to escape.
@@ -46,7 +47,7 @@ from tailrace_server.wal.record import BODY_COLUMNS, multiplicity_of
 from tailrace_server.wal.segment import with_dictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     import msgspec
     import numpy.typing as npt
@@ -81,14 +82,16 @@ _INPUT_TYPES: Final = {
 class SinkResult(NamedTuple):
     """What became of a partition."""
 
-    receipt: SegmentReceipt
+    receipts: list[SegmentReceipt]
+    """Of its segments, in their order."""
     sightings: list[Sighting]
+    """Versions are counted over all of them."""
     transactions: npt.NDArray[np.uint64]
     """Hashes of their ids, sorted, to notice one that lies in two partitions (`transaction_ids`)."""
 
 
 class RecordSink:
-    """Writes the rows of one partition to a segment.
+    """Writes the rows of one partition to a segment, or to two.
 
     Rows wait until there are enough of them. Those of the last transaction go on to wait, since more may
     follow; where that one is all there is, they are held.
@@ -100,6 +103,7 @@ class RecordSink:
         known: Mapping[str, Iterable[str]],
         declared: Collection[str] = (),
         *,
+        next_segment: Callable[[], SegmentWriter] | None = None,
         rows_at_once: int = ROWS_AT_ONCE,
     ) -> None:
         """Take where to write, and what is known of columns.
@@ -108,9 +112,12 @@ class RecordSink:
             segment: Where the records go.
             known: Columns that need no report, by entity type.
             declared: Entity types whose images are not to be looked at.
+            next_segment: Opens the one to go on in behind the first rows with new columns; None: there is one.
             rows_at_once: How many are gathered before they are looked at, above 0.
         """
         self._segment = segment
+        self._next_segment = next_segment
+        self._closed: list[SegmentReceipt] = []
         self._rows_at_once = rows_at_once
         self._declared = frozenset(declared)
         self._known = {entity_type: set(names) for entity_type, names in known.items()}
@@ -124,6 +131,8 @@ class RecordSink:
         self._held_id: str | None = None
         self._transactions = SeenTransactions()
         self._version = 0
+        self._segment_start = 0
+        """The version that the open segment begins with."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows. What is wrong with them may be said later, by ``finish`` at the latest.
@@ -190,11 +199,16 @@ class RecordSink:
         if not self._version:
             self._segment.abandon()
             return None
-        return SinkResult(self._segment.close(), self._sightings, self._transactions.hashes())
+        receipts = [*self._closed, self._segment.close()]
+        return SinkResult(receipts, self._sightings, self._transactions.hashes())
 
     def _emit(self, *more: pa.Table) -> None:
         """Write whole transactions: those held, and those of ``more``."""
         parts, self._held = [*self._held, *more], []
+        if self._sightings and self._next_segment is not None:
+            self._closed.append(self._segment.close())
+            self._segment, self._next_segment = self._next_segment(), None
+            self._segment_start = self._version
         self._segment.write(self._records(pa.concat_tables(parts).combine_chunks()))
 
     def _records(self, rows: pa.Table) -> pa.Table:
@@ -209,7 +223,7 @@ class RecordSink:
         without = transactions.starts[~transactions.has_lead]
         out = _Interleaved(len(operations), without)
         lead_count = len(without)
-        versions = self._version + np.arange(len(transactions.starts))
+        versions = np.arange(len(transactions.starts)) + self._version - self._segment_start
         self._version += len(versions)
         arrays = {
             "version": out.numbers(versions[transactions.of_row], versions[~transactions.has_lead]),

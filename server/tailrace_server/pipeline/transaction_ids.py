@@ -21,7 +21,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.wal.keyhash import key_hash, key_hashes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -72,21 +72,22 @@ class SeenTransactions:
         return np.sort(np.concatenate([np.empty(0, np.uint64), *self._parts]), kind="stable")
 
 
-def refuse_split(partitions: Sequence[tuple[Hashes, Path]]) -> None:
+def refuse_split(partitions: Iterable[tuple[Hashes, Sequence[Path]]]) -> None:
     """Make sure that no transaction lies in two partitions.
 
     Args:
-        partitions: Of each the hashes, sorted, and its segment.
+        partitions: Of each the hashes, sorted, and its segments.
 
     Raises:
         InvalidRequest: One does.
     """
+    partitions = list(partitions)
     if not partitions:
         return
     ordered = np.sort(np.concatenate([hashes for hashes, _ in partitions]))
     for twice in np.unique(ordered[1:][ordered[1:] == ordered[:-1]]):
-        holding = [path for hashes, path in partitions if _contains(hashes, twice[None])[0]]
-        ids = [_id_in(path, int(twice)) for path in holding]
+        holding = [paths for hashes, paths in partitions if _contains(hashes, twice[None])[0]]
+        ids = [_id_in(paths, int(twice)) for paths in holding]
         if None in ids or len(set(ids)) < len(ids):
             id = next((id for id in ids if id is not None), None)
             named = "a transaction" if id is None else f"transaction {id!r}"
@@ -100,14 +101,15 @@ def _contains(part: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _id_in(segment: Path, wanted: int) -> str | None:
-    """Return the id of a hash from the leads of a segment; None where a lead that was given does not say it."""
-    with pa.OSFile(str(segment)) as file, pa.ipc.open_file(file) as reader:
-        for place in range(reader.num_record_batches):
-            batch = reader.get_batch(place)
-            leads = batch.column("after").filter(pc.equal(batch.column("index"), 0))
-            for lead in leads.to_pylist():
-                id = orjson.loads(lead).get("transaction_id")
-                if isinstance(id, str) and key_hash(_SEED, id) == wanted:
-                    return id
+def _id_in(segments: Iterable[Path], wanted: int) -> str | None:
+    """Return the id of a hash from the leads of segments; None where a lead that was given does not say it."""
+    for segment in segments:
+        with pa.OSFile(str(segment)) as file, pa.ipc.open_file(file) as reader:
+            for place in range(reader.num_record_batches):
+                batch = reader.get_batch(place)
+                leads = batch.column("after").filter(pc.equal(batch.column("index"), 0))
+                for lead in leads.to_pylist():
+                    id = orjson.loads(lead).get("transaction_id")
+                    if isinstance(id, str) and key_hash(_SEED, id) == wanted:
+                        return id
     return None

@@ -18,7 +18,9 @@ from tailrace_server.pipeline.datasource import (
     _results,
     register,
 )
+from tailrace_server.pipeline.sink import ROWS_AT_ONCE
 from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import LogWriter
 from tests.process.ingest.reading import data, leads, published
 from tests.process.ingest.sink_program import (
@@ -103,6 +105,24 @@ def test_a_frame_becomes_versions_in_the_order_of_its_partitions(
         "t": ["id", "n"],
         "u": ["id", "n"],
     }
+
+
+def test_of_a_large_frame_only_the_beginning_is_written_again_for_its_schema(
+    session: SparkSession, log_root: Path
+) -> None:
+    rows = 3
+    transactions = range(1, 3 * ROWS_AT_ONCE // rows)
+    save(changes(session, transactions, rows), log_root)
+    found = leads(log_root / "shop")
+    assert [body["transaction_id"] for body in found] == [f"{t:06}" for t in transactions]
+    assert [body.get("schema_changes", 0) for body in found[:3]] == [1, 1, 0]
+    keys = [each.primary_key for each in data(log_root / "shop")]
+    assert keys == [f"{t}-{r}" for t in transactions for r in range(rows)]
+    assert verify(log_root / "shop").sound
+    names = sorted(path.name for path in (log_root / "shop" / "segments").rglob("*.arrow"))
+    assert [name.endswith("-rest.arrow") for name in names] == [True, False] * 2
+    assert [name.endswith("-schema.arrow") for name in names].count(True) == 1
+    assert names[1].endswith("-schema.arrow")
 
 
 def test_a_batch_that_the_log_knows_is_skipped(session: SparkSession, log_root: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -385,3 +386,49 @@ def test_a_text_that_is_not_utf8_is_refused_by_its_column(tmp_path: Path, name: 
         pytest.raises(InvalidRequest, match=f"column {name} holds text that is not UTF-8"),
     ):
         RecordSink(segment, {}, rows_at_once=1).write(batch)
+
+
+def test_a_segment_ends_behind_the_first_rows_with_new_columns(tmp_path: Path) -> None:
+    """Which is written again for its schema records, and is small so; further columns end no other."""
+    names = ["a", "a", "b", "a", "c"]
+    batches = [
+        pa.RecordBatch.from_pylist(
+            [row(f"{place}{part}", after=f'{{"{name}":{place}}}') for part in "xy"], schema=INPUT
+        )
+        for place, name in enumerate(names)
+    ]
+    folder = tmp_path / "segments" / "1"
+
+    def write(name: str, known: dict[str, tuple[str, ...]], *, may_split: bool) -> SinkResult:
+        with (
+            SegmentWriter(folder / f"{name}.arrow", fsync=False) as segment,
+            SegmentWriter(folder / f"{name}-rest.arrow", fsync=False) as rest,
+        ):
+            next_segment = (lambda: rest) if may_split else None
+            writing = RecordSink(segment, known, next_segment=next_segment, rows_at_once=1)
+            for batch in batches:
+                writing.write(batch)
+            result = writing.finish()
+        assert result is not None
+        return result
+
+    def records(result: SinkResult) -> Rows:
+        found: Rows = []
+        start = 0
+        for receipt in result.receipts:
+            part = pa.ipc.open_file((tmp_path / receipt.path).read_bytes()).read_all().to_pylist()
+            assert part[0]["version"] == 0
+            found += [each | {"version": start + each["version"]} for each in part]
+            start += receipt.transactions
+        return found
+
+    split = write("split", {}, may_split=True)
+    whole = write("whole", {}, may_split=False)
+    known = write("known", {"t": ("a", "b", "c")}, may_split=True)
+    # What begins with a batch ends with the next, as more of its last transaction may follow.
+    assert [each.transactions for each in split.receipts] == [1, 9]
+    assert [len(each.receipts) for each in (whole, known)] == [1, 1]
+    assert records(split) == records(whole) == records(known)
+    assert split.sightings == whole.sightings
+    assert [sighting.name for sighting in split.sightings] == [None, "a", "b", "c"]
+    assert np.array_equal(split.transactions, whole.transactions)

@@ -45,14 +45,14 @@ def test_an_id_that_comes_back_is_refused_whatever_lies_between(
 
 def partition(
     folder: Path, name: str, *ids: str
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint64]], Path]:
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint64]], list[Path]]:
     path = folder / "segments" / "1" / f"{name}.arrow"
     with SegmentWriter(path, fsync=False) as segment:
         writing = RecordSink(segment, {})
         writing.write(pa.RecordBatch.from_pylist([row(id) for id in ids], schema=INPUT))
         result = writing.finish()
     assert result is not None
-    return result.transactions, path
+    return result.transactions, [path]
 
 
 @pytest.mark.parametrize(
