@@ -17,6 +17,7 @@ import asyncio
 import ctypes
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -32,7 +33,7 @@ _MEASURE_EVERY_S: Final = 0.1
 _ROOM: Final = 1 / 16
 """The part of the budget that is left where the process is relieved: what may come until the next measure."""
 _STEP: Final = 1 / 64
-"""By so much of the budget what may be held grows again with every measure, and so much may be held always."""
+"""By so much of the budget what may be held grows where there is room again; so much may be held always."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -95,6 +96,8 @@ class BatchCache:
         self._bytes_max = memory_bytes // 2
         self._relieved_from = memory_bytes * (1 - _ROOM)
         self._step = int(memory_bytes * _STEP)
+        self._left_bytes = 0
+        """What the process held when it had been relieved: it is not again until it has grown by a step."""
         self._frames_bytes_max = frames_bytes
         self._reads_bytes_max = reads_bytes
         self._held = dict.fromkeys(Kind, 0)
@@ -203,22 +206,26 @@ class BatchCache:
         now = asyncio.get_running_loop().time()
         if now - self._measured_at >= _MEASURE_EVERY_S:
             self._measured_at = now
-            self.relieve()
+            found = self.measured()
+            if found > self._relieved_from and found - self._left_bytes >= self._step:
+                self.relieve()
 
-    def relieve(self) -> int:
-        """Measure the process, shed a quarter if it is near the budget, and return what it holds then.
+    def measured(self) -> int:
+        """Measure the process and return what it holds.
 
         Where it cannot be measured, as without a free file descriptor, the last measure stands.
         """
-        try:
+        with suppress(OSError):
             self._process_bytes = self._measure()
-        except OSError:
-            return self._process_bytes
-        if self._process_bytes > self._relieved_from:
+        return self._process_bytes
+
+    def relieve(self) -> int:
+        """Measure the process, shed a quarter if it is near the budget, and return what it holds then."""
+        if self.measured() > self._relieved_from:
             self._bytes_max = max(self._bytes * 3 // 4, self._step)
             self._keep(self._bytes_max)
             return_freed_pages()
-            self._process_bytes = self._measure()
+            self._left_bytes = self.measured()
         else:
             self._bytes_max = min(self._bytes_max + self._step, self._memory_bytes // 2)
         return self._process_bytes

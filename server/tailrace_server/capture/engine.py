@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from tailrace_server.capture.subscription import Subscription
 
 _DISCOVER_EVERY_S: Final = 0.5
-_GOVERN_EVERY_S: Final = 0.1
+_LOOK_EVERY_S: Final = 0.1
+_LOOKS: Final = 5
+"""At the process's memory before it is relieved, where it must be: that may take long where it is large."""
 _FOLDER_THREADS: Final = 16
 """Openings and listings at once, apart from the reader threads: a storage that hangs keeps one of them, and
 leaves the others to the other catalogs."""
@@ -375,8 +377,10 @@ class Engine:
     async def _govern_memory(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(_GOVERN_EVERY_S)
             try:
+                for _ in range(_LOOKS):
+                    await asyncio.sleep(_LOOK_EVERY_S)
+                    self._governor.look()
                 self._governor.relieve(self._open_subscriptions, loop.time())
             except Exception:  # the server stays, and measures again
                 _log.exception("memory not governed")

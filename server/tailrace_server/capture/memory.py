@@ -136,6 +136,10 @@ class MemoryGovernor:
         self.disconnected = 0
         """Subscriptions ended for want of memory, since it began."""
 
+    def look(self) -> None:
+        """Measure, and cut messages as it is found."""
+        self._large.measured(self._cache.measured())
+
     def relieve(self, subscriptions: Callable[[], Iterable[Subscription]], now: float) -> None:
         """Measure, and bring the process back below its budget if it is above.
 

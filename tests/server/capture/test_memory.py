@@ -38,7 +38,7 @@ async def test_contract_16_messages_are_smaller_while_memory_is_short_and_nothin
     settings = EngineSettings(heartbeat_interval_s=600)
     held = settings.memory_bytes // 2
     monkeypatch.setattr(cache, "anonymous_bytes", lambda: held)
-    monkeypatch.setattr(engine, "_GOVERN_EVERY_S", 0.001)
+    monkeypatch.setattr(engine, "_LOOK_EVERY_S", 0.001)
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([Mutation("product", str(each), after=image(each)) for each in range(ROWS)])
         writer.commit()
