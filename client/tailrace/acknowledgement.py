@@ -19,7 +19,7 @@ class Limits:
     queue_captures: int
     """Captures that the server keeps ready at most."""
     message_bytes: int
-    """Where messages are cut; a single larger capture is a message of its own."""
+    """Where messages are cut, or before, while the server is short of memory; a larger capture comes alone."""
     max_message_bytes: int
     """A larger capture comes without bodies and with ``omitted_bytes``."""
     send_deadline_s: float

@@ -486,7 +486,7 @@ class Limits(_message.Message):
     queue_captures: _builtins.int
     """Captures that the server keeps ready for it at most."""
     message_bytes: _builtins.int
-    """Where messages are cut. Bytes; a single larger capture is a message of its own."""
+    """Where messages are cut, or before, while the server is short of memory. Bytes; a larger capture comes alone."""
     max_message_bytes: _builtins.int
     """A larger capture comes with `omitted_bytes`. Bytes."""
     send_deadline_ms: _builtins.int
