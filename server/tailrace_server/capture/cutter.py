@@ -52,17 +52,10 @@ class Cutter:
 
         A capture that is larger comes alone; None: it is larger than the subscriber takes.
         """
-        start = slice.start
-        room = slice.stop - start
+        room = slice.stop - slice.start
         if demand is not None and demand < room:
             room = demand
-        frames = block.messages.get(start)
-        if frames is None or frames.count > room:
-            frames = block.take(start, room)
-        if len(frames.data) <= bytes_max:
-            return frames
-        stop = block.fitting(start, start + frames.count, bytes_max)
-        frames = block.take(start, stop - start)
+        frames = block.fitting(slice.start, room, bytes_max)
         return frames if len(frames.data) <= self._delivery.max_message_bytes else None
 
     def joined(self, intake: Intake, frames: Frames, demand: int | None, bytes_max: int) -> Frames:

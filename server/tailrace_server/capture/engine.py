@@ -33,7 +33,7 @@ from tailrace_server.capture.terms import Delivery
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine, Sequence
     from pathlib import Path
     from types import TracebackType
     from uuid import UUID
@@ -381,12 +381,9 @@ class Engine:
                 for _ in range(_LOOKS):
                     await asyncio.sleep(_LOOK_EVERY_S)
                     self._governor.look()
-                self._governor.relieve(self._open_subscriptions, loop.time())
+                self._governor.relieve([each for _, each in self.subscriptions()], loop.time())
             except Exception:  # the server stays, and measures again
                 _log.exception("memory not governed")
-
-    def _open_subscriptions(self) -> Iterable[Subscription]:
-        return (each for _, each in self.subscriptions())
 
     async def _follow_root(self) -> None:
         while True:

@@ -110,10 +110,14 @@ class FrameBlock:
         data = message.data[self.offsets[start] - base : self.offsets[stop] - base]
         return Frames(data, count, self.coordinates(stop - 1))
 
-    def fitting(self, start: int, stop: int, bytes_max: int) -> int:
-        """Return the end of the frames from ``start`` that come to at most ``bytes_max``; at least one."""
+    def fitting(self, start: int, count_max: int, bytes_max: int) -> Frames:
+        """Return the same, as many as come to at most ``bytes_max``; at least one."""
+        frames = self.take(start, count_max)
+        if len(frames.data) <= bytes_max:
+            return frames
         limit = self.offsets[start] + bytes_max
-        return max(start + 1, min(stop, int(np.searchsorted(self.offsets, limit, "right")) - 1))
+        fit = int(np.searchsorted(self.offsets, limit, "right")) - 1 - start
+        return self.take(start, max(1, min(frames.count, fit)))
 
     def size(self, place: int) -> int:
         """Return the bytes of one frame."""

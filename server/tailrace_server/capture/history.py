@@ -209,10 +209,7 @@ class History:
                 frames, stop = self._backwards(block, start, stop)
                 yield frames
             else:
-                frames = block.take(start, stop - start)
-                if len(frames.data) > self._message_bytes:
-                    fitting = block.fitting(start, start + frames.count, self._message_bytes)
-                    frames = block.take(start, fitting - start)
+                frames = block.fitting(start, stop - start, self._message_bytes)
                 yield frames
                 start += frames.count
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.errors import SubscriberTooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from tailrace_server.capture.cache import BatchCache
     from tailrace_server.capture.subscription import Subscription
@@ -140,13 +140,13 @@ class MemoryGovernor:
         """Measure, and cut messages as it is found."""
         self._large.measured(self._cache.measured())
 
-    def relieve(self, subscriptions: Callable[[], Iterable[Subscription]], now: float) -> None:
+    def relieve(self, subscriptions: Iterable[Subscription], now: float) -> None:
         """Measure, and bring the process back below its budget if it is above.
 
         Where somebody waits for room, those that stall make it, too.
 
         Args:
-            subscriptions: Returns all that are open; asked only where memory is missing.
+            subscriptions: All that are open.
             now: The event loop's time, seconds.
         """
         process_bytes = self._cache.relieve()
@@ -154,7 +154,7 @@ class MemoryGovernor:
         excess = max(process_bytes - self._memory_bytes, self._large.wanted_bytes)
         if excess <= 0:
             return
-        stalled = [each for each in subscriptions() if each.stalled_for(now) >= PATIENCE_S]
+        stalled = [each for each in subscriptions if each.stalled_for(now) >= PATIENCE_S]
         stalled.sort(key=lambda each: each.held_bytes, reverse=True)
         for subscription in stalled:
             if excess <= 0 or not subscription.held_bytes:

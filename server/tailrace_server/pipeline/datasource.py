@@ -305,8 +305,10 @@ def _commit(
     receipts = [receipt for each in results for receipt in each.receipts]
     try:
         refuse_split(
-            (each.transactions, [folder / receipt.path for receipt in each.receipts])
-            for each in results
+            [
+                (each.transactions, [folder / receipt.path for receipt in each.receipts])
+                for each in results
+            ]
         )
     except InvalidRequest:
         for receipt in receipts:

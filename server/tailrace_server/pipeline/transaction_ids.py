@@ -72,7 +72,7 @@ class SeenTransactions:
         return np.sort(np.concatenate([np.empty(0, np.uint64), *self._parts]), kind="stable")
 
 
-def refuse_split(partitions: Iterable[tuple[Hashes, Sequence[Path]]]) -> None:
+def refuse_split(partitions: Sequence[tuple[Hashes, Sequence[Path]]]) -> None:
     """Make sure that no transaction lies in two partitions.
 
     Args:
@@ -81,7 +81,6 @@ def refuse_split(partitions: Iterable[tuple[Hashes, Sequence[Path]]]) -> None:
     Raises:
         InvalidRequest: One does.
     """
-    partitions = list(partitions)
     if not partitions:
         return
     ordered = np.sort(np.concatenate([hashes for hashes, _ in partitions]))
