@@ -76,12 +76,9 @@ class Cutter:
             intake.deliver(more.count, last)
         return frames if len(parts) == 1 else Frames(b"".join(parts), count, last)
 
-    async def block(self, slice: Slice, behind: Slice | None = None) -> FrameBlock:
-        """Return the frames of a slice's run, read and encoded if they are not at hand.
-
-        Those of the slice behind it are then, too, in one go.
-        """
-        block = await self._frames(slice, self._delivery.content, behind)
+    async def block(self, slice: Slice) -> FrameBlock:
+        """Return the frames of a slice's run, read and encoded if they are not at hand."""
+        block = await self._frames(slice, self._delivery.content)
         slice.block = weakref.ref(block)
         return block
 
@@ -92,12 +89,9 @@ class Cutter:
         header = self._delivery.codec.with_omitted(header, len(frames.data) - len(header))
         return Frames(header, 1, frames.last)
 
-    async def _frames(
-        self, slice: Slice, content: Content, behind: Slice | None = None
-    ) -> FrameBlock:
+    async def _frames(self, slice: Slice, content: Content) -> FrameBlock:
         observer, codec = self._observer, self._delivery.codec
-        next_run = None if behind is None else behind.run
-        return await observer.reading.frames(slice.run, observer.view, codec, content, next_run)
+        return await observer.reading.frames(slice.run, observer.view, codec, content)
 
     def _ready_block(self, slice: Slice) -> FrameBlock | None:
         """Return the frames of a slice's run if nothing must be read; else that begins."""

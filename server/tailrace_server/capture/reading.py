@@ -44,9 +44,6 @@ _AHEAD_BYTES: Final = 1 << 20
 """Heads that are read in one go where one is needed after the other: so many, and so large in all."""
 _AHEAD_SHARE: Final = 8
 """They may be one part in so many of the cache at most, or they would push each other out."""
-_LONG: Final = 1_000
-"""Captures of a run that is worth reading with the one before it. What few large rows take is not held sooner
-than it must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,23 +201,11 @@ class CatalogReading:
                 self._cache.put(Kind.FRAMES, key, block)
         return block
 
-    async def frames(
-        self,
-        run: Run,
-        view: LogView,
-        codec: Codec,
-        content: Content,
-        behind: Run | None = None,
-    ) -> FrameBlock:
+    async def frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         """Return a run's frames, encoded once for all who want the same content.
 
-        Args:
-            run: What is to be sent.
-            view: Of the log, at least as new as the run.
-            codec: The wire form.
-            content: The bodies that it has.
-            behind: What is sent next. If the run must be read and both are long, it is read in the same go:
-                to hand a job to a reader thread and back costs a part of what the job does.
+        One run at a time: while two are read in one go the client takes all that it was sent before, then it
+        waits; and while they are sent, the server waits for it (docs/adr/0035).
         """
         block = self.ready_frames(run, codec, content)
         if block is not None:
@@ -229,20 +214,8 @@ class CatalogReading:
         if self.fresh.get(run.batch) is not None:  # no file to read, and few captures
             block = load()
             self._cache.put(Kind.FRAMES, key, block)
-        elif (
-            behind is None
-            or min(len(run), len(behind)) < _LONG
-            or self.ready_frames(behind, codec, content) is not None
-        ):
-            block = await self._cache.get(Kind.FRAMES, key, load)
         else:
-            found: list[FrameBlock] = []
-            next_key, load_next = self._frames_job(behind, view, codec, content)
-            block = await self._cache.get(
-                Kind.FRAMES, key, partial(self._load_both, load, load_next, found)
-            )
-            for each in found:
-                self._cache.put(Kind.FRAMES, next_key, each)
+            block = await self._cache.get(Kind.FRAMES, key, load)
         if key[2] == run.selection.identity:
             return block
         return block.pick(run.selection, self._settings.message_bytes)
@@ -327,18 +300,6 @@ class CatalogReading:
         last = refs[-1]
         nbytes = 200 + sum(run.nbytes for run in runs)
         return Scan(tuple(runs), refs[0].first_row, last.first_row + last.rows, last.last, nbytes)
-
-    def _load_both(
-        self,
-        load: Callable[[], FrameBlock],
-        load_next: Callable[[], FrameBlock],
-        found: list[FrameBlock],
-    ) -> FrameBlock:
-        """Return a run's frames and add those of the run behind it to ``found``, if they can be read."""
-        block = load()
-        with suppress(LogError):  # it is asked for again, and fails then
-            found.append(load_next())
-        return block
 
     def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         names = body_columns(content)

@@ -421,7 +421,7 @@ class Subscription:
             await self._wait()
             return None
         first = queue[0]
-        block = await cutter.block(first, queue[1] if len(queue) > 1 else None)
+        block = await cutter.block(first)
         frames = cutter.fitting(first, block, self._demand, self._message_bytes)
         if frames is None:
             frames = await cutter.header_only(first, block)

@@ -401,18 +401,22 @@ async def test_contract_19_ten_laggards_near_each_other_cost_about_one_scan(
     assert ten <= one + 10  # each of the ten may look its own start up
 
 
-async def test_what_is_queued_behind_a_batch_is_read_with_it(
+async def test_one_batch_at_a_time_is_read_of_what_is_queued(
     log_root: Path, writer: ModelWriter
 ) -> None:
-    """A scan, then one job for the two batches that the queue holds, and one for the third."""
+    """A scan of three, then the first; the next is not begun before the last message of that one."""
+    rows = 60 * 101
     for _ in range(3):
         writer.commit(*[[upsert(number) for number in range(100)] for _ in range(60)])
     writer.publish()
-    async with Engine(log_root, quick(queue_captures=15_000, ring_captures=1)) as engine:
+    async with Engine(log_root, quick(queue_captures=3 * rows, ring_captures=1)) as engine:
         before = engine.statistics().cache.misses
-        late = await engine.subscribe("shop", start=OLDEST, codec=JSON)
-        received = await receive(late, 3 * 60 * 101)
-        assert engine.statistics().cache.misses - before == 1 + 2
+        late = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=1)
+        received = await receive(late, 1)
+        assert engine.statistics().cache.misses - before == 1 + 1
+        late.request(3 * rows)
+        received += await receive(late, 3 * rows - 1)
+        assert engine.statistics().cache.misses - before == 1 + 3
     assert [coordinates(each)[0] for each in received[::101]] == list(range(1, 181))
 
 
