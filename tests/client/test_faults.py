@@ -16,25 +16,18 @@ from tailrace import Operation, Retry
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
-from tests.support.inprocess import ModelWriter
-from tests.support.model import ModelLog, ModelMutation
+from tests.support.model import ModelMutation
 from tests.support.polling import until
 from tests.support.proxy import FaultyProxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from tests.support.inprocess import ModelWriter
     from tests.support.model import Coordinates
 
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 @pytest.fixture

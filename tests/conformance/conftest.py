@@ -10,14 +10,13 @@ import pytest
 
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.drivers import DRIVERS, serving
-from tests.support.inprocess import ModelWriter
-from tests.support.model import ModelLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.conformance.ways import Driver
+    from tests.support.inprocess import ModelWriter
 
 HEARTBEAT_S = 0.05
 
@@ -50,14 +49,6 @@ def way_in(request: pytest.FixtureRequest) -> str:
     """Return the name of a driver."""
     name: str = request.param
     return name
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    """Return a writer of the catalog ``shop``."""
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 @pytest.fixture

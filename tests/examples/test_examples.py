@@ -20,22 +20,16 @@ from tailrace import CatalogUnknown, Operation
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
-from tests.support.inprocess import ModelWriter
-from tests.support.model import ModelLog, ModelMutation
+from tests.support.model import ModelMutation
 from tests.support.polling import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
+
+    from tests.support.inprocess import ModelWriter
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 @asynccontextmanager

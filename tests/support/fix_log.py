@@ -1,4 +1,4 @@
-"""Fixtures for log folders."""
+"""Fixtures for log folders, and for who writes to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.inprocess import ModelWriter
+from tests.support.model import ModelLog
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -16,3 +20,11 @@ def log_root(tmp_path: Path) -> Path:
     root = tmp_path / "log"
     root.mkdir()
     return root
+
+
+@pytest.fixture
+def writer(log_root: Path) -> Iterator[ModelWriter]:
+    """Return a writer of the catalog ``shop``, with a model beside it of what it has written."""
+    writer = ModelWriter(log_root, "shop", ModelLog())
+    yield writer
+    writer.writer.close()

@@ -28,10 +28,9 @@ from tests.support.inprocess import (
     heartbeat_at,
     objects,
 )
-from tests.support.model import ModelLog, ModelMutation
+from tests.support.model import ModelMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.model import Coordinates
@@ -75,13 +74,6 @@ class Laggard:
 
 def change(number: int) -> ModelMutation:
     return ModelMutation("product", str(number), Operation.UPSERT, None, {"id": number})
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ from tests.support.inprocess import (
 from tests.support.model import ModelLog, ModelMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
     from pathlib import Path
 
     from tailrace.criteria import Start
@@ -54,13 +54,6 @@ OLDEST = Since(Position(0))
 
 def upsert(number: int, entity_type: str = "product") -> ModelMutation:
     return ModelMutation(entity_type, str(number), Operation.UPSERT, None, {"id": number})
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 async def receive_some(subscription: Subscription) -> list[dict[str, Any]]:

@@ -47,7 +47,6 @@ from tests.support.inprocess import (
 from tests.support.model import ModelLog, ModelMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tailrace.criteria import Start
@@ -60,13 +59,6 @@ OLDEST = Since(Position(0))
 
 def upsert(number: int) -> ModelMutation:
     return ModelMutation("product", str(number), Operation.UPSERT, None, {"id": number})
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 def quick() -> EngineSettings:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from tailrace.criteria import Criteria, Operation, Since
 from tailrace.position import Position
 from tailrace_server.capture import turn
@@ -16,22 +14,16 @@ from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.capture.turn import Turn
 from tests.support.inprocess import ModelWriter, coordinates, receive
-from tests.support.model import ModelLog, ModelMutation
+from tests.support.model import ModelMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
 
     from tailrace_server.capture.subscription import Subscription
 
 PUBLISHERS = 60
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 def upsert(number: int) -> ModelMutation:

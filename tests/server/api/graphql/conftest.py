@@ -16,14 +16,13 @@ from tests.server.api.rest.conftest import (
     pytest_asyncio_loop_factories,
     say,
     serve,
-    writer,
 )
 from tests.support.inprocess import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["PATH", "Client", "ask", "client", "pytest_asyncio_loop_factories", "serve", "writer"]
+__all__ = ["PATH", "Client", "ask", "client", "pytest_asyncio_loop_factories", "serve"]
 
 PATH = "/v1/catalogs/shop/graphql"
 

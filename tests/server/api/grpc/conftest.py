@@ -16,10 +16,9 @@ from tailrace_server.api.grpc import GrpcServer, GrpcSettings
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
 from tests.support.inprocess import PATIENCE_S, ModelWriter
-from tests.support.model import ModelLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from google.protobuf.message import Message
@@ -80,14 +79,6 @@ async def _to_the_end(call: Any) -> None:
 
 def _bytes(request: Message | bytes) -> bytes:
     return request if isinstance(request, bytes) else request.SerializeToString()
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    """Return a writer of the catalog ``shop``."""
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 @pytest.fixture

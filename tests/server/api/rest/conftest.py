@@ -21,10 +21,9 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S, ModelWriter
-from tests.support.model import ModelLog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from tailrace_server.api.settings import HttpSettings
@@ -136,14 +135,6 @@ async def closed(socket: ClientConnection) -> tuple[int, str]:
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run on the server's own loop: guards depend on when a transport writes and pauses."""
     return {"uvloop": uvloop.new_event_loop}
-
-
-@pytest.fixture
-def writer(log_root: Path) -> Iterator[ModelWriter]:
-    """Return a writer of the catalog ``shop``."""
-    writer = ModelWriter(log_root, "shop", ModelLog())
-    yield writer
-    writer.writer.close()
 
 
 @pytest.fixture
