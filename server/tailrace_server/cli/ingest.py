@@ -11,6 +11,7 @@ from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.errors import INCOMPLETE, complain
 from tailrace_server.cli.options import LogRoot
 from tailrace_server.units import parse_bytes, parse_seconds
+from tailrace_server.wording import counted
 
 _INPUT = "How lines are read"
 _GROUPING = "How rows become versions"
@@ -220,10 +221,11 @@ def debezium(
     counters = outcome.counters
     quarantine = settings.log / catalog / "quarantine"
     reporter.summary(counters, str(quarantine))
-    if not follow and counters.quarantined and not counters.rows:
+    lines = counters.lines - counters.ignored
+    if not follow and counters.quarantined and counters.quarantined == lines:
         raise NothingUsable(
-            f"none of {counters.lines - counters.ignored} lines in {input} could be used; "
-            f"{quarantine} holds them, each with its reason"
+            f"nothing new in {input} could be used, {counted(lines, 'line')}; "
+            f"{quarantine} has each with its reason"
         )
     return 0 if outcome.signal is None else 128 + outcome.signal
 
@@ -397,6 +399,9 @@ def _seconds(option: str, text: str) -> float:
 
 def _bytes(option: str, text: str) -> int:
     try:
-        return parse_bytes(text)
+        amount = parse_bytes(text)
     except ValueError as error:
         raise InvalidRequest(f"{option} {text!r}: {error}") from error
+    if not amount:
+        raise InvalidRequest(f"{option} {text!r}: it must be at least 1")
+    return amount

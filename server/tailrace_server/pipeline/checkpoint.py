@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
-from tailrace.errors import LogUnreadable
+from tailrace.errors import LogUnreadable, TailraceError
 from tailrace_server.wal.objects import os_errors
 
 if TYPE_CHECKING:
@@ -33,6 +34,24 @@ _PACKED_MAX: Final = 100
 ANOTHER_SOURCE: Final = (
     "another source feeds this catalog; --take-over fences it, and goes on behind it"
 )
+
+
+class InputGone(TailraceError):
+    """A file of the input that was to be read next is not there. The source's doing; nothing is lost yet."""
+
+    code = "INPUT_GONE"
+
+    def __init__(self, path: str) -> None:
+        """Keep which."""
+        super().__init__(
+            f"{path} was to be read next and is not there; put it back and run again, or to go on without "
+            "it an empty file of that name"
+        )
+        self.path = path
+
+    def figures(self) -> dict[str, str]:
+        """Return which."""
+        return {"path": self.path}
 
 
 def is_query_id(writer: str) -> bool:
@@ -98,22 +117,45 @@ class Checkpoint:
         self.folder.rename(moved)
 
     def batch_bytes(self, batch_id: int) -> int | None:
-        """Return the size of a batch's input as Spark noted its files; packed ones count as if unpacked.
+        """Return the size of a batch's input; packed files count as if unpacked.
 
         None where it cannot be told: Spark keeps another format, or files are not on this machine.
+        """
+        try:
+            return sum(map(_unpacked_bytes, self.batch_files(batch_id)))
+        except OSError:
+            return None
+
+    def check_files(self, batch_id: int) -> None:
+        """Make sure that the files of a batch are there: Spark passes over those that are not, in silence.
+
+        Raises:
+            InputGone: One is not.
+        """
+        with suppress(
+            FileNotFoundError
+        ):  # the plan: where that is not found, nothing is known of files
+            for path in self.batch_files(batch_id):
+                if path.startswith("/") and not os.path.exists(path):
+                    raise InputGone(path)
+
+    def batch_files(self, batch_id: int) -> list[str]:
+        """Return the paths of a batch's input files, as Spark noted them before it ran.
+
+        Raises:
+            FileNotFoundError: It has noted none, or in another format.
         """
         sources = self.folder / "sources" / "0"
         for name in (f"{batch_id}", f"{batch_id}.compact"):
             try:
                 lines = (sources / name).read_text().splitlines()
                 entries = [json.loads(line) for line in lines[1:]]
-                paths = [local_path(e["path"]) for e in entries if e["batchId"] == batch_id]
-                return sum(_unpacked_bytes(path) for path in paths)
+                return [local_path(e["path"]) for e in entries if e["batchId"] == batch_id]
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, KeyError, TypeError):
-                return None
-        return None
+            except (ValueError, KeyError, TypeError):
+                break
+        raise FileNotFoundError(f"no files of batch {batch_id} in {sources}")
 
 
 def local_path(uri: str) -> str:

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.settings import IngestSettings
 
 CHECKPOINT: Final = "ingest/debezium"
+"""Where the checkpoint lives, below the catalog."""
 _GLOB: Final = re.compile(r"[\[\]{}*?\\]")
 """What Spark would take for a pattern in the name of a folder."""
-"""Where the checkpoint lives, below the catalog."""
 
 _BYTES_PER_ROW: Final = 400
 """What a line is taken to have at least, to tell small batches from their files' sizes."""
@@ -53,6 +53,9 @@ _WAIT_MAX_S: Final = 0.1
 _BODY_ENDS_S: Final = 10.0
 """How long a batch may take to find out that Spark is gone."""
 
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_CLASS: Final = re.compile(r"^(?:\w+\.)+(?=\w+: )")
+"""Where the class of an error is defined."""
 _UNREAD: Final = "[FAILED_READ_FILE"
 """Head of what Spark says of a file of the input that it cannot read."""
 
@@ -65,7 +68,9 @@ class SparkFailed(TailraceError):
 
     def __init__(self, reason: str) -> None:
         """Keep what Spark said, in one line."""
-        put_right = "take that file away or put it right, and " if _UNREAD in reason else ""
+        put_right = (
+            "put that file right, or an empty one in its place, and " if _UNREAD in reason else ""
+        )
         super().__init__(
             f"Spark gave up: {reason}; {put_right}run again, and it goes on where it stopped"
         )
@@ -156,7 +161,8 @@ class Ingest:
             failure = self._failure
             if isinstance(failure, TailraceError):
                 raise failure from None
-            raise SparkFailed(reason_of(failure or error)) from error
+            if not stopping.is_set():  # a signal to the process group ends Java, too
+                raise SparkFailed(reason_of(failure or error)) from error
         with self._driver.lock:
             if not self._settings.follow and not stopping.is_set():
                 self._driver.flush(ended=True)
@@ -195,6 +201,7 @@ class Ingest:
                 if self._settings.follow:
                     self._driver.idle.batch(at, whole=self._is_whole(size))
                 if batch_id > self._driver.last_batch:
+                    self._checkpoint.check_files(batch_id)
                     small = self._is_small(size)
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
         except BaseException as error:
@@ -249,27 +256,27 @@ class Ingest:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the lines of a Spark error that say what went wrong, not where: its own, and its first cause's.
-
-    An error that says only that another was thrown is passed over.
-    """
+    """Return the lines of a Spark error that say what went wrong, not where: its own, and its first cause's."""
     texts = []
     java = getattr(error, "java_exception", None)
     with suppress(Py4JError, OSError):
         while java is not None:
-            line = _first_line(str(java.getMessage() or ""))
-            if line and not line.endswith(":"):
+            if line := _telling_line(str(java.getMessage() or "")):
                 texts.append(line)
             java = java.getCause()
     if not texts:
-        return _first_line(str(error)) or type(error).__name__
+        return _telling_line(str(error)) or type(error).__name__
     if texts[-1] in texts[0]:
         return texts[0]
     return f"{texts[0]} ({texts[-1]})"
 
 
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:500]
+def _telling_line(text: str) -> str:
+    """Return the line of a message that says what happened: the first, or of Python's tracebacks the last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if _TRACEBACK in lines:
+        return _CLASS.sub("", lines[-1])[:500]
+    return "" if not lines or lines[0].endswith(":") else lines[0][:500]
 
 
 def _is_large(folder: Path) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.feed.topics import make_feed, write_feed
+from tailrace_server.pipeline.checkpoint import InputGone
 from tailrace_server.pipeline.driver import LineRefused
 from tailrace_server.pipeline.frames import DebeziumSink
 from tailrace_server.pipeline.grouping import Rules
@@ -361,11 +362,41 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(source: Source) -> 
     packed = gzip.compress(b"".join(row(n, n) + b"\n" for n in range(1, 1_001)))
     (source.input / "x.json.gz").write_bytes(packed[:-50])
     with pytest.raises(
-        SparkFailed, match=r"x\.json\.gz.*Unexpected end of input stream.*put it right"
+        SparkFailed, match=r"x\.json\.gz.*Unexpected end of input stream.*put that file right"
     ):
         source.ingest()
     (source.input / "x.json.gz").write_bytes(packed)
     assert source.ingest().counters.lines == 1_000
+
+
+@pytest.mark.parametrize("name", ["x.json.gz", "x.json"])
+def test_a_file_that_is_taken_away_before_it_was_read_is_asked_for(
+    source: Source, name: str
+) -> None:
+    """Spark has planned it, passes over what is not there, and would never look for it again."""
+    lines = b"".join(row(n, n) + b"\n" for n in range(1, 11))
+    good = gzip.compress(lines) if name.endswith(".gz") else lines
+    file = source.input / name
+    file.write_bytes(good[:-20] if name.endswith(".gz") else lines + b"{")
+    with pytest.raises((SparkFailed, LineRefused)):
+        source.ingest(strict=True)
+    file.unlink()
+    for _ in range(2):
+        with pytest.raises(InputGone, match=f"{name} was to be read next.* put it back"):
+            source.ingest(strict=True)
+    file.write_bytes(good)
+    assert source.ingest(strict=True).counters.lines == 10
+    file.write_bytes(good)
+    assert source.ingest(strict=True).counters.lines == 0
+
+
+def test_a_file_that_is_given_up_is_replaced_by_an_empty_one(source: Source) -> None:
+    (source.input / "x.json.gz").write_bytes(gzip.compress(row(1, 1) * 100)[:-9])
+    with pytest.raises(SparkFailed, match="an empty one in its place"):
+        source.ingest()
+    (source.input / "x.json.gz").write_bytes(b"")
+    source.add(row(2, 8))
+    assert source.ingest().counters.lines == 1
 
 
 def test_contract_36_a_catalog_of_another_source_is_refused_as_such(source: Source) -> None:
