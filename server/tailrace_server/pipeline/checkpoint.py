@@ -31,6 +31,9 @@ _PACKED: Final = (".gz", ".bz2", ".deflate", ".snappy", ".lz4", ".zst")
 _PACKED_MAX: Final = 100
 """How much larger such a file may be unpacked: messages that each bring their schema shrink to a hundredth."""
 
+_PLAN_LINES: Final = 3
+"""Of a planned batch: the version of the format, settings, and how far each source goes."""
+
 ANOTHER_SOURCE: Final = (
     "another source feeds this catalog; --take-over fences it, and goes on behind it"
 )
@@ -108,6 +111,25 @@ class Checkpoint:
         return max(
             (int(name) for name in _names(self.folder / "offsets") if name.isdigit()), default=-1
         )
+
+    def check(self) -> None:
+        """Make sure that Spark can go on from here: it has written what it planned last.
+
+        Raises:
+            LogUnreadable: It has not, or somebody has taken a part away.
+        """
+        last = self.last_batch()
+        if last < 0:
+            return
+        planned = self.folder / "offsets" / str(last)
+        with os_errors(f"cannot use the checkpoint {self.folder}"):
+            if len(planned.read_bytes().split(b"\n")) < _PLAN_LINES:
+                raise LogUnreadable(f"{planned} is damaged: it ends too early; see --take-over")
+            if not any(name.split(".")[0].isdigit() for name in _names(self.folder / "sources/0")):
+                raise LogUnreadable(
+                    f"{self.folder} is damaged: it has planned batch {last} and does not say of which files; "
+                    "see --take-over"
+                )
 
     def set_aside(self) -> None:
         """Move the folder out of the way, under a name that is kept."""

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 
 class _Lead(msgspec.Struct):
-    transaction_id: str | None = None
-    of: int | None = None
+    """What others may have written of their own is not for us to refuse."""
+
+    transaction_id: object = None
+    of: object = None
 
 
 _decode = msgspec.json.Decoder(_Lead).decode
@@ -64,7 +66,7 @@ class ClosedTransactions:
             for version, lead in _leads(reader, view):
                 seen += 1
                 # Newest first; a late version must not stand for the transaction it belongs to.
-                if lead.transaction_id is not None and lead.of is None:
+                if isinstance(lead.transaction_id, str) and lead.of is None:
                     found.setdefault(lead.transaction_id, version)
                 if seen == limit:
                     break

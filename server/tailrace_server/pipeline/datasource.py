@@ -61,6 +61,7 @@ from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.sources.table_schema import columns_of
 from tailrace_server.pipeline.transaction_ids import refuse_split
+from tailrace_server.wal.catalog_folder import check_name
 from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentWriter
 from tailrace_server.wal.writer import CatalogWriter
@@ -166,11 +167,14 @@ class Options:
                 "name the catalog by options log and catalog, or by path = ROOT/NAME"
             )
         folder = Path(path) if path is not None else Path(options["log"], options["catalog"])
+        check_name(folder.name if path is not None else options["catalog"])
         try:
             columns, listings = _columns(orjson.loads(options.get("columns", "{}")))
             batch = int(options["batch"]) if "batch" in options else None
         except ValueError as error:
             raise InvalidRequest(f"option columns or batch: {error}") from error
+        if batch is not None and not 0 <= batch < 1 << 63:
+            raise InvalidRequest(f"option batch is {batch}: it must be from 0 to 2^63 - 1")
         return cls(
             root=folder.parent,
             catalog=folder.name,

@@ -296,6 +296,7 @@ def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWrit
 
     Raises:
         UnknownWriter: The checkpoint is not the one that the log was written with.
+        LogUnreadable: The checkpoint is damaged.
     """
     advice = (
         f"the checkpoint in {checkpoint.folder} is new or lost, and reading the input from its beginning "
@@ -305,6 +306,7 @@ def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWrit
     if settings.take_over:
         _set_aside_stale(settings, checkpoint)
     writer_id = checkpoint.query_id()
+    checkpoint.check()
     try:
         writer = CatalogWriter.open(
             settings.log, settings.catalog, writer=writer_id, take_over=settings.take_over
@@ -324,6 +326,7 @@ def _set_aside_stale(settings: IngestSettings, checkpoint: Checkpoint) -> None:
 
     try:
         writer_id = checkpoint.query_id()
+        checkpoint.check()
     except LogUnreadable:
         checkpoint.set_aside()
         return

@@ -23,6 +23,7 @@ from tailrace_server.wal.objects import (
     carries_records,
     create,
     object_name,
+    object_number,
     os_errors,
     replace,
 )
@@ -102,14 +103,14 @@ def is_left(catalog: Path, path: str) -> bool:
 def drop_old_bodies(log: CommitLog, *, before: int) -> None:
     """Replace old checkpoints by their headers, those that were made before a time, µs."""
     newest = log.state.checkpoint
-    for name in sorted(os.listdir(log.path / CHECKPOINTS)):
-        path = f"{CHECKPOINTS}/{name}"
-        if int(name.removesuffix(".json")) > newest - _KEPT:
+    for number in sorted(filter(None, map(object_number, os.listdir(log.path / CHECKPOINTS)))):
+        path = f"{CHECKPOINTS}/{object_name(number)}"
+        if number > newest - _KEPT:
             return
         with os_errors(f"cannot read {path}"):
             if os.stat(log.path / path).st_size <= _HEADER_BYTES_MAX:
                 continue
-        header = log.checkpoint_header(int(name.removesuffix(".json")))
+        header = log.checkpoint_header(number)
         if header is not None and header.timestamp < before:
             superseded = msgspec.structs.replace(header, superseded=True)
             replace(log.path, path, documents.sealed(superseded)[0])

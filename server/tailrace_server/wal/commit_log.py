@@ -37,6 +37,7 @@ from tailrace_server.wal.documents import (
 from tailrace_server.wal.objects import (
     is_marked,
     object_name,
+    object_number,
     os_errors,
     read_bytes,
     sync_names,
@@ -195,7 +196,7 @@ class CommitLog:
             names = os.listdir(self.path / CHECKPOINTS)
         except OSError as error:
             raise translated(error, f"cannot read {self.path / CHECKPOINTS}") from error
-        return max((int(name[:-5]) for name in names if name.endswith(".json")), default=0)
+        return max(filter(None, map(object_number, names)), default=0)
 
     def follow_checkpoints(self) -> None:
         """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
@@ -292,7 +293,7 @@ class CommitLog:
     def _follow_publications(self) -> None:
         state = self.state
         while True:
-            path = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
+            path = _publication_path(state.last_publication + 1)
             found = documents.read(self._folder, path, PublicationDocument)
             if found is None:
                 return
@@ -353,20 +354,23 @@ class CommitLog:
             self._arriving = None
 
     def _refuse_hole(self) -> None:
-        """Notice at opening that the next entry has been lost: what can only have come after it is there.
+        """Notice at opening that the next entry or publication is lost: what can only come after it is there.
 
         Publications tell how far the entries must go, but entries that publish themselves have none.
         """
         while True:
             state = self.state
+            what, missing = "entry", f"{ENTRIES}/{object_name(state.last_entry + 1)}"
             after_next = f"{ENTRIES}/{object_name(state.last_entry + 2)}"
             next_epoch = f"{SEGMENTS}/{state.epoch + 1}"
             found = next(filter(self._exists, (after_next, next_epoch)), None)
             if found is None:
-                return
-            missing = f"{ENTRIES}/{object_name(state.last_entry + 1)}"
+                what, missing = "publication", _publication_path(state.last_publication + 1)
+                found = _publication_path(state.last_publication + 2)
+                if not self._exists(found):
+                    return
             if not self._exists(missing):
-                raise LogCorrupted(missing, 0, f"the entry is missing, and {found} is there")
+                raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
             self.advance()
 
     def _exists(self, path: str) -> bool:
@@ -410,6 +414,10 @@ class CommitLog:
 
 def _checkpoint_path(number: int) -> str:
     return f"{CHECKPOINTS}/{object_name(number)}"
+
+
+def _publication_path(number: int) -> str:
+    return f"{PUBLICATIONS}/{object_name(number)}"
 
 
 def _removed(path: str, body: CheckpointBody) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -91,6 +91,10 @@ class _Attempt:
     batch_id: int
     segment: InlineSegment | SegmentReceipt
     schema_changes: list[tuple[int, Schema]]
+
+
+_COUNTED: Final = frozenset({"mutation_count", "counts", "schema_changes"})
+"""What a lead says of the records behind it."""
 
 
 class LogWriter:
@@ -185,7 +189,7 @@ class LogWriter:
                 CDCv2 has two changes of one row at one time, at which its readers stop (`DiffsDisagree`).
             transaction_id: The source's name of it.
             source_timestamp: When the source committed it, µs.
-            lead_extras: Further fields of the lead, as record.lead_text takes them.
+            lead_extras: Further fields of the lead, as record.lead_text takes them; not what is counted here.
 
         Raises:
             InvalidRequest: A mutation has no meaning (`mutation.check`); an image is no UTF-8 JSON object, or
@@ -193,6 +197,10 @@ class LogWriter:
                 the mapping declares what the columns cannot become. Nothing of the transaction is buffered.
         """
         self._check_open()
+        for name in _COUNTED & lead_extras.keys():
+            raise InvalidRequest(f"{name} of a lead is counted here; name yours otherwise")
+        if not isinstance(transaction_id, str | None):
+            raise InvalidRequest(f"transaction_id {transaction_id!r}: a text is wanted, or None")
         rows = []
         for mutation in mutations:
             check(mutation)

@@ -36,6 +36,7 @@ import ctypes
 import errno
 import itertools
 import os
+import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -69,6 +70,7 @@ if _sync_file_range is not None:
 _SYNC_FILE_RANGE_WRITE: Final = 2
 
 _CHECK_LENGTH: Final = len(b"crc32c 01234567\n")
+_OBJECT: Final = re.compile(r"[0-9]{20}", re.ASCII)
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -88,6 +90,12 @@ def crc32c(data: Any, crc: int = 0) -> int:
 def object_name(number: int) -> str:
     """Return the file name of a numbered object: 20 digits, so that names sort as numbers."""
     return f"{number:020d}.json"
+
+
+def object_number(name: str) -> int | None:
+    """Return the number of a file that is named so; None for any other, which is not ours."""
+    stem = name.removesuffix(".json")
+    return int(stem) if name == f"{stem}.json" and _OBJECT.fullmatch(stem) else None
 
 
 def seal(*lines: bytes) -> tuple[bytes, int]:

@@ -200,8 +200,8 @@ def _delete(catalog: Path, file: str) -> bool:
 
 def orphans(log: CommitLog) -> list[str]:
     """Return the files below ``segments`` that nothing names and nothing can name any more."""
-    with os_errors(f"cannot read {log.path / SEGMENTS}"):
-        return _orphans_in(log, sorted(os.listdir(log.path / SEGMENTS)))
+    with os_errors(f"cannot read {log.path / SEGMENTS}"), os.scandir(log.path / SEGMENTS) as found:
+        return _orphans_in(log, sorted(each.name for each in found if each.is_dir()))
 
 
 def last_writer_left_orphans(log: CommitLog) -> bool:

@@ -43,7 +43,7 @@ from tailrace_server.wal.documents import (
 )
 from tailrace_server.wal.json_objects import first_no_object
 from tailrace_server.wal.keyhash import key_hashes, type_seed
-from tailrace_server.wal.objects import crc32c, object_name, read_bytes, unseal
+from tailrace_server.wal.objects import crc32c, object_name, object_number, read_bytes, unseal
 from tailrace_server.wal.record import BODY_COLUMNS
 from tailrace_server.wal.state import LogState
 from tailrace_server.wal.table import SegmentRef, batch_ref
@@ -146,6 +146,7 @@ def _verify_objects(path: Path, result: Verification) -> LogState:
             name = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
             publication = documents.read(path, name, PublicationDocument)
             if publication is None:
+                _refuse_hole(path, state.last_publication)
                 break
             state.apply_publication(name, *publication)
             result.publications += 1
@@ -155,9 +156,22 @@ def _verify_objects(path: Path, result: Verification) -> LogState:
     return state
 
 
+def _refuse_hole(path: Path, last: int) -> None:
+    """Notice that publications go on behind one that is not there."""
+    newest = _newest(path / PUBLICATIONS)
+    if newest > last:
+        missing = f"{PUBLICATIONS}/{object_name(last + 1)}"
+        fault = f"the publication is missing, and they go on to {newest}"
+        raise LogCorrupted(missing, 0, fault)
+
+
+def _newest(folder: Path) -> int:
+    """Return the highest number of a folder's objects; 0 for none."""
+    return max(filter(None, map(object_number, os.listdir(folder))), default=0)
+
+
 def _verify_checkpoints(path: Path, result: Verification) -> None:
-    numbers = [int(name.removesuffix(".json")) for name in os.listdir(path / CHECKPOINTS)]
-    for number in range(1, max(numbers, default=0) + 1):
+    for number in range(1, _newest(path / CHECKPOINTS) + 1):
         name = f"{CHECKPOINTS}/{object_name(number)}"
         data = read_bytes(path / name)
         result.checkpoints += 1
@@ -240,7 +254,7 @@ class _Records:
         self._result.bytes += segment.bytes
         try:
             size = os.stat(self._path / segment.path).st_size
-        except FileNotFoundError:
+        except OSError:
             return  # its first batch will say so
         if segment.path.startswith(f"{ENTRIES}/"):
             return  # the entry has been read, and the batches say what is missing

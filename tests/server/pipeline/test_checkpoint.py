@@ -7,7 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import TYPE_CHECKING
 
-from tailrace_server.pipeline.checkpoint import Checkpoint
+import pytest
+
+from tailrace.errors import LogUnreadable
+from tailrace_server.pipeline.checkpoint import Checkpoint, InputGone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,3 +42,36 @@ def test_a_packed_file_counts_as_what_it_may_hold(tmp_path: Path) -> None:
     sources.mkdir(parents=True)
     (sources / "3").write_text("\n".join(["v1", *entries]))
     assert Checkpoint(tmp_path / "checkpoint").batch_bytes(3) == 10 + 100 * 10
+
+
+def planned(folder: Path, batch_id: int, *files: Path) -> Checkpoint:
+    """Return a checkpoint as Spark leaves it before a batch runs."""
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "offsets" / str(batch_id)).write_text('v1\n{"batchWatermarkMs":0}\n{"logOffset":0}')
+    (folder / "sources/0").mkdir(parents=True)
+    entries = [json.dumps({"path": file.as_uri(), "batchId": batch_id}) for file in files]
+    (folder / "sources/0" / str(batch_id)).write_text("\n".join(["v1", *entries]))
+    return Checkpoint(folder)
+
+
+def test_a_file_of_a_batch_that_is_gone_is_named(tmp_path: Path) -> None:
+    files = [tmp_path / "a 1.json", tmp_path / "b.json"]
+    checkpoint = planned(tmp_path / "checkpoint", 3, *files)
+    files[0].touch()
+    with pytest.raises(InputGone, match=r"b\.json was to be read next"):
+        checkpoint.check_files(3)
+    files[1].touch()
+    checkpoint.check_files(3)
+    checkpoint.check_files(4)  # of which nothing is known
+
+
+@pytest.mark.parametrize("part", ["offsets/3", "sources/0/3"])
+def test_a_checkpoint_that_has_lost_a_part_is_named(tmp_path: Path, part: str) -> None:
+    checkpoint = planned(tmp_path, 3)
+    checkpoint.check()
+    if part.startswith("offsets"):
+        (tmp_path / part).write_text("")
+    else:
+        (tmp_path / part).unlink()
+    with pytest.raises(LogUnreadable, match="is damaged: .*see --take-over"):
+        checkpoint.check()

@@ -146,12 +146,21 @@ def test_the_log_of_catalogs_is_no_catalog_to_write_to(log_root: Path) -> None:
     LogWriter.open(log_root, "shop").close()
 
 
-@pytest.mark.parametrize("lead", [{"transaction_id": "\ud800"}, {"source_timestamp": 1 << 70}])
+@pytest.mark.parametrize(
+    "lead",
+    [
+        {"transaction_id": "\ud800"},
+        {"transaction_id": 5},
+        {"source_timestamp": 1 << 70},
+        {"mutation_count": 9},
+        {"counts": {}},
+    ],
+)
 def test_a_lead_that_cannot_be_written_is_refused_and_nothing_is_buffered(
     log_root: Path, lead: dict[str, Any]
 ) -> None:
     with LogWriter.open(log_root, "shop") as writer:
-        with pytest.raises(InvalidRequest, match="lead"):
+        with pytest.raises(InvalidRequest, match=r"lead|transaction_id"):
             writer.append([upsert("2")], **lead)
         writer.append([upsert("3")])
     assert transactions_in(rows_of(log_root / "shop")) == ["3"]

@@ -20,7 +20,9 @@ from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.checkpoint import write_checkpoint
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.documents import Entry, load
+from tailrace_server.wal.inspect import summarize
 from tailrace_server.wal.objects import create, seal, unseal
+from tailrace_server.wal.retention import orphans
 from tailrace_server.wal.schema_records import rows_batch
 from tailrace_server.wal.segment import SegmentWriter
 from tailrace_server.wal.verify import verify
@@ -185,6 +187,35 @@ def test_contract_33_a_published_entry_that_vanished_is_named(
     assert any(missing in str(fault) for fault in verify(catalog).faults)
     with pytest.raises(LogCorrupted):
         LogWriter.open(catalog.parent, "shop")
+
+
+def test_contract_33_a_publication_that_vanished_is_named(log_root: Path) -> None:
+    """Else readers would wait behind it for ever, and nothing would say why."""
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(5):
+            writer.append([upsert(str(number))])
+            writer.commit()
+            writer.publish()
+    catalog = log_root / "shop"
+    gone = "published/00000000000000000002.json"
+    (catalog / gone).unlink()
+    with pytest.raises(LogCorrupted, match="the publication is missing") as error:
+        CommitLog.open(catalog)
+    assert error.value.path == gone
+    assert gone in {fault.path for fault in verify(catalog).faults}
+
+
+def test_files_that_are_not_ours_are_passed_over(catalog: Path) -> None:
+    for name in ("foo.json", ".DS_Store", "~backup.json", "1.json"):
+        for folder in ("checkpoints", "published", "log", "segments"):
+            (catalog / folder / name).write_text("not ours")
+    with LogWriter.open(catalog.parent, "shop") as writer:
+        writer.append([upsert("one more")])
+        writer.commit(publish=True)
+        writer.trim(before=2)
+    assert not verify(catalog).faults
+    assert summarize(catalog).published == 7
+    assert not orphans(CommitLog.open(catalog))
 
 
 def test_contract_33_an_entry_that_does_not_continue_the_chain_is_not_applied(
