@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Protocol, runtime_checkable
 
 from tailrace.cursor import Cursor
+from tailrace.errors import CursorInvalid
 
 
 @runtime_checkable
@@ -65,7 +66,10 @@ class FileCheckpoint:
         except FileNotFoundError:
             self._path.parent.stat()  # or the first save would fail, perhaps hours from now
             return None
-        return Cursor.parse(text.removesuffix("\n"))
+        try:
+            return Cursor.parse(text.removesuffix("\n"))
+        except CursorInvalid as error:
+            raise CursorInvalid(f"{self._path} holds no cursor: {error}") from None
 
     def _save(self, number: int, text: str) -> None:
         with self._writing:

@@ -418,10 +418,22 @@ def connect(
         credentials: TLS; None speaks plain text.
         timeouts: How long to wait for answers.
         retry: How patient subscriptions are with a server that is gone.
+
+    Raises:
+        InvalidRequest: The target is no text, or its port is none.
     """
+    named: object = target
+    if not isinstance(named, str) or not named:
+        raise InvalidRequest(f"connect({target!r}): a server is named as host:port")
+    port = target.rpartition(":")[2]
+    if port.isdecimal() and int(port) > _PORT_MAX:
+        raise InvalidRequest(f"connect({target!r}): there is no port {port}")
     return Client(
         partial(GrpcTransport, target, credentials=credentials), timeouts=timeouts, retry=retry
     )
+
+
+_PORT_MAX = 65_535
 
 
 def _closed() -> Transport:

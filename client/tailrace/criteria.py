@@ -112,15 +112,17 @@ class Criteria:
 
     def _refuse_contradictions(self) -> None:
         named = self.entity_type or self.primary_key or self.container_name
+        schema_only = self.area is Area.SCHEMA or self.container_type == (ContainerType.CATALOG,)
         if self.area is Area.INFRASTRUCTURE and named:
             raise InvalidRequest(
                 "criteria: area INFRASTRUCTURE holds transaction leads, which have no "
                 "entity type, key or column; leave those fields out"
             )
         if self.operation == (Operation.TRANSACTION,):
-            if named:
+            if named or self.container_type:
                 raise InvalidRequest(
-                    "criteria: operation TRANSACTION is a lead, which has no entity type, key or column"
+                    "criteria: operation TRANSACTION is a lead, which has no entity type, key, column "
+                    "or container"
                 )
             if self.area not in (None, Area.INFRASTRUCTURE):
                 raise InvalidRequest(
@@ -134,8 +136,12 @@ class Criteria:
                 "criteria: area INFRASTRUCTURE has the operation TRANSACTION only, not "
                 + ", ".join(operation.name for operation in self.operation)
             )
-        if self.area is Area.SCHEMA and self.primary_key:
+        if schema_only and self.primary_key:
             raise InvalidRequest("criteria: area SCHEMA has no primary keys; leave primary_key out")
+        if self.area is Area.SCHEMA and self.container_name:
+            raise InvalidRequest(
+                "criteria: area SCHEMA has no captures of single columns; leave container_name out"
+            )
         if self.area is Area.DATA and self.container_type == (ContainerType.CATALOG,):
             raise InvalidRequest(
                 "criteria: container type CATALOG belongs to area SCHEMA, not DATA"

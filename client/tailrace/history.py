@@ -133,12 +133,14 @@ class History:
 
         Raises:
             SubscriptionBroken: The connection failed; ``resume_cursor`` is the last capture taken.
-            SubscriptionClosed: The read or its client was closed under it.
+            SubscriptionClosed: The read or its client was closed under it, or it was not entered.
             TailraceError: The server ended the read.
         """
         while not self._current:
             if self._end is not None:
                 raise StopAsyncIteration
+            if self._stream is None:
+                raise SubscriptionClosed("the read has not been entered: iterate inside async with")
             await self._advance()
         self._last = self._current.popleft()
         self._taken += 1

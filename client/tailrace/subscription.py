@@ -265,6 +265,10 @@ class Subscription:
         while not self._buffer:
             if self._ended is not None:
                 raise self._ended
+            if self._link is None:
+                raise SubscriptionClosed(
+                    "the subscription has not been entered: iterate inside async with"
+                )
             await self._wait()
         message = self._buffer.popleft()
         if isinstance(message, Heartbeat):
@@ -288,7 +292,8 @@ class Subscription:
             self._link.demand.request(self._demand - outstanding)
 
     async def _wait(self) -> None:
-        assert self._waiter is None, "one task at a time may iterate a subscription"
+        if self._waiter is not None:
+            raise InvalidRequest("one task at a time may iterate a subscription")
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

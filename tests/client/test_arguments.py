@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from tailrace import After, Criteria, Cursor, FromTime, InvalidRequest, Position, Since
+from tailrace import (
+    After,
+    Area,
+    ContainerType,
+    Criteria,
+    Cursor,
+    FromTime,
+    InvalidRequest,
+    Operation,
+    Position,
+    Since,
+    SubscriptionClosed,
+    connect,
+)
 from tailrace.arguments import lower_bound_of, micros, milliseconds, several, start_of
-from tests.client.scripted import CATALOG_UUID
+from tests.client.scripted import CATALOG_UUID, PATIENCE_S
 
 CURSOR = Cursor(CATALOG_UUID, 41, 2, 0)
 
@@ -65,3 +79,30 @@ def test_names_that_would_not_match_as_written_are_refused(field: str) -> None:
 def test_durations() -> None:
     assert milliseconds(None) is None
     assert milliseconds(0.25) == 250
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"operation": (Operation.TRANSACTION,), "container_type": (ContainerType.ENTITY,)},
+        {"container_type": (ContainerType.CATALOG,), "primary_key": ("1",)},
+        {"area": Area.SCHEMA, "container_name": ("price",)},
+        {"area": Area.SCHEMA, "primary_key": ("1",)},
+    ],
+)
+def test_criteria_that_can_never_match_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="criteria: "):
+        Criteria(**fields)
+
+
+@pytest.mark.parametrize("target", ["", None, 7411, "127.0.0.1:74110", "[::1]:99999"])
+def test_what_names_no_server_is_refused(target: Any) -> None:
+    with pytest.raises(InvalidRequest, match="connect"):
+        connect(target)
+
+
+async def test_what_was_not_entered_says_so_and_does_not_wait_for_ever() -> None:
+    async with connect("127.0.0.1:1") as client, asyncio.timeout(PATIENCE_S):
+        for iterated in (client.subscribe("shop", since=0), client.read_changes("shop")):
+            with pytest.raises(SubscriptionClosed, match="inside async with"):
+                await anext(aiter(iterated))

@@ -237,28 +237,40 @@ def position_of(text: str, option: str) -> Position:
     return Position(Version(int(match[1])), Index(int(match[2] or 0)))
 
 
+_NEVER: Final = 1 << 63
+"""µs that no field holds."""
+
+
 def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMicros:
     """Read a point in time: ISO 8601 (local where it names no zone), µs since the epoch, or an age.
+
+    A bare number is µs where that is a time since 1973, or 0; of another one nobody knows what it is.
 
     Raises:
         InvalidRequest: It is none of them.
     """
-    if re.fullmatch(r"[0-9]{10,19}", text, re.ASCII):
-        return TimestampMicros(int(text))
     try:
-        age = parse_seconds(text)
-    except ValueError:
-        pass
-    else:
-        return TimestampMicros(int(((time.time() if now is None else now) - age) * 1e6))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        found = _micros_of(text, now)
+    except (ValueError, OverflowError):
+        found = _NEVER
+    if not -_NEVER <= found < _NEVER:
         raise InvalidRequest(
             f"{option}: not a time: {text!r}; write 2026-05-04T10:30, microseconds since the epoch, "
             "or an age as 15m"
-        ) from None
-    return TimestampMicros(round(moment.timestamp() * 1e6))
+        )
+    return TimestampMicros(found)
+
+
+def _micros_of(text: str, now: float | None) -> int:
+    if re.fullmatch(r"0|[0-9]{15,19}", text, re.ASCII):
+        return int(text)
+    if re.fullmatch(r"[0-9.]+", text, re.ASCII):
+        raise ValueError("a number without a unit")
+    try:
+        age = parse_seconds(text)
+    except ValueError:
+        return round(datetime.fromisoformat(text).timestamp() * 1e6)
+    return int(((time.time() if now is None else now) - age) * 1e6)
 
 
 def content_of(bodies: str) -> Content:

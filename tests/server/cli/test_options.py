@@ -75,7 +75,19 @@ def test_starts() -> None:
 
 
 def test_an_age_counts_back_from_now() -> None:
-    assert options.time_of("15m", "--last", now=1000.0) == 100_000_000
+    assert options.time_of("15m", "--to-time", now=1000.0) == 100_000_000
+
+
+def test_the_epoch_is_the_beginning() -> None:
+    assert options.time_of("0", "--to-time") == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["1700000000", "1700000000000", "900", "1.5", "0001-01-01", "9" * 20, "99999999999d"]
+)
+def test_what_may_be_seconds_or_microseconds_or_lies_beyond_both_is_no_time(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"--to-time: not a time: .* microseconds since"):
+        options.time_of(text, "--to-time")
 
 
 @pytest.mark.parametrize(

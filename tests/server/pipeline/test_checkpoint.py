@@ -73,5 +73,5 @@ def test_a_checkpoint_that_has_lost_a_part_is_named(tmp_path: Path, part: str) -
         (tmp_path / part).write_text("")
     else:
         (tmp_path / part).unlink()
-    with pytest.raises(LogUnreadable, match="is damaged: .*see --take-over"):
+    with pytest.raises(LogUnreadable, match=r"is damaged: .*see --take-over"):
         checkpoint.check()
