@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _INTERVAL_S: Final = 5.0
 """Between two lines where nobody sees a line change in place."""
+_RATE_OVER_S: Final = 10.0
+"""What a rate is of."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,8 @@ class Reporter:
         self._started = time.monotonic()
         self._told = self._started
         self._told_rows = 0
+        self._samples: deque[tuple[float, int]] = deque([(self._started, 0)])
+        """Times, and the rows by then, of the last while; the first is older, or the beginning."""
 
     def note(self, message: str) -> None:
         """Write a line."""
@@ -127,8 +132,17 @@ class Reporter:
         if counters.quarantined:
             self.note(f"{counted(counters.quarantined, line)} could not be used: {quarantine}")
 
+    def _rate(self, rows: int, now: float) -> float:
+        """Return the rows a second of the last while; what came before says nothing of how it goes."""
+        samples = self._samples
+        samples.append((now, rows))
+        while len(samples) > 2 and samples[1][0] <= now - _RATE_OVER_S:
+            samples.popleft()
+        then, before = samples[0]
+        return (rows - before) / max(now - then, 1.0)
+
     def _line(self, counters: Counters, now: float) -> str:
-        rate = counters.rows / max(now - self._started, 1e-3)
+        rate = self._rate(counters.rows, now)
         lag = counters.lag_s(time.time_ns() // 1_000)
         behind = "" if lag is None else f", {duration(lag)} behind the source"
         waiting = f", {counters.pending:,} open" if counters.pending else ""
