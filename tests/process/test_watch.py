@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import select
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -64,6 +65,10 @@ def closed(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+PIPE_BYTES = 64 << 10
+"""What a pipe of Linux holds."""
 
 
 def positions(lines: Iterable[bytes]) -> list[tuple[int, int]]:
@@ -141,6 +146,36 @@ async def test_the_cursor_to_go_on_from_is_behind_what_was_written_and_nothing_e
     assert found is not None, notes
     async with Command(*arguments, "--after", found[1]) as again:
         assert positions([await again.line()]) == [(1, 1)]
+
+
+@pytest.mark.parametrize("command", ["watch", "changes"])
+async def test_ctrl_c_before_a_reader_that_stopped_leaves_whole_lines_and_the_cursor_behind_them(
+    server: ServerProcess, command: str
+) -> None:
+    """A message is longer than a pipe: of one that is interrupted, what went out counts."""
+    publish(server.root, [product(number) for number in range(10, 1_010)])
+    arguments = (command, "shop", "--server", server.grpc, "--json")
+    reader, writer = os.pipe()
+    with closed(reader), closed(writer):
+        first = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tailrace_server", *arguments, "--since", "0"),
+            env=environment(),
+            stdout=writer,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        await until(lambda: not select.select([], [writer], [], 0)[1])
+        first.send_signal(INTERRUPT)
+        _, notes = await first.communicate()
+        got = os.read(reader, PIPE_BYTES)
+    assert first.returncode == 130
+    lines = got.splitlines(keepends=True)
+    assert lines[-1].endswith(b"\n")
+    found = re.search(r"([\d,]+) shown; go on with --after (\S+)", notes.decode())
+    assert found is not None, notes
+    assert int(found[1].replace(",", "")) == len(lines)
+    async with Command(*arguments, "--after", found[2]) as again:
+        before, behind = positions([lines[-1], await again.line()])
+    assert behind == (before[0], before[1] + 1)
 
 
 async def test_a_reader_that_has_seen_enough_is_no_error(server: ServerProcess) -> None:

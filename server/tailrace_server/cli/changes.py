@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli import options
 from tailrace_server.cli.forms import form_for_stdout
-from tailrace_server.cli.lines import LineWriter
+from tailrace_server.cli.lines import Shown
 from tailrace_server.cli.output import clock_text, note
 from tailrace_server.units import parse_seconds
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.capture import Capture
+    from tailrace.history import History
     from tailrace_server.cli.forms import Form
 
 _RANGE: Final = "Which part of the history"
@@ -115,40 +116,51 @@ def changes(
 async def _changes(server: str, catalog: str, arguments: Mapping[str, Any], form: Form) -> int:
     import tailrace
 
-    writer = LineWriter()
-    shown = 0
+    shown = Shown(form)
+    onward = "--before" if arguments["reverse"] else "--after"
     async with (
         tailrace.connect(server) as client,
         client.read_changes(catalog, **arguments) as history,
     ):
         if history.header.truncated:
             note(f"older changes are no longer kept; this begins at {history.header.oldest}")
-        lines: list[Capture] = []
-        async for capture in history:
-            lines.append(capture)
-            if len(lines) == _LINES:
-                await writer.write(form.captures(lines))
-                shown += len(lines)
-                lines.clear()
-        await writer.write(form.captures(lines))
-        shown += len(lines)
+        try:
+            await _show(history, shown)
+        except BaseException:
+            if shown.cursor is not None:
+                note(f"{shown.count:,} shown; go on with {onward} {shown.cursor}")
+            raise
         end = history.end
         closed = history.header.closed_until
         until = f"; complete up to {clock_text(closed)}" if closed else ""
-        more = f"; more follow: go on with --after {end.next_cursor}" if end.has_next else ""
-        if end.has_next and arguments["reverse"]:
-            more = f"; older ones follow: go on with --before {end.next_cursor}"
-        note(f"{shown:,} shown, of versions up to {history.header.anchor}{until}{more}")
+        what = "older ones" if arguments["reverse"] else "more"
+        more = f"; {what} follow: go on with {onward} {end.next_cursor}" if end.has_next else ""
+        note(f"{shown.count:,} shown, of versions up to {history.header.anchor}{until}{more}")
     return 0
 
 
+async def _show(history: History, shown: Shown) -> None:
+    """Show a read, some lines at a time; where it breaks, what came before that, too."""
+    lines: list[Capture] = []
+    try:
+        async for capture in history:
+            lines.append(capture)
+            if len(lines) == _LINES:
+                taken, lines = lines, []
+                await shown.captures(taken)
+    except TailraceError:
+        await shown.captures(lines)
+        raise
+    await shown.captures(lines)
+
+
 def _age(text: str) -> str:
-    """Return a length of time, checked."""
+    """Return a length of time, checked, with its unit: a bare number is of seconds."""
     try:
         parse_seconds(text)
     except ValueError as error:
         raise InvalidRequest(f"--last {text!r}: {error}") from None
-    return text
+    return text if text[-1:].isalpha() else f"{text}s"
 
 
 def _upper(until: str | None, before: str | None, to_time: str | None) -> dict[str, Any]:

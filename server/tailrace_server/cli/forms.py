@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Form:
     """How captures look on stdout."""
 
-    def captures(self, captures: Sequence[Capture]) -> bytes:
-        """Return the lines of some captures."""
+    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
+        """Return the lines of each capture."""
         raise NotImplementedError
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
@@ -36,9 +36,9 @@ class JsonForm(Form):
         """Show the bodies that were asked for, also where they are null."""
         self._content = content
 
-    def captures(self, captures: Sequence[Capture]) -> bytes:
+    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
         """Return one line for each."""
-        return b"".join([render_line(each, self._content) for each in captures])
+        return [render_line(each, self._content) for each in captures]
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return its line."""
@@ -58,14 +58,14 @@ class TextForm(Form):
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         return cls(HumanForm(Palette.of(sys.stdout), width=width))
 
-    def captures(self, captures: Sequence[Capture]) -> bytes:
-        """Return one line for each."""
-        lines = []
+    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
+        """Return one line for each, and before the first of a day that."""
+        pieces = []
         for capture in captures:
-            if (day := self._human.day(capture)) is not None:
-                lines.append(day)
-            lines.append(self._human.render(capture))
-        return "".join([f"{line}\n" for line in lines]).encode()
+            day = self._human.day(capture)
+            head = "" if day is None else f"{day}\n"
+            pieces.append(f"{head}{self._human.render(capture)}\n".encode())
+        return pieces
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return its line."""

@@ -13,7 +13,7 @@ from tailrace.errors import InvalidRequest, NotGrpc
 from tailrace_server.cli import options
 from tailrace_server.cli.errors import describe
 from tailrace_server.cli.forms import form_for_stdout
-from tailrace_server.cli.lines import LineWriter
+from tailrace_server.cli.lines import Shown
 from tailrace_server.cli.output import note
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class Wish:
 async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> int:
     import tailrace
 
-    writer = LineWriter()
-    shown = 0
+    shown = Shown(form)
     async with (
         tailrace.connect(server, timeouts=tailrace.Timeouts(connect_s=_EVER_S)) as client,
         _subscribe(client, wish, server) as subscription,
@@ -115,18 +114,16 @@ async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> in
             f"subscription {acknowledgement.subscription_id}; "
             f"published so far: {acknowledgement.published}; Ctrl-C ends"
         )
-        written = subscription.cursor
+        shown.cursor = subscription.cursor
         try:
             async for message in subscription.messages():
                 if not isinstance(message, Heartbeat):
-                    captures = message if wish.leads else without_leads(message)
-                    await writer.write(form.captures(captures))
-                    shown += len(captures)
+                    await shown.captures(message if wish.leads else without_leads(message))
                 elif heartbeats:
-                    await writer.write(form.heartbeat(message))
-                written = subscription.cursor
+                    await shown.heartbeat(message)
+                shown.cursor = subscription.cursor
         finally:
-            note(f"{shown:,} shown; go on with --after {written}")
+            note(f"{shown.count:,} shown; go on with --after {shown.cursor}")
     return 0
 
 

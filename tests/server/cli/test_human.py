@@ -110,12 +110,12 @@ def test_the_day_stands_where_it_changes_and_is_taken_for_today_at_first() -> No
             capture(version=43, commit_timestamp=TimestampMicros(1_700_200_000_000_000)),
         ]
     )
-    days = [line for line in lines.decode().splitlines() if line.startswith("──")]
+    days = [line for line in b"".join(lines).decode().splitlines() if line.startswith("──")]
     assert days == [
         f"── {day_text(at)} ──" for at in (1_700_000_000_123_000, 1_700_200_000_000_000)
     ]
     today = capture(commit_timestamp=TimestampMicros(time.time_ns() // 1_000))
-    assert "──" not in TextForm(HumanForm(PLAIN)).captures([today]).decode()
+    assert "──" not in TextForm(HumanForm(PLAIN)).captures([today])[0].decode()
 
 
 def test_columns_widen_and_stay_aligned() -> None:
