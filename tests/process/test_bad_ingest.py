@@ -146,7 +146,7 @@ def test_a_feed_without_a_good_line_is_an_error_that_says_where_the_lines_are(
     (source / "empty.json").touch()
     status, error = ingest(source, log_root, *COMMAND)
     last = error.splitlines()[-1]
-    assert (status, last.startswith("error: none of 3 lines in ")) == (1, True), error
+    assert (status, last.startswith("error: none of 3 new lines in ")) == (1, True), error
     kept = log_root / "shop" / "quarantine"
     assert str(kept) in last
     assert sum(len(each.read_bytes().splitlines()) for each in kept.glob("*.jsonl")) == 3

@@ -224,7 +224,7 @@ def debezium(
     lines = counters.lines - counters.ignored
     if not follow and counters.quarantined and counters.quarantined == lines:
         raise NothingUsable(
-            f"nothing new in {input} could be used, {counted(lines, 'line')}; "
+            f"none of {counted(lines, 'new line')} in {input} could be used; "
             f"{quarantine} has each with its reason"
         )
     return 0 if outcome.signal is None else 128 + outcome.signal
