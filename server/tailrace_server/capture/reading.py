@@ -221,10 +221,9 @@ class CatalogReading:
         return block.pick(run.selection, self._settings.message_bytes)
 
     def prefetch_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> None:
-        """Begin to encode a run that is about to be sent."""
-        if self.ready_frames(run, codec, content) is None:
-            key, load = self._frames_job(run, view, codec, content)
-            self._cache.prefetch(Kind.FRAMES, key, load)
+        """Begin to encode a run that is about to be sent, and whose frames are not ready."""
+        key, load = self._frames_job(run, view, codec, content)
+        self._cache.prefetch(Kind.FRAMES, key, load)
 
     def _frames_job(
         self, run: Run, view: LogView, codec: Codec, content: Content

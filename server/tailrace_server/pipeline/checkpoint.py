@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
@@ -138,46 +138,48 @@ class Checkpoint:
             number += 1
         self.folder.rename(moved)
 
-    def batch_bytes(self, batch_id: int) -> int | None:
-        """Return the size of a batch's input; packed files count as if unpacked.
-
-        None where it cannot be told: Spark keeps another format, or files are not on this machine.
-        """
-        try:
-            return sum(map(_unpacked_bytes, self.batch_files(batch_id)))
-        except OSError:
-            return None
-
-    def check_files(self, batch_id: int) -> None:
-        """Make sure that the files of a batch are there: Spark passes over those that are not, in silence.
-
-        Raises:
-            InputGone: One is not.
-        """
-        with suppress(
-            FileNotFoundError
-        ):  # the plan: where that is not found, nothing is known of files
-            for path in self.batch_files(batch_id):
-                if path.startswith("/") and not os.path.exists(path):
-                    raise InputGone(path)
-
-    def batch_files(self, batch_id: int) -> list[str]:
-        """Return the paths of a batch's input files, as Spark noted them before it ran.
-
-        Raises:
-            FileNotFoundError: It has noted none, or in another format.
-        """
+    def plan(self, batch_id: int) -> BatchPlan:
+        """Return what Spark noted of a batch before it ran."""
         sources = self.folder / "sources" / "0"
         for name in (f"{batch_id}", f"{batch_id}.compact"):
             try:
                 lines = (sources / name).read_text().splitlines()
                 entries = [json.loads(line) for line in lines[1:]]
-                return [local_path(e["path"]) for e in entries if e["batchId"] == batch_id]
+                files = [local_path(e["path"]) for e in entries if e["batchId"] == batch_id]
+                return BatchPlan(files)
             except FileNotFoundError:
                 continue
-            except (ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError):
                 break
-        raise FileNotFoundError(f"no files of batch {batch_id} in {sources}")
+        return BatchPlan(None)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The input of one batch."""
+
+    files: list[str] | None
+    """Paths; None where Spark has noted none, or in another format."""
+
+    def bytes(self) -> int | None:
+        """Return the size of the files; packed ones count as if unpacked.
+
+        None where it cannot be told: the files are not known, or not on this machine.
+        """
+        try:
+            return None if self.files is None else sum(map(_unpacked_bytes, self.files))
+        except OSError:
+            return None
+
+    def check(self) -> None:
+        """Make sure that the files are there: Spark passes over those that are not, in silence.
+
+        Raises:
+            InputGone: One is not.
+        """
+        for path in self.files or ():
+            if path.startswith("/") and not os.path.exists(path):
+                raise InputGone(path)
 
 
 def local_path(uri: str) -> str:

@@ -197,11 +197,12 @@ class Ingest:
         try:
             with self._driver.lock:
                 self._began = at
-                size = self._checkpoint.batch_bytes(batch_id)
+                plan = self._checkpoint.plan(batch_id)
+                size = plan.bytes()
                 if self._settings.follow:
                     self._driver.idle.batch(at, whole=self._is_whole(size))
                 if batch_id > self._driver.last_batch:
-                    self._checkpoint.check_files(batch_id)
+                    plan.check()
                     small = self._is_small(size)
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
         except BaseException as error:

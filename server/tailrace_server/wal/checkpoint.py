@@ -23,7 +23,7 @@ from tailrace_server.wal.objects import (
     carries_records,
     create,
     object_name,
-    object_number,
+    object_numbers,
     os_errors,
     replace,
 )
@@ -103,7 +103,7 @@ def is_left(catalog: Path, path: str) -> bool:
 def drop_old_bodies(log: CommitLog, *, before: int) -> None:
     """Replace old checkpoints by their headers, those that were made before a time, µs."""
     newest = log.state.checkpoint
-    for number in sorted(filter(None, map(object_number, os.listdir(log.path / CHECKPOINTS)))):
+    for number in object_numbers(log.path / CHECKPOINTS):
         path = f"{CHECKPOINTS}/{object_name(number)}"
         if number > newest - _KEPT:
             return

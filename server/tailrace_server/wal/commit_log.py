@@ -37,7 +37,7 @@ from tailrace_server.wal.documents import (
 from tailrace_server.wal.objects import (
     is_marked,
     object_name,
-    object_number,
+    object_numbers,
     os_errors,
     read_bytes,
     sync_names,
@@ -193,10 +193,9 @@ class CommitLog:
 
     def _newest_checkpoint(self) -> int:
         try:
-            names = os.listdir(self.path / CHECKPOINTS)
+            return max(object_numbers(self.path / CHECKPOINTS), default=0)
         except OSError as error:
             raise translated(error, f"cannot read {self.path / CHECKPOINTS}") from error
-        return max(filter(None, map(object_number, names)), default=0)
 
     def follow_checkpoints(self) -> None:
         """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""

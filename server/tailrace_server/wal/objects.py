@@ -98,6 +98,11 @@ def object_number(name: str) -> int | None:
     return int(stem) if name == f"{stem}.json" and _OBJECT.fullmatch(stem) else None
 
 
+def object_numbers(folder: Path) -> list[int]:
+    """Return the numbers of a folder's objects, rising; files that are not ours do not count."""
+    return sorted(filter(None, map(object_number, os.listdir(folder))))
+
+
 def seal(*lines: bytes) -> tuple[bytes, int]:
     """Return an object's bytes and its CRC, from its lines of JSON."""
     text = b"".join(line + b"\n" for line in lines)

@@ -43,7 +43,7 @@ from tailrace_server.wal.documents import (
 )
 from tailrace_server.wal.json_objects import first_no_object
 from tailrace_server.wal.keyhash import key_hashes, type_seed
-from tailrace_server.wal.objects import crc32c, object_name, object_number, read_bytes, unseal
+from tailrace_server.wal.objects import crc32c, object_name, object_numbers, read_bytes, unseal
 from tailrace_server.wal.record import BODY_COLUMNS
 from tailrace_server.wal.state import LogState
 from tailrace_server.wal.table import SegmentRef, batch_ref
@@ -158,20 +158,15 @@ def _verify_objects(path: Path, result: Verification) -> LogState:
 
 def _refuse_hole(path: Path, last: int) -> None:
     """Notice that publications go on behind one that is not there."""
-    newest = _newest(path / PUBLICATIONS)
+    newest = max(object_numbers(path / PUBLICATIONS), default=0)
     if newest > last:
         missing = f"{PUBLICATIONS}/{object_name(last + 1)}"
         fault = f"the publication is missing, and they go on to {newest}"
         raise LogCorrupted(missing, 0, fault)
 
 
-def _newest(folder: Path) -> int:
-    """Return the highest number of a folder's objects; 0 for none."""
-    return max(filter(None, map(object_number, os.listdir(folder))), default=0)
-
-
 def _verify_checkpoints(path: Path, result: Verification) -> None:
-    for number in range(1, _newest(path / CHECKPOINTS) + 1):
+    for number in range(1, max(object_numbers(path / CHECKPOINTS), default=0) + 1):
         name = f"{CHECKPOINTS}/{object_name(number)}"
         data = read_bytes(path / name)
         result.checkpoints += 1

@@ -41,7 +41,7 @@ def test_a_packed_file_counts_as_what_it_may_hold(tmp_path: Path) -> None:
     sources = tmp_path / "checkpoint/sources/0"
     sources.mkdir(parents=True)
     (sources / "3").write_text("\n".join(["v1", *entries]))
-    assert Checkpoint(tmp_path / "checkpoint").batch_bytes(3) == 10 + 100 * 10
+    assert Checkpoint(tmp_path / "checkpoint").plan(3).bytes() == 10 + 100 * 10
 
 
 def planned(folder: Path, batch_id: int, *files: Path) -> Checkpoint:
@@ -59,10 +59,10 @@ def test_a_file_of_a_batch_that_is_gone_is_named(tmp_path: Path) -> None:
     checkpoint = planned(tmp_path / "checkpoint", 3, *files)
     files[0].touch()
     with pytest.raises(InputGone, match=r"b\.json was to be read next"):
-        checkpoint.check_files(3)
+        checkpoint.plan(3).check()
     files[1].touch()
-    checkpoint.check_files(3)
-    checkpoint.check_files(4)  # of which nothing is known
+    checkpoint.plan(3).check()
+    checkpoint.plan(4).check()  # of which nothing is known
 
 
 @pytest.mark.parametrize("part", ["offsets/3", "sources/0/3"])
