@@ -4,7 +4,9 @@ Everything that is read from the log or made of it passes through here, so that 
 near positions cost about one reading. A value is loaded in a reader thread by whoever comes first;
 the others wait for it (*single flight*). Frames have a bound of their own, so has what was read; both
 are far below the budget, since memory that is used again is faster than fresh pages and what was
-read once is in the page cache. When room is short all the same, frames go first.
+read once is in the page cache. Where few subscriptions are open, fewer frames are kept: they are for
+others, and memory that was used a moment ago is still in the processor's cache. When room is short
+all the same, frames go first.
 
 The budget is kept by measurement: the cache never charges itself more than half of it, and whenever
 the process as a whole is found near it, the cache sheds a quarter of what it holds, may hold no more than
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 _MEASURE_EVERY_S: Final = 0.1
 _ROOM: Final = 1 / 16
 """The part of the budget that is left where the process is relieved: what may come until the next measure."""
+_FRAMES_EACH: Final = 2 << 20
+_BLOCKS_EACH: Final = 2
+"""For each open subscription so many bytes of frames are kept, and where blocks are large so many of them."""
 _STEP: Final = 1 / 64
 """By so much of the budget what may be held grows where there is room again; so much may be held always."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -89,9 +94,19 @@ class BatchCache:
         reads_bytes: int,
         executor: Executor,
         *,
+        subscriptions: Callable[[], int] | None = None,
         measure: Callable[[], int] | None = None,
     ) -> None:
-        """Make an empty cache; ``measure`` returns the process's anonymous bytes."""
+        """Make an empty cache.
+
+        Args:
+            memory_bytes: The process's budget.
+            frames_bytes: Bound of the frames that are kept.
+            reads_bytes: Bound of heads, bodies and scans.
+            executor: The reader threads.
+            subscriptions: Returns how many are open; without it, frames are kept up to their bound.
+            measure: Returns the process's anonymous bytes.
+        """
         self._memory_bytes = memory_bytes
         self._bytes_max = memory_bytes // 2
         self._relieved_from = memory_bytes * (1 - _ROOM)
@@ -102,6 +117,7 @@ class BatchCache:
         self._reads_bytes_max = reads_bytes
         self._held = dict.fromkeys(Kind, 0)
         self._executor = executor
+        self._subscriptions = subscriptions
         self._measure = measure or anonymous_bytes
         self._measured_at = float("-inf")
         self._process_bytes = 0
@@ -196,7 +212,7 @@ class BatchCache:
             self.put(kind, key, job.result())
 
     def _shed(self) -> None:
-        while self._held[Kind.FRAMES] > self._frames_bytes_max:
+        while self._frames_are_too_many():
             self._evict_one([Kind.FRAMES])
         while self._held[Kind.SCAN] > self._reads_bytes_max // 2:
             self._evict_one([Kind.SCAN])
@@ -209,6 +225,18 @@ class BatchCache:
             found = self.measured()
             if found > self._relieved_from and found - self._left_bytes >= self._step:
                 self.relieve()
+
+    def _frames_are_too_many(self) -> bool:
+        """Return whether frames are to go; the newest block stays, however large, as it is about to be sent."""
+        held, blocks = self._held[Kind.FRAMES], len(self._kinds[Kind.FRAMES])
+        if blocks <= 1:
+            return False
+        if held > self._frames_bytes_max:
+            return True
+        if self._subscriptions is None:
+            return False
+        takers = max(1, self._subscriptions())
+        return held > takers * _FRAMES_EACH and blocks > takers * _BLOCKS_EACH
 
     def measured(self) -> int:
         """Measure the process and return what it holds.

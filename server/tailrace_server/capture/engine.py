@@ -100,6 +100,7 @@ class Engine:
             self.settings.frames_bytes,
             self.settings.reads_bytes,
             threads,
+            subscriptions=lambda: self._counters.subscriptions,
         )
         self._rings = RingBudget(self.settings.rings_bytes)
         self._large = LargeMessages(self.settings.memory_bytes, self.settings.message_bytes)

@@ -24,8 +24,9 @@ class EngineSettings:
     frames_bytes: int = setting(
         16 << 20,
         "bytes",
-        "encoded frames kept for others: enough for subscribers near each other, and memory that is used "
-        "again costs a third less than fresh pages",
+        "encoded frames kept for others, and no more than 2 MiB or two blocks for each open subscription: "
+        "enough for those near each other, and memory that is used again soon is still in the "
+        "processor's cache",
     )
     reads_bytes: int = setting(
         16 << 20,

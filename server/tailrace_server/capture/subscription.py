@@ -524,6 +524,7 @@ class Subscription:
     def _finish(self, terminal: TailraceError) -> None:
         self._ended_at = self._safe_point()  # while the queue still says what was not handed over
         self._terminal = terminal
+        self._counters.subscriptions_ended += 1
         self._held = None  # the transport may still be busy with it, and has it itself
         self._large.release(self)
         self._intake.queue.clear()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pytest
 
 from tailrace_server.capture import cache
 from tailrace_server.capture.cache import BatchCache, Kind
-
-if TYPE_CHECKING:
-    import pytest
 
 
 @dataclass(frozen=True)
@@ -65,3 +63,36 @@ async def test_near_the_budget_it_holds_less_and_grows_again_step_by_step(
         for _ in range(60):
             subject.relieve()
         assert fill() == budget // 2
+
+
+def frames_held(subject: BatchCache, blocks: int, nbytes: int) -> list[int]:
+    """Put blocks one after the other and return those that are left."""
+    for block in range(blocks):
+        subject.put(Kind.FRAMES, block, Value(nbytes))
+    return [block for block in range(blocks) if subject.peek(Kind.FRAMES, block) is not None]
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "nbytes", "left"),
+    [
+        (0, 1 << 19, 4),
+        (1, 1 << 19, 4),
+        (2, 1 << 19, 8),
+        (100, 1 << 19, 32),
+        (1, 6 << 20, 2),
+        (2, 6 << 20, 2),
+    ],
+    ids=["history alone", "one", "two", "up to the bound", "large blocks", "large blocks, bound"],
+)
+async def test_frames_are_kept_for_the_subscriptions_that_are_open(
+    subscriptions: int, nbytes: int, left: int
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        subject = BatchCache(1 << 30, 16 << 20, 1, threads, subscriptions=lambda: subscriptions)
+        assert frames_held(subject, 40, nbytes) == list(range(40 - left, 40))
+
+
+async def test_the_block_that_is_about_to_be_sent_stays_however_large() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        subject = BatchCache(1 << 30, 1 << 20, 1, threads)
+        assert frames_held(subject, 3, 2 << 20) == [2]
