@@ -1,8 +1,9 @@
 """The pace of routing: no further ahead than somebody is there to take it.
 
 A subscription is *hungry* when it has queued all that is routed and is sending the last of it. While
-anybody is, the observer routes on, so the fastest never waits; while nobody is, it does not: what nobody takes
-yet would only push out of the rings what others still need, and send them to the log for it.
+anybody is, the observer routes on, so the fastest never waits; while nobody is, it goes no further than a small
+part of a ring: what nobody takes yet would only push out of the rings what others still need, and send them to
+the log for it.
 """
 
 from __future__ import annotations

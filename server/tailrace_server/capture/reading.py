@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _AHEAD_MAX: Final = 8
-_AHEAD_BYTES: Final = 1 << 20
+_AHEAD_BYTES: Final = 2 << 20
 """Heads that are read in one go where one is needed after the other: so many, and so large in all."""
 _AHEAD_SHARE: Final = 8
 """They may be one part in so many of the cache at most, or they would push each other out."""
@@ -116,6 +116,15 @@ class CatalogReading:
         )
         self._keep_heads(found)
         return grouped
+
+    def has_head(self, view: LogView, row: int) -> bool:
+        """Return whether the head of the batch that holds a retained row needs no reading."""
+        if row < view.first_row:
+            return False
+        ref = view.batch(view.find_row(row))
+        if self.fresh.get(ref) is not None:
+            return True
+        return self._cache.peek(Kind.HEAD, (self._id, ref.key)) is not None
 
     async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
         """Return a batch's ``after`` images, read now."""

@@ -61,8 +61,8 @@ def upsert(number: int) -> ModelMutation:
     return ModelMutation("product", str(number), Operation.UPSERT, None, {"id": number})
 
 
-def quick() -> EngineSettings:
-    return EngineSettings(heartbeat_interval_s=0.01)
+def quick(**others: Any) -> EngineSettings:
+    return EngineSettings(heartbeat_interval_s=0.01, **others)
 
 
 async def subscribe_and_receive(engine: Engine) -> None:
@@ -132,7 +132,7 @@ async def test_contract_21_what_is_trimmed_before_anybody_takes_it_is_not_passed
 ) -> None:
     """Nobody is there to route for: retention gets ahead of the routing, which then begins behind it."""
     writer.write([upsert(0)])
-    async with Engine(log_root, quick()) as engine:
+    async with Engine(log_root, quick(ring_captures=16)) as engine:
         paused = await engine.subscribe("shop", codec=JSON, demand=1)
         for number in range(1, 10):
             writer.write([upsert(number)])

@@ -13,7 +13,7 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.capture.turn import Turn
-from tests.support.inprocess import ModelWriter, coordinates, receive
+from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, receive
 from tests.support.model import ModelMutation
 
 if TYPE_CHECKING:
@@ -77,6 +77,29 @@ async def test_contract_18_routing_to_many_publishers_gives_way_and_loses_nothin
             if subscription.error is None:
                 received = [coordinates(each) for each in await receive(subscription, 2)]
                 assert received == [(1, number + 1, 0), (2, number + 1, 0)]
+
+
+async def test_routing_goes_on_over_heads_that_are_at_hand_for_a_part_of_a_ring(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """Nobody is hungry any more after the first batch; the ring keeps room for those who are slower."""
+    async with Engine(log_root, EngineSettings(ring_captures=64)) as engine:
+        observer = engine.observer("shop")
+        begin = observer.routed
+        subscription = await engine.subscribe("shop", codec=JSON, demand=0)
+        for number in range(10):
+            writer.commit([upsert(number)])
+        writer.publish()
+        async with asyncio.timeout(PATIENCE_S):
+            while observer.routed < begin + 8:
+                await asyncio.sleep(0)  # noqa: ASYNC110  # whatever brings it there
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert observer.routed == begin + 8
+        subscription.request(20)
+        received = [coordinates(each) for each in await receive(subscription, 20)]
+        assert received == [(1 + number, index, 0) for number in range(10) for index in range(2)]
+        assert subscription.statistics().resyncs == 0
 
 
 async def test_contract_18_what_is_opened_while_a_batch_is_routed_reads_it_without_waiting_for_more(
