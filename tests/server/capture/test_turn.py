@@ -13,8 +13,9 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.capture.turn import Turn
-from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, receive
+from tests.support.inprocess import ModelWriter, coordinates, receive
 from tests.support.model import ModelMutation
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,9 +91,7 @@ async def test_routing_goes_on_over_heads_that_are_at_hand_for_a_part_of_a_ring(
         for number in range(10):
             writer.commit([upsert(number)])
         writer.publish()
-        async with asyncio.timeout(PATIENCE_S):
-            while observer.routed < begin + 8:
-                await asyncio.sleep(0)  # noqa: ASYNC110  # whatever brings it there
+        await until(lambda: observer.routed >= begin + 8)
         for _ in range(100):
             await asyncio.sleep(0)
         assert observer.routed == begin + 8
