@@ -195,8 +195,8 @@ class CatalogReplaced(TailraceError):
         """Keep both uuids; ``found`` is None where the catalog was dropped."""
         now = f"is now {found}" if found is not None else "was dropped"
         super().__init__(
-            f"catalog {name!r} {now}; the cursor or subscription belongs to {expected}: start anew, without a "
-            "cursor"
+            f"catalog {name!r} {now}; a cursor, subscription or writer of {expected} ends with that: start "
+            "anew, without a cursor"
         )
         self.name = name
         self.expected = expected

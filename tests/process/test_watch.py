@@ -311,7 +311,7 @@ async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess)
     stranger = str(Cursor.past(UUID(int=1), Position(1)))
     for arguments, status, reason in (
         (("nope",), 2, "no catalog named 'nope'; known catalogs: shop"),
-        (("shop", "--after", stranger), 1, "the cursor or subscription belongs to"),
+        (("shop", "--after", stranger), 1, "ends with that: start anew, without a cursor"),
         (("shop", "--after", "rubbish"), 2, "not a cursor: 'rubbish'"),
         (("shop", "--operation", "melt"), 2, "--operation: no 'melt' here"),
         (("shop", "--entity-type", ""), 2, "an empty name matches nothing"),

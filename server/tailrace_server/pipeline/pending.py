@@ -22,7 +22,7 @@ from tailrace.errors import LogCorrupted
 from tailrace_server.pipeline.changes import Change, from_table
 from tailrace_server.pipeline.grouping import Tally
 from tailrace_server.wal.documents import PendingSegment
-from tailrace_server.wal.objects import crc32c, os_errors, sync_folder
+from tailrace_server.wal.objects import crc32c, make_folder_of, os_errors, sync_folder
 from tailrace_server.wal.segment import relative_path
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def write_pending(path: Path, table: pa.Table | pa.RecordBatch) -> PendingSegmen
     data = sink.getvalue()
     aside = path.with_name(f"{path.name}.tmp")
     with os_errors(f"cannot write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder_of(path)
         with aside.open("wb") as out:
             out.write(data)
             out.flush()

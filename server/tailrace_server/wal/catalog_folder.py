@@ -43,6 +43,8 @@ DROPPED_PREFIX: Final = ".dropped-"
 
 _NEW_PREFIX: Final = ".new-"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+INGEST: Final = "ingest"
+"""Where Spark has the checkpoints of what feeds a catalog."""
 _LOG_FOLDERS: Final = (
     documents.ENTRIES,
     documents.PUBLICATIONS,
@@ -54,7 +56,7 @@ _FOLDERS: Final = (
     *_LOG_FOLDERS,
     f"{documents.SEGMENTS}/compact",
     "quarantine",
-    "ingest",
+    INGEST,
     "state",
     TEMPORARY_FOLDER,
 )
@@ -102,6 +104,7 @@ def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | N
             for each in _FOLDERS:
                 sync_folder(folder / each)
             sync_folder(folder)
+            _set_remains_aside(root / name)
             try:
                 folder.rename(root / name)
             except OSError:
@@ -231,6 +234,19 @@ def rename_dropped(root: Path, name: str) -> Path:
         sync_folder(root)
     reach("drop.after_rename")
     return dropped
+
+
+def _set_remains_aside(folder: Path) -> None:
+    """Treat as dropped what Spark makes anew of a catalog that is dropped while an ingest feeds it.
+
+    That is its checkpoint alone, of no use to anybody; with anything else beside it the folder stays.
+    """
+    try:
+        found = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if found == [INGEST]:
+        folder.rename(folder.with_name(f"{DROPPED_PREFIX}{uuid4().hex}"))
 
 
 def delete_dropped(root: Path) -> None:

@@ -294,6 +294,21 @@ def _temporary_path(catalog: Path, final: str) -> str:
     return os.path.join(catalog, TEMPORARY_FOLDER, f"{name}.{unique}")
 
 
+def make_folder_of(path: Path) -> None:
+    """Make the folder of a new file, one level below what a catalog has always.
+
+    Raises:
+        LogError: That is not there: the catalog was dropped while this writer fed it, and is not made anew.
+    """
+    try:
+        path.parent.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise LogError(
+            f"cannot write {path}: the catalog is gone, as where it is dropped while something feeds it; "
+            "start anew"
+        ) from None
+
+
 class NewFile:
     """A file that is being written: it gets its name when it is whole, and only if nobody has the name.
 

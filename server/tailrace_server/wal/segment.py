@@ -38,6 +38,7 @@ from tailrace_server.wal.objects import (
     NewFile,
     begin_sync,
     crc32c,
+    make_folder_of,
     os_errors,
     write_all,
 )
@@ -271,7 +272,7 @@ def _new_file(path: Path) -> NewFile:
     try:
         return NewFile(text, temporary)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder_of(path)
         return NewFile(text, temporary)
 
 

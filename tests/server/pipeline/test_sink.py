@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.sink import ROWS_AT_ONCE, RecordSink
 from tailrace_server.wal.segment import SegmentWriter
+from tests.server.wal.logs import segment_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def sink(
     known: dict[str, tuple[str, ...]] | None = None,
 ) -> tuple[Rows, SinkResult | None]:
     """Write batches, one by one and gathered; return the records and what was reported."""
-    path = folder / "segments" / "1" / "a.arrow"
+    path = segment_path(folder, "a.arrow")
     outcomes: list[tuple[Rows, SinkResult | None]] = []
     for rows_at_once in (1, ROWS_AT_ONCE):
         path.unlink(missing_ok=True)
@@ -364,7 +365,7 @@ def test_columns_that_only_changed_or_change_show_are_reported_in_order(tmp_path
 
 
 def test_of_declared_types_only_changed_names_more(tmp_path: Path) -> None:
-    path = tmp_path / "segments" / "1" / "a.arrow"
+    path = segment_path(tmp_path, "a.arrow")
     rows = [row("1") | {"changed": ["a", "zz"], "after": b'{"a":1,"more":2}'}]
     with SegmentWriter(path, fsync=False) as segment:
         writing = RecordSink(segment, {"t": ("a",)}, ("t",))
@@ -380,7 +381,7 @@ def test_a_text_that_is_not_utf8_is_refused_by_its_column(tmp_path: Path, name: 
     batch = pa.RecordBatch.from_pylist([row("1")], schema=INPUT)
     bad = pa.array([b"\xff"]).view(pa.string())
     batch = batch.set_column(INPUT.names.index(name), name, bad)
-    path = tmp_path / "segments" / "1" / "a.arrow"
+    path = segment_path(tmp_path, "a.arrow")
     with (
         SegmentWriter(path, fsync=False) as segment,
         pytest.raises(InvalidRequest, match=f"column {name} holds text that is not UTF-8"),
@@ -397,12 +398,11 @@ def test_a_segment_ends_behind_the_first_rows_with_new_columns(tmp_path: Path) -
         )
         for place, name in enumerate(names)
     ]
-    folder = tmp_path / "segments" / "1"
 
     def write(name: str, known: dict[str, tuple[str, ...]], *, may_split: bool) -> SinkResult:
         with (
-            SegmentWriter(folder / f"{name}.arrow", fsync=False) as segment,
-            SegmentWriter(folder / f"{name}-rest.arrow", fsync=False) as rest,
+            SegmentWriter(segment_path(tmp_path, f"{name}.arrow"), fsync=False) as segment,
+            SegmentWriter(segment_path(tmp_path, f"{name}-rest.arrow"), fsync=False) as rest,
         ):
             next_segment = (lambda: rest) if may_split else None
             writing = RecordSink(segment, known, next_segment=next_segment, rows_at_once=1)

@@ -16,6 +16,7 @@ from tailrace_server.pipeline.sink import RecordSink
 from tailrace_server.pipeline.transaction_ids import SeenTransactions, refuse_split
 from tailrace_server.wal.segment import SegmentWriter
 from tests.server.pipeline.test_sink import INPUT, row
+from tests.server.wal.logs import segment_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +47,7 @@ def test_an_id_that_comes_back_is_refused_whatever_lies_between(
 def partition(
     folder: Path, name: str, *ids: str
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint64]], list[Path]]:
-    path = folder / "segments" / "1" / f"{name}.arrow"
+    path = segment_path(folder, f"{name}.arrow")
     with SegmentWriter(path, fsync=False) as segment:
         writing = RecordSink(segment, {})
         writing.write(pa.RecordBatch.from_pylist([row(id) for id in ids], schema=INPUT))

@@ -49,6 +49,12 @@ class SteppingClock:
         raise AssertionError("nothing in the log sleeps by the clock")
 
 
+def segment_path(catalog: Path, name: str) -> Path:
+    """Return the path of a segment, in a folder that has of a catalog what segments need."""
+    (catalog / "segments").mkdir(exist_ok=True)
+    return catalog / "segments" / "1" / name
+
+
 def upsert(key: str, value: int = 1, entity_type: str = "order") -> Mutation:
     """Return an insert of a small row."""
     return Mutation(entity_type, key, after=b'{"id":"%s","value":%d}' % (key.encode(), value))

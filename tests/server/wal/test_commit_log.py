@@ -17,7 +17,7 @@ from tailrace.criteria import Area, Operation
 from tailrace.errors import CatalogUnknown, InvalidRequest, LogError, LogUnreadable
 from tailrace.position import END, Position
 from tailrace_server.wal import checkpoint
-from tailrace_server.wal.catalog import create_catalog
+from tailrace_server.wal.catalog import create_catalog, drop_catalog, read_catalog
 from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.compaction import compact
 from tailrace_server.wal.objects import seal, without_records
@@ -464,6 +464,19 @@ def test_contract_35_opening_reads_a_checkpoint_and_a_bounded_share_of_the_entri
         if int(file.stem) <= log.state.checkpoint_entry:
             file.unlink()
     assert rows_of(log_root / "shop") == rows_of(log_root / "shop", log.view)
+
+
+def test_a_catalog_that_is_dropped_while_it_is_fed_is_not_made_anew(log_root: Path) -> None:
+    """Its writer is told; what Spark makes of its checkpoint meanwhile does not stand in a new one's way."""
+    gone = pytest.raises(LogError, match="the catalog is gone, as where it is dropped")
+    with gone, LogWriter.open(log_root, "shop") as writer:
+        drop_catalog(log_root, "shop")
+        writer.append([upsert("1")] * 10_000)
+    assert not (log_root / "shop").exists()
+    (log_root / "shop" / "ingest" / "debezium").mkdir(parents=True)
+    uuid = create_catalog(log_root, "shop")
+    assert read_catalog(log_root / "shop").uuid == uuid
+    assert not [*(log_root / "shop" / "ingest").iterdir()]
 
 
 def test_a_folder_that_is_no_catalog_is_named_with_advice(log_root: Path) -> None:

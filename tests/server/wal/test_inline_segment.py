@@ -25,7 +25,7 @@ from tailrace_server.wal.retention import delete_unnamed, trim
 from tailrace_server.wal.segment import SegmentWriter
 from tailrace_server.wal.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
-from tests.server.wal.logs import rows_of, transactions_in, update, upsert, write
+from tests.server.wal.logs import rows_of, segment_path, transactions_in, update, upsert, write
 
 if TYPE_CHECKING:
     from tailrace_server.wal.segment import SegmentReceipt
@@ -51,7 +51,7 @@ mutations = st.tuples(
 def usual(folder: Path, columns: list[list[Any]]) -> tuple[SegmentReceipt, bytes]:
     """Write rows the usual way; return the receipt and the file."""
     kinds = [PLAIN.get(name, RECORD_SCHEMA.field(name).type) for name in NAMES]
-    path = folder / "segments" / "1" / "usual.arrow"
+    path = segment_path(folder, "usual.arrow")
     with SegmentWriter(path) as writer:
         arrays = [pa.array(*each) for each in zip(columns, kinds, strict=True)]
         writer.write(pa.RecordBatch.from_arrays(arrays, NAMES))

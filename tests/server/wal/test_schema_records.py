@@ -13,6 +13,7 @@ from tailrace.criteria import Area, Operation
 from tailrace.schema import Column, Schema
 from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
+from tests.server.wal.logs import segment_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,7 @@ def rows() -> pa.Table:
 
 
 def written(catalog: Path, rows: pa.Table) -> SegmentReceipt:
-    with SegmentWriter(catalog / "segments" / "1" / "a.arrow", fsync=False) as segment:
+    with SegmentWriter(segment_path(catalog, "a.arrow"), fsync=False) as segment:
         segment.write(rows)
         return segment.close()
 

@@ -24,7 +24,7 @@ from tailrace_server.wal.commit_log import CommitLog
 from tailrace_server.wal.record import BATCH_BYTES_MAX, BODY_COLUMNS, NAME_TYPE
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.table import BATCH_FIELDS, BatchRef, BatchTable, SegmentRef, batch_ref
-from tests.server.wal.logs import armed, batch_rows, rows_of, write, write_files
+from tests.server.wal.logs import armed, batch_rows, rows_of, segment_path, write, write_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -130,7 +130,7 @@ def test_what_is_written_is_what_is_read(
     rows = numbered(transactions)
     table = table_of(rows, NAME_TYPE if encoded else pa.utf8())
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "segments" / "1" / "w-0-a.arrow"
+        path = segment_path(Path(folder), "w-0-a.arrow")
         writer = SegmentWriter(path, fsync=False)
         borders = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
         for start, stop in pairwise(borders):
@@ -165,7 +165,7 @@ def simple_rows(count: int, after: bytes = b"{}", per_version: int = 3) -> pa.Ta
 
 
 def test_batches_close_at_8192_rows_also_over_several_writes(tmp_path: Path) -> None:
-    with SegmentWriter(tmp_path / "segments" / "1" / "a.arrow") as writer:
+    with SegmentWriter(segment_path(tmp_path, "a.arrow")) as writer:
         table = simple_rows(25_000)
         for start in range(0, 25_000, 10_000):
             writer.write(table.slice(start, 10_000))
@@ -182,7 +182,7 @@ def test_names_may_come_after_batches_without_any(tmp_path: Path, name: str) -> 
     leads = leads.set_column(4, "entity_type", pa.nulls(10_000, pa.string()))
     others = simple_rows(20_000, per_version=1).slice(10_000)
     others = others.append_column("changed", pa.array([[name]] * 10_000, pa.list_(pa.string())))
-    with SegmentWriter(tmp_path / "segments" / "1" / "a.arrow") as writer:
+    with SegmentWriter(segment_path(tmp_path, "a.arrow")) as writer:
         writer.write(leads)
         writer.write(others)
         receipt = writer.close()
@@ -195,7 +195,7 @@ def test_names_may_come_after_batches_without_any(tmp_path: Path, name: str) -> 
 def test_batches_close_at_4_mebibytes_and_a_larger_record_is_alone(tmp_path: Path) -> None:
     table = simple_rows(10, after=bytes(1 << 20))
     large = simple_rows(13, after=b"")
-    with SegmentWriter(tmp_path / "segments" / "1" / "a.arrow") as writer:
+    with SegmentWriter(segment_path(tmp_path, "a.arrow")) as writer:
         writer.write(table)
         row = large.slice(10, 1).set_column(6, "after", [pa.array([bytes(5 << 20)], pa.binary())])
         writer.write(row)
@@ -224,7 +224,7 @@ def test_contract_33_bodies_with_nulls_are_read_right_wherever_a_batch_is_cut(
     table = simple_rows(count).append_column("before", [pa.array(bodies, pa.binary())])
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(segment, "BATCH_BYTES_MAX", batch_bytes)
-        path = Path(folder) / "segments" / "1" / "a.arrow"
+        path = segment_path(Path(folder), "a.arrow")
         with SegmentWriter(path, fsync=False) as writer:
             writer.write(table)
             receipt = writer.close()
@@ -244,7 +244,7 @@ def test_rows_that_are_not_dense_and_in_order_are_refused(tmp_path: Path) -> Non
         ]
     ):
         with (
-            SegmentWriter(tmp_path / "segments" / "1" / f"{place}.arrow") as writer,
+            SegmentWriter(segment_path(tmp_path, f"{place}.arrow")) as writer,
             pytest.raises(ValueError, match="dense and in order"),
         ):
             writer.write(wrong)
@@ -252,7 +252,7 @@ def test_rows_that_are_not_dense_and_in_order_are_refused(tmp_path: Path) -> Non
 
 def test_a_segment_may_continue_the_transaction_of_the_one_before(tmp_path: Path) -> None:
     rows = simple_rows(9)
-    with SegmentWriter(tmp_path / "segments" / "1" / "a.arrow") as writer:
+    with SegmentWriter(segment_path(tmp_path, "a.arrow")) as writer:
         writer.write(rows.slice(1))
         receipt = writer.close()
     assert receipt.continues
@@ -260,14 +260,14 @@ def test_a_segment_may_continue_the_transaction_of_the_one_before(tmp_path: Path
 
 
 def test_an_abandoned_segment_leaves_nothing(tmp_path: Path) -> None:
-    with SegmentWriter(tmp_path / "segments" / "1" / "a.arrow") as writer:
+    with SegmentWriter(segment_path(tmp_path, "a.arrow")) as writer:
         writer.write(simple_rows(3))
     assert list((tmp_path / "segments" / "1").iterdir()) == []
 
 
 def test_a_segment_without_room_is_log_full_and_can_be_abandoned(tmp_path: Path) -> None:
     with armed("segment.before_rename=enospc"):
-        writer = SegmentWriter(tmp_path / "segments" / "1" / "a.arrow")
+        writer = SegmentWriter(segment_path(tmp_path, "a.arrow"))
         writer.write(simple_rows(3))
         with pytest.raises(LogFull):
             writer.close()
