@@ -90,13 +90,25 @@ def sendable(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(f"{what}: {error}") from error
 
 
 def several(criteria: Wanted) -> Sequence[Criteria]:
-    """Return one criteria as a list of one."""
-    return (criteria,) if isinstance(criteria, Criteria) else criteria
+    """Return one criteria as a list of one.
+
+    Raises:
+        InvalidRequest: It is something else than criteria.
+    """
+    if isinstance(criteria, Criteria):
+        return (criteria,)
+    if not isinstance(criteria, tuple | list) or not all(
+        isinstance(each, Criteria) for each in criteria
+    ):
+        raise InvalidRequest(
+            f"criteria: {criteria!r}: write a Criteria or a list of them, as Criteria(entity_type=('order',))"
+        )
+    return criteria
 
 
 def message_bytes(number: int) -> int:

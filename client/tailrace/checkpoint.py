@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+from inspect import isawaitable
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from tailrace.cursor import Cursor
-from tailrace.errors import CursorInvalid
+from tailrace.errors import CursorInvalid, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+_T = TypeVar("_T")
 
 
 @runtime_checkable
@@ -26,6 +32,30 @@ class CheckpointStore(Protocol):
 
     async def save(self, cursor: Cursor) -> None:
         """Keep a cursor in place of the one before; durable on return."""
+
+
+async def load_from(store: CheckpointStore) -> Cursor | None:
+    """Return what a store has.
+
+    Raises:
+        InvalidRequest: Its ``load`` is not async.
+    """
+    return await _awaitable("load", store.load())
+
+
+async def save_to(store: CheckpointStore, cursor: Cursor) -> None:
+    """Keep a cursor in a store.
+
+    Raises:
+        InvalidRequest: Its ``save`` is not async; it has been called.
+    """
+    await _awaitable("save", store.save(cursor))
+
+
+def _awaitable(method: str, called: Awaitable[_T]) -> Awaitable[_T]:
+    if not isawaitable(called):
+        raise InvalidRequest(f"checkpoint: `{method}` of the store is to be an async method")
+    return called
 
 
 class FileCheckpoint:

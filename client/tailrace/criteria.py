@@ -7,6 +7,7 @@ transaction leads included.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Flag, IntEnum
 from typing import TYPE_CHECKING, Final
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 from tailrace.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tailrace.cursor import Cursor
     from tailrace.position import Position, TimestampMicros
 
@@ -101,6 +100,9 @@ class Criteria:
         """Bring the values into canonical order and refuse contradictions."""
         for name in ("entity_type", "primary_key", "container_name"):
             _check_texts(name, getattr(self, name))
+        _check_members("area", () if self.area is None else (self.area,), Area)
+        _check_members("operation", self.operation, Operation)
+        _check_members("container_type", self.container_type, ContainerType)
         for name in ("entity_type", "primary_key", "operation", "container_type", "container_name"):
             object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
         for name in ("entity_type", "container_name"):
@@ -159,6 +161,18 @@ class Criteria:
             raise InvalidRequest(
                 "criteria: area INFRASTRUCTURE has no containers; leave container_type out"
             )
+        if self.area is Area.SCHEMA and self.operation == (Operation.EXPIRE,):
+            raise InvalidRequest("criteria: operation EXPIRE is of rows, which area SCHEMA has not")
+        if (
+            self.operation
+            and Operation.UPSERT not in self.operation
+            and self.wants_columns
+            and not {ContainerType.ENTITY, ContainerType.CATALOG}.intersection(self.container_type)
+        ):
+            raise InvalidRequest(
+                "criteria: only an UPSERT has captures of single columns; ask for container type ENTITY with "
+                + ", ".join(operation.name for operation in self.operation)
+            )
         if self.container_name and self.container_type and not self.column_types:
             raise InvalidRequest(
                 "criteria: container_name names columns, but container_type asks for none of "
@@ -196,6 +210,21 @@ def _check_texts(name: str, values: Iterable[str]) -> None:
         raise InvalidRequest(f"criteria.{name}: a tuple of texts is wanted: {error}") from error
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"criteria.{name}: not UTF-8: {error}") from error
+
+
+def _check_members(name: str, values: Iterable[IntEnum], kind: type[IntEnum]) -> None:
+    """Refuse what is not a tuple of an enum's members.
+
+    Raises:
+        InvalidRequest: It is not.
+    """
+    if not isinstance(values, Iterable):
+        raise InvalidRequest(f"criteria.{name}: {values!r} is one value; write a tuple of it")
+    wrong = [value for value in values if not isinstance(value, kind)]
+    if wrong:
+        raise InvalidRequest(
+            f"criteria.{name}: members of {kind.__name__} are wanted, not {wrong[0]!r}"
+        )
 
 
 def canonical(criteria: Iterable[Criteria]) -> tuple[Criteria, ...]:

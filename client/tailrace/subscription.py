@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from tailrace.capture import Heartbeat
-from tailrace.checkpoint import CheckpointStore
+from tailrace.checkpoint import CheckpointStore, load_from, save_to
 from tailrace.demand import whole
 from tailrace.errors import InternalError, InvalidRequest, SubscriptionClosed, TailraceError
 
@@ -123,7 +123,7 @@ class Subscription:
         """
         if self._task is not None or self._ended is not None:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
-        saved = await self._checkpoint.load() if self._checkpoint is not None else None
+        saved = await load_from(self._checkpoint) if self._checkpoint is not None else None
         self._link = self._open_link(saved)
         begins_now = not self._link.has_start
         if self._demand:
@@ -135,7 +135,7 @@ class Subscription:
                     raise self._ended
                 await self._wait()
             if begins_now and self._checkpoint is not None:
-                await self._checkpoint.save(self.cursor)
+                await save_to(self._checkpoint, self.cursor)
         except BaseException:
             await self.close()
             raise
@@ -177,7 +177,7 @@ class Subscription:
         """
         if self._checkpoint is None:
             raise InvalidRequest("commit: subscribe with checkpoint= to say where cursors are kept")
-        await self._checkpoint.save(self.cursor)
+        await save_to(self._checkpoint, self.cursor)
 
     def request(self, n: int) -> None:
         """Ask for ``n`` captures beside what is topped up; with ``demand=0`` nothing else is asked for.

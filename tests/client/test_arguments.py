@@ -76,6 +76,40 @@ def test_names_that_would_not_match_as_written_are_refused(field: str) -> None:
             Criteria(**{field: values})
 
 
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"operation": Operation.UPSERT}, "criteria.operation: .* is one value"),
+        (
+            {"operation": ("UPSERT",)},
+            "criteria.operation: members of Operation are wanted, not 'UPSERT'",
+        ),
+        (
+            {"container_type": (Operation.UPSERT,)},
+            "criteria.container_type: members of ContainerType",
+        ),
+        ({"area": "DATA"}, "criteria.area: members of Area are wanted, not 'DATA'"),
+    ],
+)
+def test_what_is_no_member_of_an_enum_is_named(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        Criteria(**fields)
+
+
+@pytest.mark.parametrize("criteria", ["order", ["order"], {"entity_type": "order"}, None])
+async def test_what_are_no_criteria_is_named(criteria: Any) -> None:
+    async with connect("127.0.0.1:1") as client:
+        for call in (client.subscribe, client.read_changes):
+            with pytest.raises(InvalidRequest, match=r"criteria: .* write a Criteria"):
+                call("shop", criteria)
+
+
+async def test_a_duration_that_no_request_can_hold_is_named() -> None:
+    async with connect("127.0.0.1:1") as client:
+        with pytest.raises(InvalidRequest, match="subscribe: cannot convert float infinity"):
+            client.subscribe("shop", heartbeat_interval_s=float("inf"))
+
+
 def test_durations() -> None:
     assert milliseconds(None) is None
     assert milliseconds(0.25) == 250
@@ -88,6 +122,9 @@ def test_durations() -> None:
         {"container_type": (ContainerType.CATALOG,), "primary_key": ("1",)},
         {"area": Area.SCHEMA, "container_name": ("price",)},
         {"area": Area.SCHEMA, "primary_key": ("1",)},
+        {"area": Area.SCHEMA, "operation": (Operation.EXPIRE,)},
+        {"operation": (Operation.REMOVE,), "container_type": (ContainerType.ATTRIBUTE,)},
+        {"operation": (Operation.REMOVE, Operation.EXPIRE), "container_name": ("price",)},
     ],
 )
 def test_criteria_that_can_never_match_are_refused(fields: dict[str, Any]) -> None:

@@ -56,6 +56,20 @@ async def test_a_path_is_no_store_and_is_told_what_to_do() -> None:
             client.subscribe("shop", checkpoint="cursor")  # type: ignore[arg-type]
 
 
+async def test_a_store_that_is_not_async_is_told_so() -> None:
+    class Plain:
+        def load(self) -> Cursor | None:
+            return None
+
+        def save(self, cursor: Cursor) -> None:
+            pass
+
+    async with tailrace.connect("127.0.0.1:1") as client:
+        subscription = client.subscribe("shop", checkpoint=Plain())  # type: ignore[arg-type]
+        with pytest.raises(tailrace.InvalidRequest, match="`load` of the store is to be an async"):
+            await subscription.__aenter__()
+
+
 async def test_a_subscription_begins_behind_its_saved_cursor_and_saves_on_commit(
     tmp_path: Path,
 ) -> None:
