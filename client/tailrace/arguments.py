@@ -102,9 +102,8 @@ def several(criteria: Wanted) -> Sequence[Criteria]:
     """
     if isinstance(criteria, Criteria):
         return (criteria,)
-    if not isinstance(criteria, tuple | list) or not all(
-        isinstance(each, Criteria) for each in criteria
-    ):
+    given: object = criteria
+    if not isinstance(given, tuple | list) or not all(isinstance(each, Criteria) for each in given):
         raise InvalidRequest(
             f"criteria: {criteria!r}: write a Criteria or a list of them, as Criteria(entity_type=('order',))"
         )

@@ -188,12 +188,15 @@ def _criteria(draw: st.DrawFn) -> Criteria:
     keys = st.lists(st.sampled_from(["1", "2", "ключ", "none"]), min_size=1, max_size=3).map(tuple)
     columns = st.lists(st.sampled_from([*COLUMNS, "pric"]), min_size=1, max_size=2).map(tuple)
     kinds = st.sampled_from([(), (ContainerType.ENTITY, ContainerType.ATTRIBUTE)])
+    operation, container_type = draw(operations), draw(kinds) if kind == "column" else ()
+    if kind == "column" and not container_type and operation:
+        operation = (*operation, Operation.UPSERT)  # the only one that has captures of columns
     return Criteria(
         entity_type=draw(names),
-        operation=draw(operations),
+        operation=operation,
         primary_key=draw(keys) if kind == "keyed" or draw(st.booleans()) else (),
         container_name=draw(columns) if kind == "column" else (),
-        container_type=draw(kinds) if kind == "column" else (),
+        container_type=container_type,
     )
 
 
