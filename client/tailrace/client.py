@@ -346,7 +346,7 @@ class Client:
         Raises:
             TransportError: The server cannot be reached.
         """
-        data = await self._call("ListCatalogs", ListCatalogsRequest().SerializeToString())
+        response = await self._list_catalogs()
         return tuple(
             Catalog(
                 name=each.name,
@@ -356,8 +356,20 @@ class Client:
                 committed=each.committed_version,
                 newest_timestamp=TimestampMicros(each.newest_timestamp),
             )
-            for each in ListCatalogsResponse.FromString(data).catalogs
+            for each in response.catalogs
         )
+
+    async def list_unreadable(self) -> dict[str, str]:
+        """Return the catalogs that the server cannot read now, by name, and why; it tries them again.
+
+        Raises:
+            TransportError: The server cannot be reached.
+        """
+        return dict(sorted((await self._list_catalogs()).unreadable.items()))
+
+    async def _list_catalogs(self) -> ListCatalogsResponse:
+        data = await self._call("ListCatalogs", ListCatalogsRequest().SerializeToString())
+        return ListCatalogsResponse.FromString(data)
 
     async def get_schema(self, catalog: str, version: int | None = None) -> Schema:
         """Return the entity types and columns of a catalog; ``version`` None = the newest published.

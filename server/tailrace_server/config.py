@@ -9,7 +9,8 @@ these fields, so that none can be forgotten::
     memory_bytes    memory            TAILRACE_MEMORY           --memory
 
 Bytes may carry a unit (``512MiB``), seconds too (``500ms``, ``2m``). A key that does not exist is
-refused by name, and so is a value out of bounds, with the place that it came from.
+refused by name, and so is a value out of bounds, with the place that it came from. Of a variable, ``serve``
+says only that it looks misspelt.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "TAILRACE_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
+_OTHER_VARIABLES: Final = frozenset(
+    {CONFIG_VARIABLE, f"{PREFIX}FAILPOINTS", f"{PREFIX}SERVER", f"{PREFIX}TRACEBACK"}
+)
+"""What other parts read."""
 Source = Literal["default", "file", "environment", "flag"]
 
 _PLAIN_NAMES: Final = {"memory_bytes": "memory"}
@@ -211,6 +216,25 @@ def load(
         http_faces=HttpSettings(**http),
     )
     return Loaded(settings, sources)
+
+
+def misspelt(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return variables that name no setting and look like one that does, with that one.
+
+    Others that begin alike are none of ours: Kubernetes gives every container some of each service's name.
+
+    Args:
+        environment: Variables; None = those of this process.
+    """
+    environment = os.environ if environment is None else environment
+    known = {each.variable for each in EVERY} | _OTHER_VARIABLES
+    found = {}
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, 1, cutoff=0.85)
+            if near:
+                found[name] = near[0]
+    return found
 
 
 _BY_PRIORITY: Final[tuple[Source, ...]] = ("flag", "environment", "file")

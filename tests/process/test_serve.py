@@ -209,3 +209,18 @@ async def test_print_config_shows_what_is_in_effect_and_starts_nothing(tmp_path:
     status, text, _ = await outcome("serve", "--memory", "512MiB", "--print-config")
     assert status == 0
     assert 'memory = "512MiB"' in text
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+async def test_a_command_runs_with_a_standard_stream_closed(tmp_path: Path, closed: int) -> None:
+    without = (
+        f"import os, sys; os.close({closed}); "
+        "os.execv(sys.executable, [sys.executable, '-m', 'tailrace_server', *sys.argv[1:]])"
+    )
+    status, text, error = await outcome("serve", "--print-config", python=("-c", without))
+    assert (status, error) == (0, "")
+    assert bool(text) is (closed != 1)
+    missing = tmp_path / "missing"
+    status, _, error = await outcome("log", "inspect", missing, python=("-c", without))
+    assert status == 2
+    assert (f"there is no folder {missing}" in error) is (closed != 2)

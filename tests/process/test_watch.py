@@ -14,12 +14,13 @@ from uuid import UUID
 
 import pytest
 
+import tailrace
 from tailrace.cursor import Cursor
 from tailrace.position import Position
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import INTERRUPT, KILL, Command, ServerProcess, environment, outcome
 from tests.support.inprocess import know
-from tests.support.polling import until
+from tests.support.polling import until, until_answered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -302,6 +303,22 @@ async def test_a_catalog_that_cannot_be_read_is_named_beside_those_that_can(
     bad.mkdir()
     (bad / "catalog.json").write_text("{")
     status, text, error = await outcome("catalog", "list", "--log", server.root)
+    assert (status, error.count("\n")) == (1, 0), error
+    assert "catalog 'bad': log corrupted: catalog.json" in error
+    assert text.splitlines()[1].split()[0] == "shop"
+
+
+async def test_a_server_names_a_catalog_that_it_cannot_read(server: ServerProcess) -> None:
+    bad = server.root / "bad"
+    bad.mkdir()
+    (bad / "catalog.json").write_text("{")
+    async with tailrace.connect(server.grpc) as client:
+
+        async def told() -> bool:
+            return [*await client.list_unreadable()] == ["bad"]
+
+        await until_answered(told)
+    status, text, error = await outcome("catalog", "list", "--server", server.grpc)
     assert (status, error.count("\n")) == (1, 0), error
     assert "catalog 'bad': log corrupted: catalog.json" in error
     assert text.splitlines()[1].split()[0] == "shop"

@@ -119,3 +119,18 @@ def test_a_switch_reads_yes_or_no(text: str, expected: bool) -> None:
     assert f"graphql_compiled = {str(expected).lower()}" in config.render(loaded)
     with pytest.raises(ConfigError, match="yes or no"):
         config.load({"graphql_compiled": "maybe"}, environment={})
+
+
+def test_a_variable_that_looks_misspelt_is_told_and_others_are_left_alone() -> None:
+    kubernetes = {
+        "TAILRACE_SERVICE_HOST": "10.0.0.7",
+        "TAILRACE_PORT_7411_TCP": "tcp://10.0.0.7:7411",
+        "TAILRACE_PORT": "tcp://10.0.0.7:7411",
+    }
+    right = {"TAILRACE_LOG": "log", "TAILRACE_CONFIG": "c.toml", "TAILRACE_SERVER": "host:1"}
+    wrong = {"TAILRACE_FRAME_BYTES": "1", "TAILRACE_RINGCAPTURES": "2", "TAILRACE_MEMROY": "3"}
+    assert config.misspelt({**kubernetes, **right, **wrong, "PATH": ""}) == {
+        "TAILRACE_FRAME_BYTES": "TAILRACE_FRAMES_BYTES",
+        "TAILRACE_MEMROY": "TAILRACE_MEMORY",
+        "TAILRACE_RINGCAPTURES": "TAILRACE_RING_CAPTURES",
+    }

@@ -25,25 +25,29 @@ _sym_db = _symbol_database.Default()
 from tailrace.v1 import capture_pb2 as tailrace_dot_v1_dot_capture__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tailrace/v1/catalog.proto\x12\x0btailrace.v1\x1a\x19tailrace/v1/capture.proto\"\x15\n\x13ListCatalogsRequest\">\n\x14ListCatalogsResponse\x12&\n\x08\x63\x61talogs\x18\x01 \x03(\x0b\x32\x14.tailrace.v1.Catalog\"\x9c\x01\n\x07\x43\x61talog\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12%\n\x06oldest\x18\x03 \x01(\x0b\x32\x15.tailrace.v1.Position\x12\x19\n\x11published_version\x18\x04 \x01(\x03\x12\x19\n\x11\x63ommitted_version\x18\x05 \x01(\x03\x12\x18\n\x10newest_timestamp\x18\x06 \x01(\x03\"E\n\x10GetSchemaRequest\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x14\n\x07version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\n\n\x08_version\"|\n\x11GetSchemaResponse\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x14\n\x0c\x63\x61talog_uuid\x18\x02 \x01(\t\x12\x11\n\tschema_id\x18\x03 \x01(\x03\x12-\n\x0c\x65ntity_types\x18\x04 \x03(\x0b\x32\x17.tailrace.v1.EntityType\"@\n\nEntityType\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x13.tailrace.v1.Column\"\xc2\x01\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.tailrace.v1.ContainerType\x12\x10\n\x08sql_type\x18\x03 \x01(\t\x12\x10\n\x08\x65ncoding\x18\x04 \x01(\t\x12\x10\n\x08inferred\x18\x05 \x01(\x08\x12\x10\n\x08nullable\x18\x06 \x01(\x08\x12\x0b\n\x03key\x18\x07 \x01(\x05\x12\x0e\n\x06origin\x18\x08 \x01(\t\x12\n\n\x02id\x18\t \x01(\x03\x12\x0f\n\x07\x64ropped\x18\n \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19tailrace/v1/catalog.proto\x12\x0btailrace.v1\x1a\x19tailrace/v1/capture.proto\"\x15\n\x13ListCatalogsRequest\"\xb8\x01\n\x14ListCatalogsResponse\x12&\n\x08\x63\x61talogs\x18\x01 \x03(\x0b\x32\x14.tailrace.v1.Catalog\x12\x45\n\nunreadable\x18\x02 \x03(\x0b\x32\x31.tailrace.v1.ListCatalogsResponse.UnreadableEntry\x1a\x31\n\x0fUnreadableEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x9c\x01\n\x07\x43\x61talog\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12%\n\x06oldest\x18\x03 \x01(\x0b\x32\x15.tailrace.v1.Position\x12\x19\n\x11published_version\x18\x04 \x01(\x03\x12\x19\n\x11\x63ommitted_version\x18\x05 \x01(\x03\x12\x18\n\x10newest_timestamp\x18\x06 \x01(\x03\"E\n\x10GetSchemaRequest\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x14\n\x07version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\n\n\x08_version\"|\n\x11GetSchemaResponse\x12\x0f\n\x07\x63\x61talog\x18\x01 \x01(\t\x12\x14\n\x0c\x63\x61talog_uuid\x18\x02 \x01(\t\x12\x11\n\tschema_id\x18\x03 \x01(\x03\x12-\n\x0c\x65ntity_types\x18\x04 \x03(\x0b\x32\x17.tailrace.v1.EntityType\"@\n\nEntityType\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x07\x63olumns\x18\x02 \x03(\x0b\x32\x13.tailrace.v1.Column\"\xc2\x01\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04role\x18\x02 \x01(\x0e\x32\x1a.tailrace.v1.ContainerType\x12\x10\n\x08sql_type\x18\x03 \x01(\t\x12\x10\n\x08\x65ncoding\x18\x04 \x01(\t\x12\x10\n\x08inferred\x18\x05 \x01(\x08\x12\x10\n\x08nullable\x18\x06 \x01(\x08\x12\x0b\n\x03key\x18\x07 \x01(\x05\x12\x0e\n\x06origin\x18\x08 \x01(\t\x12\n\n\x02id\x18\t \x01(\x03\x12\x0f\n\x07\x64ropped\x18\n \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tailrace.v1.catalog_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_LISTCATALOGSRESPONSE_UNREADABLEENTRY']._loaded_options = None
+  _globals['_LISTCATALOGSRESPONSE_UNREADABLEENTRY']._serialized_options = b'8\001'
   _globals['_LISTCATALOGSREQUEST']._serialized_start=69
   _globals['_LISTCATALOGSREQUEST']._serialized_end=90
-  _globals['_LISTCATALOGSRESPONSE']._serialized_start=92
-  _globals['_LISTCATALOGSRESPONSE']._serialized_end=154
-  _globals['_CATALOG']._serialized_start=157
-  _globals['_CATALOG']._serialized_end=313
-  _globals['_GETSCHEMAREQUEST']._serialized_start=315
-  _globals['_GETSCHEMAREQUEST']._serialized_end=384
-  _globals['_GETSCHEMARESPONSE']._serialized_start=386
-  _globals['_GETSCHEMARESPONSE']._serialized_end=510
-  _globals['_ENTITYTYPE']._serialized_start=512
-  _globals['_ENTITYTYPE']._serialized_end=576
-  _globals['_COLUMN']._serialized_start=579
-  _globals['_COLUMN']._serialized_end=773
+  _globals['_LISTCATALOGSRESPONSE']._serialized_start=93
+  _globals['_LISTCATALOGSRESPONSE']._serialized_end=277
+  _globals['_LISTCATALOGSRESPONSE_UNREADABLEENTRY']._serialized_start=228
+  _globals['_LISTCATALOGSRESPONSE_UNREADABLEENTRY']._serialized_end=277
+  _globals['_CATALOG']._serialized_start=280
+  _globals['_CATALOG']._serialized_end=436
+  _globals['_GETSCHEMAREQUEST']._serialized_start=438
+  _globals['_GETSCHEMAREQUEST']._serialized_end=507
+  _globals['_GETSCHEMARESPONSE']._serialized_start=509
+  _globals['_GETSCHEMARESPONSE']._serialized_end=633
+  _globals['_ENTITYTYPE']._serialized_start=635
+  _globals['_ENTITYTYPE']._serialized_end=699
+  _globals['_COLUMN']._serialized_start=702
+  _globals['_COLUMN']._serialized_end=896
 # @@protoc_insertion_point(module_scope)

@@ -40,19 +40,45 @@ Global___ListCatalogsRequest: _TypeAlias = ListCatalogsRequest  # noqa: Y015
 class ListCatalogsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class UnreadableEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CATALOGS_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def catalogs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Catalog]:
         """By name."""
+
+    @_builtins.property
+    def unreadable(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Why the server cannot read others now, by name. It tries again; until then a subscribe ends with the same."""
 
     def __init__(
         self,
         *,
         catalogs: _abc.Iterable[Global___Catalog] | None = ...,
+        unreadable: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalogs", b"catalogs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalogs", b"catalogs", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -143,6 +143,14 @@ class Engine:
             for view in [observer.view]
         )
 
+    def unreadable(self) -> dict[str, str]:
+        """Return why catalogs cannot be read now, by name; they are tried again."""
+        return {
+            name: str(catalog.error)
+            for name, catalog in sorted(self._catalogs.items())
+            if catalog.error is not None
+        }
+
     async def subscribe(
         self,
         catalog: str,
@@ -251,11 +259,7 @@ class Engine:
         counters = self._counters
         return EngineStatistics(
             observers=observers,
-            unreadable={
-                name: str(catalog.error)
-                for name, catalog in sorted(self._catalogs.items())
-                if catalog.error is not None
-            },
+            unreadable=self.unreadable(),
             cache=self._cache.statistics(),
             subscriptions=sum(each.subscriptions for each in observers),
             subscriptions_opened=counters.subscriptions_opened,

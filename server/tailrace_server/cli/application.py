@@ -15,6 +15,7 @@ import typer
 
 from tailrace_server.allocator import share_one_arena
 from tailrace_server.cli import errors
+from tailrace_server.cli.output import open_closed_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command line of this process and exit; the console script."""
+    open_closed_streams()
     wanted = _wanted(sys.argv[1:])
     if wanted != "ingest":
         sys.meta_path.insert(0, _NoPandas())

@@ -12,7 +12,7 @@ from tailrace.catalog import Catalog
 from tailrace.errors import CatalogUnknown, InvalidRequest, LogError
 from tailrace.position import TimestampMicros
 from tailrace_server.cli import options
-from tailrace_server.cli.errors import DONE, complain, describe, status_of
+from tailrace_server.cli.errors import DONE, FAILED, complain, describe, status_of
 from tailrace_server.cli.output import date_text, note
 
 if TYPE_CHECKING:
@@ -74,8 +74,12 @@ async def _list(server: str, *, as_json: bool) -> int:
     import tailrace
 
     async with tailrace.connect(server) as client:
-        _show(await client.list_catalogs(), as_json=as_json)
-    return 0
+        catalogs, unreadable = await client.list_catalogs(), await client.list_unreadable()
+    if catalogs or not unreadable:
+        _show(catalogs, as_json=as_json)
+    for name, reason in unreadable.items():
+        complain(f"catalog {name!r}: {reason}")
+    return FAILED if unreadable else DONE
 
 
 def _catalogs_in(root: Path) -> tuple[list[Catalog], dict[str, LogError]]:

@@ -5,8 +5,8 @@ status  meaning
 ======  ====================================================================================
 0       done
 1       it failed while it worked: the log is damaged, the server refused or went away
-2       it could not begin: a wrong option or setting, a folder that is not a log, a port in use,
-        a package that is not installed
+2       it could not begin: a wrong option or setting, a folder that is not a log or may not be read, a
+        port in use, a package that is not installed
 3       it did what could be done, and waits for input that is missing; it said for what
 70      our bug; ``TAILRACE_TRACEBACK=1`` shows where
 130     ended by Ctrl-C
@@ -88,7 +88,7 @@ def status_of(error: BaseException) -> int:
             return status_of(error.exceptions[0])
         case TyperException():
             return error.exit_code
-        case InvalidRequest() | LogUnreadable() | CannotStart():
+        case InvalidRequest() | LogUnreadable() | CannotStart() | PermissionError():
             return REFUSED
         case ImportError() if remedy(error) is not None:
             return REFUSED

@@ -25,6 +25,23 @@ _CODES: Final = {
 _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+def open_closed_streams() -> None:
+    """Give a process that was started with a standard stream closed (``>&-``) an empty one.
+
+    Python has None in its place, and the next file that is opened would get its number: what somebody writes to
+    descriptor 1 would go into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor != number:
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        stream = os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)
+        setattr(sys, name, stream)
+
+
 @dataclass(frozen=True, slots=True)
 class Palette:
     """Paints text, or leaves it as it is where nobody would see colours."""

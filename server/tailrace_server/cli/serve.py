@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tailrace_server import config
+from tailrace_server.cli.output import note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,8 @@ def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> 
     the server at once.
     """
     loaded = config.load(flags, file=config_file)
+    for variable, near in config.misspelt().items():
+        note(f"{variable} is no setting and is passed over; did you mean {near}?")
     if print_config:
         typer.echo(config.render(loaded), nl=False)
         return None

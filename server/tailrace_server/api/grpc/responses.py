@@ -8,7 +8,7 @@ from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
 from tailrace.v1.change_capture_pb2 import ReadChangesResponse, SubscribeResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from tailrace.capture import Heartbeat
@@ -87,8 +87,8 @@ def without_bodies(data: bytes) -> bytes:
     return message.SerializeToString()
 
 
-def catalogs(infos: Iterable[CatalogInfo]) -> bytes:
-    """Return the list of catalogs."""
+def catalogs(infos: Iterable[CatalogInfo], unreadable: Mapping[str, str]) -> bytes:
+    """Return the list of catalogs, and why others cannot be read."""
     return catalog_pb2.ListCatalogsResponse(
         catalogs=[
             catalog_pb2.Catalog(
@@ -100,7 +100,8 @@ def catalogs(infos: Iterable[CatalogInfo]) -> bytes:
                 newest_timestamp=info.newest_timestamp,
             )
             for info in infos
-        ]
+        ],
+        unreadable=unreadable,
     ).SerializeToString()
 
 

@@ -142,7 +142,7 @@ class ChangeCaptureService:
 
         async def answer() -> bytes:
             self._parse(ListCatalogsRequest, data)
-            return responses.catalogs(self._engine.catalogs())
+            return responses.catalogs(self._engine.catalogs(), self._engine.unreadable())
 
         return await self._answered(answer, context)
 
