@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal import inspect
     from tailrace_server.wal.verify import Verification
+
+_SOURCES_MAX: Final = 10
+"""Of the files or partitions that fed a log so many are shown, the last ones."""
 
 app = typer.Typer(no_args_is_help=True, help="The log of one catalog, as it lies on the disk.")
 
@@ -234,15 +237,18 @@ def _print_summary(console: Console, summary: inspect.LogSummary) -> None:
     grid.add_row(
         "segments",
         f"{summary.segments:,} with {summary.batches:,} batches, {summary.rows:,} records, "
-        f"{_size(summary.bytes)}",
+        f"{_size(summary.bytes)}{', trimmed versions included' if summary.holds_trimmed else ''}",
     )
     for label, count in (("to be deleted", summary.unnamed), ("orphans", summary.orphans)):
         if count:
             grid.add_row(label, counted(count, "file"))
     for pending in summary.pending:
         grid.add_row("pending", _shown(pending))
-    for partition, position in summary.source_positions.items():
+    sources = [*summary.source_positions.items()]
+    for partition, position in sources[-_SOURCES_MAX:]:
         grid.add_row("source", f"{_shown(partition)} up to {_shown(str(position))}")
+    if len(sources) > _SOURCES_MAX:
+        grid.add_row("", f"{counted(len(sources) - _SOURCES_MAX, 'source')} before; --json has all")
     width = max(map(len, summary.counts), default=0)
     for place, (name, count) in enumerate(summary.counts.items()):
         label = "" if place else "records of"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from tailrace_server.wal.state import Holder
+    from tailrace_server.wal.state import Holder, LogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,12 @@ class LogSummary:
     segments: int
     batches: int
     rows: int
-    """Records retained, leads included, committed ones too."""
+    """Records in the segments, leads included, committed ones too."""
     bytes: int
     counts: dict[str, int]
-    """Records retained by entity type, most first; leads are not counted."""
+    """Records in the segments by entity type, most first; leads are not counted."""
+    holds_trimmed: bool
+    """Whether trimmed versions are among them: a segment goes once all of its versions are."""
     schemas: int
     pending: tuple[str, ...]
     """Files of transactions that are not complete."""
@@ -176,6 +178,7 @@ def summarize(path: Path) -> LogSummary:
         rows=sum(segment.rows for segment in state.batches.segments),
         bytes=sum(segment.bytes for segment in state.batches.segments),
         counts=dict(counts.most_common()),
+        holds_trimmed=bool(len(state.batches)) and _first(state, 0) < state.oldest,
         schemas=len(state.schemas),
         pending=tuple(pending.path for pending in state.pending),
         source_positions=dict(state.source_positions),
@@ -188,7 +191,7 @@ def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[
     """Yield entries by number, both ends inclusive, None the newest. Errors as ``summarize``."""
     log = CommitLog.open(path)
     published = log.state.published
-    version = 0
+    version = _version_before(log, first)
     stop = log.state.last_entry if last is None else min(last, log.state.last_entry)
     for number in range(max(1, first), stop + 1):
         found = log.read_entry(number)
@@ -208,7 +211,7 @@ def segments(path: Path) -> list[SegmentSummary]:
     return [
         SegmentSummary(
             path=segment.path,
-            first=Position(int(columns[4, starts[place]]), int(columns[5, starts[place]])),
+            first=_first(state, starts[place]),
             last=Position(
                 int(columns[6, starts[place + 1] - 1]), int(columns[7, starts[place + 1] - 1])
             ),
@@ -285,6 +288,23 @@ def record(path: Path, position: Position) -> RecordDetail | None:
         batch_offset=ref.offset,
         **body,
     )
+
+
+def _first(state: LogState, batch: int) -> Position:
+    """Return the position of the first record of a batch, by its place."""
+    columns = state.batches.columns
+    return Position(int(columns[4, batch]), int(columns[5, batch]))
+
+
+def _version_before(log: CommitLog, entry: int) -> int:
+    """Return the newest version that was committed before an entry; 0 for none that is still written down."""
+    for number in range(entry - 1, 0, -1):
+        found = log.read_entry(number)
+        if found is None:
+            break
+        if isinstance(found.entry, CommitEntry) and found.entry.last_version:
+            return found.entry.last_version
+    return 0
 
 
 def _entry_summary(entry: OpenEntry | CommitEntry, *, published: bool) -> EntrySummary:
