@@ -252,6 +252,8 @@ class Observer:
             if self.routed < self.view.first_row:
                 self._leave_out_trimmed()
                 continue
+            if self._pace:
+                self._go_ends = self.routed + self._settings.ring_captures // _GO_SHARE
             try:
                 await self._route_batch()
             except SegmentMissing as missing:
@@ -269,7 +271,6 @@ class Observer:
         To route a batch takes a fraction of the time once its code is in the processor's caches.
         """
         if self._pace or not self._publishers:
-            self._go_ends = self.routed + self._settings.ring_captures // _GO_SHARE
             return True
         return self.routed < self._go_ends and self.reading.has_head(self.view, self.routed)
 

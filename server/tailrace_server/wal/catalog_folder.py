@@ -43,7 +43,7 @@ DROPPED_PREFIX: Final = ".dropped-"
 
 _NEW_PREFIX: Final = ".new-"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
-INGEST: Final = "ingest"
+_INGEST: Final = "ingest"
 """Where Spark has the checkpoints of what feeds a catalog."""
 _LOG_FOLDERS: Final = (
     documents.ENTRIES,
@@ -56,7 +56,7 @@ _FOLDERS: Final = (
     *_LOG_FOLDERS,
     f"{documents.SEGMENTS}/compact",
     "quarantine",
-    INGEST,
+    _INGEST,
     "state",
     TEMPORARY_FOLDER,
 )
@@ -245,8 +245,12 @@ def _set_remains_aside(folder: Path) -> None:
         found = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
-    if found == [INGEST]:
-        folder.rename(folder.with_name(f"{DROPPED_PREFIX}{uuid4().hex}"))
+    if found != [_INGEST]:
+        return
+    aside = folder.with_name(f"{DROPPED_PREFIX}{uuid4().hex}")
+    folder.rename(aside)
+    if is_catalog(aside):  # somebody who creates it as well was quicker
+        aside.rename(folder)
 
 
 def delete_dropped(root: Path) -> None:

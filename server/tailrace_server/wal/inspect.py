@@ -20,7 +20,13 @@ from tailrace_server.wal.documents import CommitEntry, OpenEntry
 from tailrace_server.wal.record import BODY_COLUMNS
 from tailrace_server.wal.retention import orphans, unnamed
 from tailrace_server.wal.schema_records import column_members, schema_records
-from tailrace_server.wal.table import SEGMENT
+from tailrace_server.wal.table import (
+    FIRST_INDEX,
+    FIRST_VERSION,
+    LAST_INDEX,
+    LAST_VERSION,
+    SEGMENT,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,9 +218,7 @@ def segments(path: Path) -> list[SegmentSummary]:
         SegmentSummary(
             path=segment.path,
             first=_first(state, starts[place]),
-            last=Position(
-                int(columns[6, starts[place + 1] - 1]), int(columns[7, starts[place + 1] - 1])
-            ),
+            last=_last(state, starts[place + 1] - 1),
             rows=segment.rows,
             bytes=segment.bytes,
             batches=starts[place + 1] - starts[place],
@@ -293,7 +297,13 @@ def record(path: Path, position: Position) -> RecordDetail | None:
 def _first(state: LogState, batch: int) -> Position:
     """Return the position of the first record of a batch, by its place."""
     columns = state.batches.columns
-    return Position(int(columns[4, batch]), int(columns[5, batch]))
+    return Position(columns.item(FIRST_VERSION, batch), columns.item(FIRST_INDEX, batch))
+
+
+def _last(state: LogState, batch: int) -> Position:
+    """Return the position of its last record."""
+    columns = state.batches.columns
+    return Position(columns.item(LAST_VERSION, batch), columns.item(LAST_INDEX, batch))
 
 
 def _version_before(log: CommitLog, entry: int) -> int:
