@@ -261,7 +261,7 @@ class Engine:
             observers=observers,
             unreadable=self.unreadable(),
             cache=self._cache.statistics(),
-            subscriptions=sum(each.subscriptions for each in observers),
+            subscriptions=counters.subscriptions,
             subscriptions_opened=counters.subscriptions_opened,
             subscriptions_failed=counters.subscriptions_failed,
             captures_delivered=counters.captures_delivered,

@@ -156,7 +156,6 @@ class Observer:
             raise copy(self._ended)
         publisher = self._by_criteria.get(wanted) or self._open_publisher(wanted)
         acknowledgement = self._acknowledge(beginning, delivery)
-        self._counters.subscriptions_opened += 1
         subscription = Subscription(
             acknowledgement,
             self,

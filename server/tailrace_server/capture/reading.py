@@ -119,12 +119,7 @@ class CatalogReading:
 
     def has_head(self, view: LogView, row: int) -> bool:
         """Return whether the head of the batch that holds a retained row needs no reading."""
-        if row < view.first_row:
-            return False
-        ref = view.batch(view.find_row(row))
-        if self.fresh.get(ref) is not None:
-            return True
-        return self._cache.peek(Kind.HEAD, (self._id, ref.key)) is not None
+        return row >= view.first_row and self._held_head(view.batch(view.find_row(row))) is not None
 
     async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
         """Return a batch's ``after`` images, read now."""

@@ -130,6 +130,7 @@ class Subscription:
         self.on_end: Callable[[TailraceError], None] | None = None
         """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
         publisher.attach(self)
+        counters.subscriptions_opened += 1
         self._look_ahead()
 
     async def receive(self) -> Frames | Heartbeat:

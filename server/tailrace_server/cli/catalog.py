@@ -16,7 +16,7 @@ from tailrace_server.cli.errors import DONE, FAILED, complain, describe, status_
 from tailrace_server.cli.output import date_text, note
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 app = typer.Typer(no_args_is_help=True, help="The catalogs of a log root or a server.")
 
@@ -35,10 +35,8 @@ def list_(
     """List the catalogs, with what each has committed and published."""
     if log is not None:
         catalogs, unreadable = _catalogs_in(log)
-        if catalogs or not unreadable:
-            _show(catalogs, as_json=as_json)
-        for name, error in unreadable.items():
-            complain(f"catalog {name!r}: {describe(error)}")
+        reasons = {name: describe(error) for name, error in unreadable.items()}
+        _show(catalogs, reasons, as_json=as_json)
         return max(map(status_of, unreadable.values()), default=DONE)
     from tailrace_server.cli.running import run
 
@@ -75,10 +73,7 @@ async def _list(server: str, *, as_json: bool) -> int:
 
     async with tailrace.connect(server) as client:
         catalogs, unreadable = await client.list_catalogs(), await client.list_unreadable()
-    if catalogs or not unreadable:
-        _show(catalogs, as_json=as_json)
-    for name, reason in unreadable.items():
-        complain(f"catalog {name!r}: {reason}")
+    _show(catalogs, unreadable, as_json=as_json)
     return FAILED if unreadable else DONE
 
 
@@ -109,7 +104,15 @@ def _catalogs_in(root: Path) -> tuple[list[Catalog], dict[str, LogError]]:
     return catalogs, unreadable
 
 
-def _show(catalogs: Sequence[Catalog], *, as_json: bool) -> None:
+def _show(catalogs: Sequence[Catalog], unreadable: Mapping[str, str], *, as_json: bool) -> None:
+    """Show catalogs, and complain of those that cannot be read, each with its reason."""
+    if catalogs or not unreadable:
+        _list_catalogs(catalogs, as_json=as_json)
+    for name, reason in unreadable.items():
+        complain(f"catalog {name!r}: {reason}")
+
+
+def _list_catalogs(catalogs: Sequence[Catalog], *, as_json: bool) -> None:
     if as_json:
         import orjson
 

@@ -20,13 +20,7 @@ from tailrace_server.wal.documents import CommitEntry, OpenEntry
 from tailrace_server.wal.record import BODY_COLUMNS
 from tailrace_server.wal.retention import orphans, unnamed
 from tailrace_server.wal.schema_records import column_members, schema_records
-from tailrace_server.wal.table import (
-    FIRST_INDEX,
-    FIRST_VERSION,
-    LAST_INDEX,
-    LAST_VERSION,
-    SEGMENT,
-)
+from tailrace_server.wal.table import SEGMENT, batch_ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace_server.wal.state import Holder, LogState
+    from tailrace_server.wal.table import BatchRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +179,7 @@ def summarize(path: Path) -> LogSummary:
         rows=sum(segment.rows for segment in state.batches.segments),
         bytes=sum(segment.bytes for segment in state.batches.segments),
         counts=dict(counts.most_common()),
-        holds_trimmed=bool(len(state.batches)) and _first(state, 0) < state.oldest,
+        holds_trimmed=bool(len(state.batches)) and _batch(state, 0).first < state.oldest,
         schemas=len(state.schemas),
         pending=tuple(pending.path for pending in state.pending),
         source_positions=dict(state.source_positions),
@@ -217,8 +212,8 @@ def segments(path: Path) -> list[SegmentSummary]:
     return [
         SegmentSummary(
             path=segment.path,
-            first=_first(state, starts[place]),
-            last=_last(state, starts[place + 1] - 1),
+            first=_batch(state, starts[place]).first,
+            last=_batch(state, starts[place + 1] - 1).last,
             rows=segment.rows,
             bytes=segment.bytes,
             batches=starts[place + 1] - starts[place],
@@ -294,16 +289,9 @@ def record(path: Path, position: Position) -> RecordDetail | None:
     )
 
 
-def _first(state: LogState, batch: int) -> Position:
-    """Return the position of the first record of a batch, by its place."""
-    columns = state.batches.columns
-    return Position(columns.item(FIRST_VERSION, batch), columns.item(FIRST_INDEX, batch))
-
-
-def _last(state: LogState, batch: int) -> Position:
-    """Return the position of its last record."""
-    columns = state.batches.columns
-    return Position(columns.item(LAST_VERSION, batch), columns.item(LAST_INDEX, batch))
+def _batch(state: LogState, place: int) -> BatchRef:
+    """Return a batch of what is committed."""
+    return batch_ref(state.batches.segments, state.batches.columns, place)
 
 
 def _version_before(log: CommitLog, entry: int) -> int:
