@@ -4,9 +4,9 @@ Everything that is read from the log or made of it passes through here, so that 
 near positions cost about one reading. A value is loaded in a reader thread by whoever comes first;
 the others wait for it (*single flight*). Frames have a bound of their own, so has what was read; both
 are far below the budget, since memory that is used again is faster than fresh pages and what was
-read once is in the page cache. Where few subscriptions are open, fewer frames are kept: they are for
-others, and memory that was used a moment ago is still in the processor's cache. When room is short
-all the same, frames go first.
+read once is in the page cache. Where few subscriptions are open, fewer frames are kept, and of only one
+none that it has had: they are for others, and memory that was used a moment ago is still in the processor's
+cache. When room is short all the same, frames go first.
 
 The budget is kept by measurement: the cache never charges itself more than half of it, and whenever
 the process as a whole is found near it, the cache sheds a quarter of what it holds, may hold no more than
@@ -168,6 +168,13 @@ class BatchCache:
             self._held[kind] += value.nbytes
             self._shed()
 
+    def taken(self, kind: Kind, key: Hashable) -> None:
+        """Let go of a value that a subscription has had, if no other is open that may ask for it."""
+        if self._subscriptions is not None and self._subscriptions() <= 1:
+            value = self._kinds[kind].pop(key, None)
+            if value is not None:
+                self._uncharge(kind, value)
+
     def statistics(self) -> CacheStatistics:
         """Return the figures of this moment."""
         return CacheStatistics(
@@ -268,11 +275,14 @@ class BatchCache:
             values = self._kinds[kind]
             if values:
                 _, value = values.popitem(last=False)
-                self._bytes -= value.nbytes
-                self._held[kind] -= value.nbytes
+                self._uncharge(kind, value)
                 self._evicted += 1
                 return True
         return False
+
+    def _uncharge(self, kind: Kind, value: Sized) -> None:
+        self._bytes -= value.nbytes
+        self._held[kind] -= value.nbytes
 
 
 def anonymous_bytes() -> int:

@@ -82,6 +82,12 @@ class Cutter:
         slice.block = weakref.ref(block)
         return block
 
+    def taken(self, slice: Slice) -> None:
+        """Say that all of a slice was handed over; the rest of its run may follow as another."""
+        if slice.stop == len(slice.run):
+            codec, content = self._delivery.codec, self._delivery.content
+            self._observer.reading.frames_taken(slice.run, codec, content)
+
     async def header_only(self, slice: Slice, block: FrameBlock) -> Frames:
         """Return the next capture of a slice, which is too large for the subscriber, as its header."""
         frames = block.take(slice.start, 1)

@@ -224,6 +224,11 @@ class CatalogReading:
             return block
         return block.pick(run.selection, self._settings.message_bytes)
 
+    def frames_taken(self, run: Run, codec: Codec, content: Content) -> None:
+        """Let go of a run's frames, which a subscription has had, if there is no other that may want them."""
+        key = self._frames_key(run.batch, run.selection.identity, codec, content)
+        self._cache.taken(Kind.FRAMES, key)
+
     def prefetch_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> None:
         """Begin to encode a run that is about to be sent, and whose frames are not ready."""
         key, load = self._frames_job(run, view, codec, content)

@@ -438,6 +438,7 @@ class Subscription:
         intake = self._intake
         intake.deliver(frames.count, frames.last)
         if first.start == first.stop:
+            self._cutter.taken(first)
             if intake.queue:
                 frames = self._cutter.joined(intake, frames, self._demand, self._message_bytes)
             self._look_for_more()

@@ -96,3 +96,13 @@ async def test_the_block_that_is_about_to_be_sent_stays_however_large() -> None:
     with ThreadPoolExecutor(1) as threads:
         subject = BatchCache(1 << 30, 1 << 20, 1, threads)
         assert frames_held(subject, 3, 2 << 20) == [2]
+
+
+@pytest.mark.parametrize(("subscriptions", "left"), [(0, 0), (1, 0), (2, 100)])
+async def test_what_the_only_subscription_has_had_goes(subscriptions: int, left: int) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        subject = BatchCache(1 << 30, 1 << 20, 1, threads, subscriptions=lambda: subscriptions)
+        subject.put(Kind.FRAMES, "block", Value(100))
+        subject.taken(Kind.FRAMES, "another")
+        subject.taken(Kind.FRAMES, "block")
+        assert subject.statistics().bytes == left

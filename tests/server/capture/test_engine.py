@@ -413,6 +413,36 @@ async def test_one_batch_at_a_time_is_read_of_what_is_queued(
     assert [coordinates(each)[0] for each in received[::101]] == list(range(1, 181))
 
 
+@pytest.mark.parametrize("neighbours", [0, 1], ids=["alone", "with another"])
+async def test_frames_that_were_sent_are_kept_for_others_only(
+    log_root: Path, writer: ModelWriter, neighbours: int
+) -> None:
+    batches, rows = 3, 60 * 101
+    for _ in range(batches):
+        writer.commit(*[[upsert(number) for number in range(100)] for _ in range(60)])
+    writer.publish()
+    async with Engine(log_root, quick()) as engine:
+        others = [await engine.subscribe("shop", codec=JSON) for _ in range(neighbours)]
+        first = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        await receive(first, batches * rows)
+        first.cancel()
+        before = engine.statistics().cache.misses
+        second = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        await receive(second, batches * rows)
+        assert engine.statistics().cache.misses - before == (0 if others else batches)
+
+
+async def test_a_batch_that_is_larger_than_the_queue_is_encoded_once(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    writer.write(*[[upsert(number) for number in range(100)] for _ in range(60)])
+    async with Engine(log_root, quick(queue_captures=1_000)) as engine:
+        before = engine.statistics().cache.misses
+        subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        assert len(await receive(subscription, 60 * 101)) == 60 * 101
+        assert engine.statistics().cache.misses - before == 1 + 1  # the scan, the frames
+
+
 async def test_contract_19_a_start_that_the_ring_holds_is_not_read_from_the_log(
     log_root: Path, writer: ModelWriter
 ) -> None:
