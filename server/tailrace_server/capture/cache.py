@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -94,6 +94,7 @@ class BatchCache:
         reads_bytes: int,
         executor: Executor,
         *,
+        loads_max: int = 4,
         subscriptions: Callable[[], int] | None = None,
         measure: Callable[[], int] | None = None,
     ) -> None:
@@ -104,6 +105,8 @@ class BatchCache:
             frames_bytes: Bound of the frames that are kept.
             reads_bytes: Bound of heads, bodies and scans.
             executor: The reader threads.
+            loads_max: How many loads these may have at a time, with those whose values wait for the loop: a
+                batch is megabytes, and a busy loop lets many come together.
             subscriptions: Returns how many are open; without it, frames are kept up to their bound.
             measure: Returns the process's anonymous bytes.
         """
@@ -125,6 +128,9 @@ class BatchCache:
             kind: OrderedDict() for kind in Kind
         }
         self._loading: dict[tuple[Kind, Hashable], list[asyncio.Future[Any]]] = {}
+        self._to_load: deque[tuple[Kind, Hashable, Callable[[], Sized]]] = deque()
+        self._loads_max = loads_max
+        self._begun = 0
         self._bytes = 0
         self._hits = self._misses = self._evicted = 0
 
@@ -194,29 +200,49 @@ class BatchCache:
         waiter: asyncio.Future[Any] | None,
     ) -> None:
         waiters = self._loading.get((kind, key))
+        is_new = waiters is None
         if waiters is None:
-            loop = asyncio.get_running_loop()
-            job = self._executor.submit(load)  # raises where the system has no thread left
-            self._misses += 1
             waiters = self._loading[kind, key] = []
-            job.add_done_callback(
-                lambda done: loop.call_soon_threadsafe(partial(self._loaded, kind, key, done))
-            )
         if waiter is not None:
             waiters.append(waiter)
+        if is_new:
+            self._misses += 1
+            self._to_load.append((kind, key, load))
+            self._begin_loads()
+
+    def _begin_loads(self) -> None:
+        """Hand loads to the reader threads, not more than may wait for the loop together when they are done."""
+        loop = asyncio.get_running_loop()
+        while self._to_load and self._begun < self._loads_max:
+            kind, key, load = self._to_load.popleft()
+            try:
+                job = self._executor.submit(load)
+            except RuntimeError as error:  # the system has no thread left
+                self._answer(kind, key, None, error)
+                continue
+            self._begun += 1
+            loaded = partial(self._loaded, kind, key)
+            job.add_done_callback(partial(loop.call_soon_threadsafe, loaded))
 
     def _loaded(self, kind: Kind, key: Hashable, job: Future[Sized]) -> None:
-        waiters = self._loading.pop((kind, key))
+        self._begun -= 1
+        self._begin_loads()
         error = job.exception() if not job.cancelled() else asyncio.CancelledError()
-        for waiter in waiters:
+        value = job.result() if error is None else None
+        self._answer(kind, key, value, error)
+        if value is not None:
+            self.put(kind, key, value)
+
+    def _answer(
+        self, kind: Kind, key: Hashable, value: Sized | None, error: BaseException | None
+    ) -> None:
+        for waiter in self._loading.pop((kind, key)):
             if waiter.done():
                 continue
             if error is None:
-                waiter.set_result(job.result())
+                waiter.set_result(value)
             else:
                 waiter.set_exception(error)
-        if error is None:
-            self.put(kind, key, job.result())
 
     def _shed(self) -> None:
         while self._frames_are_too_many():

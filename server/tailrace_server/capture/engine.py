@@ -53,6 +53,8 @@ _LOOKS: Final = 5
 _FOLDER_THREADS: Final = 16
 """Openings and listings at once, apart from the reader threads: a storage that hangs keeps one of them, and
 leaves the others to the other catalogs."""
+_LOADS_EACH: Final = 2
+"""For each reader thread: one that it has, one that it finds or that waits for the loop."""
 _DEMAND_MAX: Final = 2**63 - 1
 _log = structlog.get_logger("tailrace.engine")
 
@@ -100,6 +102,7 @@ class Engine:
             self.settings.frames_bytes,
             self.settings.reads_bytes,
             threads,
+            loads_max=_LOADS_EACH * self.settings.reader_threads,
             subscriptions=lambda: self._counters.subscriptions,
         )
         self._rings = RingBudget(self.settings.rings_bytes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -106,3 +108,21 @@ async def test_what_the_only_subscription_has_had_goes(subscriptions: int, left:
         subject.taken(Kind.FRAMES, "another")
         subject.taken(Kind.FRAMES, "block")
         assert subject.statistics().bytes == left
+
+
+async def test_no_more_values_wait_for_the_loop_than_loads_may_be_begun() -> None:
+    loaded: list[int] = []
+
+    def load(number: int) -> Value:
+        loaded.append(number)
+        return Value(1)
+
+    with ThreadPoolExecutor(1) as threads:
+        subject = BatchCache(1 << 30, 1 << 20, 1 << 20, threads, loads_max=3)
+        for number in range(20):
+            subject.prefetch(Kind.HEAD, number, partial(load, number))
+        last = asyncio.ensure_future(subject.get(Kind.HEAD, 20, partial(load, 20)))
+        threads.submit(int).result()  # the loop is busy until what was begun is done
+        assert loaded == [0, 1, 2]
+        assert await last == Value(1)
+        assert loaded == list(range(21))
