@@ -22,7 +22,7 @@ class EngineSettings:
         "as measured",
     )
     frames_bytes: int = setting(
-        16 << 20,
+        32 << 20,
         "bytes",
         "encoded frames kept for others, and no more than 2 MiB or two blocks for each open subscription: "
         "enough for those near each other, and memory that is used again soon is still in the "

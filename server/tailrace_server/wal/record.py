@@ -70,7 +70,7 @@ BUFFERS_OF_HEAD: Final = 19
 BUFFERS_OF_BODY: Final = 3
 """Of each body column: bitmap, offsets, data."""
 
-BATCH_ROWS_MAX: Final = 8_192
+BATCH_ROWS_MAX: Final = 16_384
 """A record batch closes at this many rows, …"""
 
 BATCH_BYTES_MAX: Final = 4 << 20

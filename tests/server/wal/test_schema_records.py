@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.criteria import Area, Operation
 from tailrace.schema import Column, Schema
+from tailrace_server.wal import segment
 from tailrace_server.wal.schema_records import insert_schema_records
 from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
 from tests.server.wal.logs import segment_path
@@ -23,7 +24,13 @@ Record = dict[str, Any]
 TRANSACTIONS = 9_000
 """Of three records and a lead: five batches."""
 ROWS = 4
+BATCH_ROWS = 2_048 * ROWS
 SCHEMAS = [Schema(n, {"t": tuple(Column(f"c{i}", id=i + 1) for i in range(n))}) for n in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "BATCH_ROWS_MAX", BATCH_ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +59,9 @@ def rows() -> pa.Table:
 
 
 def written(catalog: Path, rows: pa.Table) -> SegmentReceipt:
-    with SegmentWriter(segment_path(catalog, "a.arrow"), fsync=False) as segment:
-        segment.write(rows)
-        return segment.close()
+    with SegmentWriter(segment_path(catalog, "a.arrow"), fsync=False) as writer:
+        writer.write(rows)
+        return writer.close()
 
 
 def records(path: Path) -> list[Record]:

@@ -164,16 +164,16 @@ def simple_rows(count: int, after: bytes = b"{}", per_version: int = 3) -> pa.Ta
     )
 
 
-def test_batches_close_at_8192_rows_also_over_several_writes(tmp_path: Path) -> None:
+def test_batches_close_at_16384_rows_also_over_several_writes(tmp_path: Path) -> None:
     with SegmentWriter(segment_path(tmp_path, "a.arrow")) as writer:
-        table = simple_rows(25_000)
-        for start in range(0, 25_000, 10_000):
-            writer.write(table.slice(start, 10_000))
+        table = simple_rows(50_000)
+        for start in range(0, 50_000, 20_000):
+            writer.write(table.slice(start, 20_000))
         receipt = writer.close()
     rows = [ref.rows for ref in refs_of(receipt)]
-    assert rows == [8_192] * 3 + [25_000 - 3 * 8_192]
+    assert rows == [16_384] * 3 + [50_000 - 3 * 16_384]
     read = read_back(tmp_path, receipt)
-    assert [row["primary_key"] for row in read] == [str(place) for place in range(25_000)]
+    assert [row["primary_key"] for row in read] == [str(place) for place in range(50_000)]
 
 
 @pytest.mark.parametrize("name", ["a", ""])
