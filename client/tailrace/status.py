@@ -90,6 +90,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
 
 
 _UNREACHABLE: Final = re.compile(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)")
+_UNKNOWN_NAME: Final = re.compile(r"errors resolving (\S+): \[.*: ([^:\]]+)\]")
 _OTHER_PROTOCOL: Final = re.compile(r"ipv[46]:(\S+): Failed parsing HTTP/2 .*http1\.x server")
 """What core says of a connection that did not come about, in the midst of its layers."""
 
@@ -161,7 +162,9 @@ def _by_status(code: grpc.StatusCode, details: str) -> TailraceError:
             return InvalidRequest(details)
         case grpc.StatusCode.UNAVAILABLE if (match := _OTHER_PROTOCOL.search(details)) is not None:
             return NotGrpc(unquote(match[1]))
-        case grpc.StatusCode.UNAVAILABLE if (match := _UNREACHABLE.search(details)) is not None:
+        case grpc.StatusCode.UNAVAILABLE if (
+            match := _UNREACHABLE.search(details) or _UNKNOWN_NAME.search(details)
+        ) is not None:
             reason = match[2].strip()
             return TransportError(
                 f"cannot reach {unquote(match[1])}: {reason[0].lower()}{reason[1:]}"

@@ -135,3 +135,26 @@ def test_a_bare_status_is_the_networks_or_the_callers_doing(
     assert type(error_of(rpc_error(code, "proxy"))) is kind
     garbage = ("grpc-status-details-bin", b"\xff")
     assert type(error_of(rpc_error(code, "proxy", garbage))) is kind
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+            "Failed to connect to remote host: Connection refused",
+            "cannot reach 127.0.0.1:1: connection refused",
+        ),
+        (
+            "errors resolving nowhere:1: [field:hostname lookup error:address lookup failed for nowhere:1: "
+            "Domain name not found]",
+            "cannot reach nowhere:1: domain name not found",
+        ),
+        ("Socket closed", "unavailable: Socket closed"),
+    ],
+    ids=["refused", "unknown name", "other"],
+)
+def test_why_a_server_cannot_be_reached_is_told_without_the_layers_of_grpc(
+    said: str, told: str
+) -> None:
+    assert str(error_of(rpc_error(grpc.StatusCode.UNAVAILABLE, said))) == told
