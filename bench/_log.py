@@ -11,7 +11,7 @@ from tailrace.criteria import Area, Content, Criteria, Since
 from tailrace.position import Position
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.writer import LogWriter, Mutation
 
 if TYPE_CHECKING:

@@ -34,16 +34,16 @@ from bench._harness import machine, median, table
 from tailrace.cdcv2 import Progress, Reader, Update
 from tailrace_server.cdcv2 import read_container, write_container
 from tailrace_server.cdcv2.schema import documented_schema
-from tailrace_server.pipeline.cdcv2 import stage as steps
+from tailrace_server.pipeline.cdcv2 import spark_steps as steps
+from tailrace_server.pipeline.cdcv2.files import StreamSchema, splits
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
-from tailrace_server.pipeline.cdcv2.large import SPLIT_BYTES, Frames, parts_of
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+from tailrace_server.pipeline.cdcv2.spark_frames import SPLIT_BYTES, Frames, parts_of
 from tailrace_server.pipeline.cdcv2.state import Control
 from tailrace_server.pipeline.progress import Reporter
-from tailrace_server.pipeline.session import spark_session
-from tailrace_server.pipeline.sources.cdcv2 import StreamSchema, splits
-from tailrace_server.pipeline.stops import Stopping
+from tailrace_server.pipeline.spark.session import spark_session
+from tailrace_server.pipeline.stop_signals import Stopping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

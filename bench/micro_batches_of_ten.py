@@ -22,7 +22,7 @@ import psutil
 
 from bench._harness import machine, table
 from tailrace.errors import TailraceError
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

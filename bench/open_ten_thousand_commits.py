@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench._harness import machine, median, table
 from bench._log import CATALOG, write_log
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.state.commit_log import CommitLog
 
 COMMITS = 10_000
 RUNS = 5

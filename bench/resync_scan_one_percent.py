@@ -18,11 +18,11 @@ from pathlib import Path
 from bench._harness import machine, median, table
 from bench._log import CATALOG, write_log
 from tailrace.criteria import Area, Criteria, canonical
-from tailrace_server.capture.classes import group
-from tailrace_server.capture.predicate import Predicate
-from tailrace_server.capture.reading import BatchImages
-from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.capture.matching.predicate import Predicate
+from tailrace_server.capture.matching.record_classes import group
+from tailrace_server.capture.reading.catalog_reader import BatchImages
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
 
 ROWS = 1_000_000
 RUNS = 5

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench._harness import machine, median, table
-from tailrace_server.pipeline.datasource import TailraceDataSource
-from tailrace_server.pipeline.session import spark_session
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.pipeline.dataframe.datasource import TailraceDataSource
+from tailrace_server.pipeline.spark.session import spark_session
+from tailrace_server.wal.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

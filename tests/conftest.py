@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tailrace_server.listener import let_who_asks_wait
+from tailrace_server.process import poll_in_calling_thread
 from tests.support.contract import contract_numbers
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ settings.load_profile("tailrace")
 
 # Its handlers for a fork kill one child in seven where streams are busy: PySpark forks to start Java.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-let_who_asks_wait()  # as every command does: servers in this process are to be those that are shipped
+poll_in_calling_thread()  # as every command does: servers in this process are to be those that are shipped
 
 pytest_plugins = ["tests.support.fix_leftovers", "tests.support.fix_log"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace import errors
-from tailrace.status import FIGURES
+from tailrace.transport.grpc_status import FIGURES
 from tailrace_server.api.errors import GRPC_STATUS, HTTP_OWN, HTTP_OWN_RETRIABLE, HTTP_STATUS
 from tailrace_server.api.graphql.errors import VALUE_CODES
 from tailrace_server.api.websocket.codes import BECAUSE, CloseCode

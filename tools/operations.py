@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tailrace_server import metrics
+from tailrace_server.api import metrics
 from tailrace_server.api.graphql.documents import DocumentStatistics
 from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.api.websocket.sockets import SocketStatistics
-from tailrace_server.capture.cache import CacheStatistics
+from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 from tools.pages import renew
 

@@ -80,7 +80,7 @@ ELSEWHERE = (
     ("Bounds inside the pipeline", ("tailrace_server.pipeline",)),
     (
         "Bounds inside the server",
-        ("tailrace_server.capture", "tailrace_server.api", "tailrace_server.allocator"),
+        ("tailrace_server.capture", "tailrace_server.api", "tailrace_server.process"),
     ),
     (
         "Bounds of change streams",
@@ -92,7 +92,7 @@ ELSEWHERE = (
 APART = (
     "tailrace.v1",
     "tailrace_server.capture.codecs.fields",
-    "tailrace_server.cli.demo",
+    "tailrace_server.demo",
     "tailrace_server.feed",
 )
 """Modules whose numbers are no settings: tags of the wire, and the demo's own."""

@@ -59,7 +59,7 @@ from tailrace.reactive import Publisher, Subscriber
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Column, Origin, Schema
 from tailrace.subscription import Subscription, SubscriptionStatistics
-from tailrace.updates import Row, UpdateSubscription
+from tailrace.update_subscription import Row, UpdateSubscription
 
 __all__ = [
     "END",

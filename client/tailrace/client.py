@@ -30,7 +30,7 @@ from tailrace.reactive import Publisher, closed_with_client
 from tailrace.retry import Retry, Timeouts
 from tailrace.subscription import Subscription
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
-from tailrace.updates import UpdateSubscription
+from tailrace.update_subscription import UpdateSubscription
 from tailrace.v1.catalog_pb2 import (
     GetSchemaRequest,
     GetSchemaResponse,

@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import uvloop
 
-from tailrace_server import collector, metrics
+from tailrace_server import process
+from tailrace_server.api import metrics
 from tailrace_server.api.grpc.server import GrpcServer
+from tailrace_server.api.http_server import HttpFace, bind
 from tailrace_server.capture.engine import Engine
-from tailrace_server.descriptors import raise_limit
 from tailrace_server.errors import CannotStart
-from tailrace_server.http import HttpFace, bind
 from tailrace_server.log_root import check_log_root
+from tailrace_server.process import raise_descriptor_limit, schedule
 from tailrace_server.reports import Reporter
-from tailrace_server.scheduling import schedule
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(settings: ServerSettings) -> int:
         raise CannotStart("no log root: give --log ROOT, TAILRACE_LOG, or `log` in a --config file")
     check_log_root(settings.log)
     schedule(settings.scheduling)
-    raise_limit()
+    raise_descriptor_limit()
     try:
         uvloop.run(_run(settings))
     except* CannotStart as group:
@@ -105,7 +105,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         port = await _start(grpc, settings.grpc)
         if http is not None:
             tasks.create_task(http.serve(), name="http")
-        collector.settle()
+        process.freeze_collector()
         _log.info(
             "serving",
             grpc=str(Address(settings.grpc.host, port)),

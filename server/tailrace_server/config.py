@@ -38,7 +38,7 @@ from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.errors import ConfigError
-from tailrace_server.scheduling import Scheduling  # noqa: TC001 - get_type_hints reads it
+from tailrace_server.process import Scheduling  # noqa: TC001 - get_type_hints reads it
 from tailrace_server.units import Address, format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What people type: amounts of bytes, lengths of time, addresses; read and written so that both agree."""
+"""Amounts for people: bytes, lengths of time, addresses and counts, read from text and written as text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ _BYTES: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, 
 _DECIMAL_BYTES: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "us": 1e-6, "ms": 1e-3, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", re.ASCII)
+_ROUNDED: Final = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
+"""(from so many seconds on, seconds to a unit, unit) for ``duration``."""
 
 
 class Address(NamedTuple):
@@ -83,10 +85,14 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def human_bytes(amount: float) -> str:
-    """Write an amount of bytes for reading, to three digits."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
+def counted(count: int, noun: str, many: str | None = None) -> str:
+    """Return a count with its noun, ``many`` being the plural where it is not made by an s."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time, rounded: tenths of a second, or whole minutes, hours or days."""
+    for least, unit, name in _ROUNDED:
+        if seconds >= least:
+            return f"{seconds / unit:,.0f} {name}"
+    return f"{seconds:.1f} s"

@@ -18,7 +18,7 @@ from tailrace import wire
 from tailrace.capture import Heartbeat
 from tailrace.criteria import Content
 from tailrace.errors import TailraceError
-from tailrace.status import error_of
+from tailrace.transport.grpc_status import error_of
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,
     ReadChangesRequest,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from tailrace.capture import Capture
     from tailrace.criteria import Criteria, Start
     from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureAsyncStub
+    from tailrace_server.capture.delivery.subscription import Subscription as EngineSubscription
     from tailrace_server.capture.settings import EngineSettings
-    from tailrace_server.capture.subscription import Subscription as EngineSubscription
 
 
 class InProcess(Driver):

@@ -13,10 +13,10 @@ from websockets.asyncio.client import ClientConnection, connect
 
 import tailrace
 from tailrace.criteria import Content
-from tailrace_server import metrics
+from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
+from tailrace_server.api.http_server import HttpFace
 from tailrace_server.api.rest.live import SUBPROTOCOL
-from tailrace_server.http import HttpFace
 from tailrace_server.units import Address
 from tests.conformance import json_captures
 from tests.conformance.json_captures import JsonAcknowledgement

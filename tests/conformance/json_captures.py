@@ -10,7 +10,7 @@ import tailrace
 from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import Area, ContainerType, Content, Criteria, Operation
 from tailrace.position import Position, TimestampMicros
-from tailrace.status import rebuild
+from tailrace.transport.grpc_status import rebuild
 
 if TYPE_CHECKING:
     from tailrace.errors import TailraceError

@@ -24,7 +24,7 @@ from tailrace import (
     Since,
 )
 from tailrace_server.wal.catalog import drop_catalog
-from tailrace_server.wal.retention import trim
+from tailrace_server.wal.upkeep.retention import trim
 from tests.conformance.reading import collect, coordinates, error_ending, published
 from tests.conformance.shop import OLDEST, SHOP, upsert
 from tests.server.wal.logs import write_files

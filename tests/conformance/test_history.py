@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tailrace import END, CatalogReplaced, Criteria, Cursor, InvalidRequest, PositionCompacted
-from tailrace_server.wal.retention import trim
+from tailrace_server.wal.upkeep.retention import trim
 from tests.conformance.reading import coordinates, published
 from tests.conformance.shop import COLUMNS, SHOP, upsert
 from tests.support.polling import until

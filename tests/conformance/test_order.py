@@ -21,7 +21,7 @@ from tailrace import (
     Since,
     TimestampMicros,
 )
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.state.commit_log import CommitLog
 from tests.conformance.reading import PATIENCE_S, collect, coordinates, heartbeat_past
 from tests.conformance.shop import COLUMNS, OLDEST, SHOP, upsert
 

@@ -17,7 +17,7 @@ import pytest
 
 import tailrace
 from tailrace import Area, ContainerType, Criteria, Operation
-from tailrace_server.wal.schema_mapping import DeclaredColumn, DeclaredType, SchemaMapping
+from tailrace_server.wal.schema.mapping import DeclaredColumn, DeclaredType, SchemaMapping
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import KILL, TERMINATE, ServerProcess
 from tests.support.browser import chromium

@@ -33,7 +33,7 @@ from tailrace.position import END, Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
-from tailrace_server.wal import retention
+from tailrace_server.wal.upkeep import retention
 from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, objects
 from tests.support.model import ModelLog, criteria_lists, transactions
 from tests.support.polling import until
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tailrace.criteria import Criteria, Start
-    from tailrace_server.capture.frames import Frames
-    from tailrace_server.capture.subscription import Subscription
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.reading.frames import Frames
     from tests.support.model import Coordinates, ModelMutation
 
 

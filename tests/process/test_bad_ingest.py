@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.pipeline.java import find_java
+from tailrace_server.pipeline.spark.java import find_java
 from tests.process.commands import environment
 from tests.server.pipeline.shapes import envelope, line, postgres
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.wal.objects import seal
+from tailrace_server.wal.files.objects import seal
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import Command, ServerProcess, outcome
 from tests.server.wal.logs import write_files

@@ -11,7 +11,7 @@ import orjson
 from tailrace import Area, Operation
 from tailrace.cdcv2 import Progress, Reader, Update
 from tailrace_server.cdcv2 import AvroForm, read_lines
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.reading import records
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from structlog.testing import capture_logs
 
-from tailrace_server.capture.cache import CacheStatistics
+from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 from tailrace_server.reports import Reporter
 

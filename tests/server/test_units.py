@@ -1,4 +1,4 @@
-"""What people type is read exactly, and what we write is read back equal."""
+"""Amounts read from text and written as text, both ways."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from tailrace_server.units import (
     Address,
+    counted,
+    duration,
     format_bytes,
     format_seconds,
-    human_bytes,
     parse_bytes,
     parse_seconds,
 )
@@ -61,7 +62,30 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         Address.parse(text)
 
 
-def test_amounts_for_reading_are_short() -> None:
-    assert [human_bytes(each) for each in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
-        *("0 B", "1023 B", "1.5 KiB", "5.0 GiB", "3.0 TiB")
-    ]
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ((0, "line"), "0 lines"),
+        ((1, "line"), "1 line"),
+        ((1_200, "line"), "1,200 lines"),
+        ((2, "entry", "entries"), "2 entries"),
+    ],
+)
+def test_one_is_not_many(given: tuple[int, str], text: str) -> None:
+    assert counted(*given) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (119.9, "119.9 s"),
+        (120, "2 min"),
+        (7_199, "120 min"),
+        (7_200, "2 h"),
+        (172_800, "2 days"),
+        (33_390_689.7, "386 days"),
+    ],
+)
+def test_a_duration_has_a_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import LogCorrupted
-from tailrace_server.wal.catalog_folder import create_folder
+from tailrace_server.wal.files.catalog_folder import create_folder
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.server.wal.logs import SteppingClock, remove, update, upsert, write_files
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from tailrace_server.capture.frames import Frames
-    from tailrace_server.capture.subscription import Subscription
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.reading.frames import Frames
     from tests.support.model import Coordinates, ModelLog, ModelMutation
 
 PATIENCE_S = 20.0

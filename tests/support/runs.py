@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.position import Position
-from tailrace_server.capture.run import Run, Selection
-from tailrace_server.wal.table import BatchRef, SegmentRef
+from tailrace_server.capture.matching.run import Run, Selection
+from tailrace_server.wal.state.batch_table import BatchRef, SegmentRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from tailrace.errors import SubscriptionClosed, TransportError
-from tailrace.status import error_of
+from tailrace.transport.grpc_status import error_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

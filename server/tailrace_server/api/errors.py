@@ -23,7 +23,7 @@ from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from tailrace import errors
-from tailrace.status import DETAILS_KEY, DOMAIN
+from tailrace.transport.grpc_status import DETAILS_KEY, DOMAIN
 from tailrace_server.errors import as_tailrace_error
 
 if TYPE_CHECKING:

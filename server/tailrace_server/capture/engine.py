@@ -20,16 +20,15 @@ from tailrace.errors import (
     TailraceError,
     TransportError,
 )
-from tailrace_server.capture.cache import BatchCache
-from tailrace_server.capture.catalog import ObservedCatalog
-from tailrace_server.capture.counters import Counters
+from tailrace_server.capture.delivery.memory_budget import LargeMessages, MemoryGovernor
+from tailrace_server.capture.delivery.options import Delivery
+from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.history import History, HistoryBounds
-from tailrace_server.capture.memory import LargeMessages, MemoryGovernor
-from tailrace_server.capture.predicate import Predicate
-from tailrace_server.capture.rings import RingBudget
+from tailrace_server.capture.matching.predicate import Predicate
+from tailrace_server.capture.observed_catalog import ObservedCatalog
+from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
-from tailrace_server.capture.statistics import EngineStatistics
-from tailrace_server.capture.terms import Delivery
+from tailrace_server.capture.statistics import Counters, EngineStatistics
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs
 
 if TYPE_CHECKING:
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.delivery.publisher import Publisher
+    from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.observer import Observer
-    from tailrace_server.capture.publisher import Publisher
-    from tailrace_server.capture.subscription import Subscription
 
 _DISCOVER_EVERY_S: Final = 0.5
 _LOOK_EVERY_S: Final = 0.1

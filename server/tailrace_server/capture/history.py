@@ -18,11 +18,11 @@ import numpy as np
 from tailrace.criteria import FromTime, Since
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
-from tailrace_server.capture.frames import Frames
+from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.observer import is_trimmed
-from tailrace_server.capture.reading import past
-from tailrace_server.capture.run import Mark
-from tailrace_server.wal.batch import SegmentMissing
+from tailrace_server.capture.reading.catalog_reader import past
+from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from tailrace.criteria import Content, Start
     from tailrace.cursor import Cursor
     from tailrace_server.capture.codecs import Codec
-    from tailrace_server.capture.frames import FrameBlock
+    from tailrace_server.capture.matching.predicate import Predicate
+    from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.observer import Observer
-    from tailrace_server.capture.predicate import Predicate
-    from tailrace_server.capture.reading import Scan
-    from tailrace_server.capture.run import Run
-    from tailrace_server.wal.view import LogView
+    from tailrace_server.capture.reading.catalog_reader import Scan
+    from tailrace_server.capture.reading.frames import FrameBlock
+    from tailrace_server.wal.state.view import LogView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,34 +26,34 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.position import END, FIRST, Position
-from tailrace_server.capture.intake import Beginning, SafePoint
-from tailrace_server.capture.pace import Pace
-from tailrace_server.capture.predicate import NO_IMAGES, Predicate
-from tailrace_server.capture.publisher import Publisher
-from tailrace_server.capture.reading import first_position, past
-from tailrace_server.capture.router import Router
-from tailrace_server.capture.run import Mark, Run
+from tailrace_server.capture.delivery.intake import Beginning, SafePoint
+from tailrace_server.capture.delivery.options import Acknowledgement
+from tailrace_server.capture.delivery.publisher import Publisher
+from tailrace_server.capture.delivery.routing_pace import Pace
+from tailrace_server.capture.delivery.subscription import Subscription
+from tailrace_server.capture.fairness import Turn
+from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
+from tailrace_server.capture.matching.router import Router
+from tailrace_server.capture.matching.run import Mark, Run
+from tailrace_server.capture.reading.catalog_reader import first_position, past
 from tailrace_server.capture.statistics import ObserverStatistics
-from tailrace_server.capture.subscription import Subscription
-from tailrace_server.capture.terms import Acknowledgement
-from tailrace_server.capture.turn import Turn
 from tailrace_server.errors import as_tailrace_error
-from tailrace_server.wal.batch import SegmentMissing
+from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from tailrace.criteria import Criteria, Start
-    from tailrace_server.capture.classes import GroupedHead
-    from tailrace_server.capture.counters import Counters
-    from tailrace_server.capture.memory import LargeMessages
-    from tailrace_server.capture.predicate import Images
-    from tailrace_server.capture.reading import CatalogReading
-    from tailrace_server.capture.rings import RingBudget
-    from tailrace_server.capture.run import Selection
+    from tailrace_server.capture.delivery.memory_budget import LargeMessages
+    from tailrace_server.capture.delivery.options import Delivery
+    from tailrace_server.capture.delivery.ring import RingBudget
+    from tailrace_server.capture.matching.predicate import Images
+    from tailrace_server.capture.matching.record_classes import GroupedHead
+    from tailrace_server.capture.matching.run import Selection
+    from tailrace_server.capture.reading.catalog_reader import CatalogReading
     from tailrace_server.capture.settings import EngineSettings
-    from tailrace_server.capture.terms import Delivery
-    from tailrace_server.wal.view import LogView
+    from tailrace_server.capture.statistics import Counters
+    from tailrace_server.wal.state.view import LogView
 
 _log = structlog.get_logger("tailrace.engine")
 

@@ -1,4 +1,4 @@
-"""Figures of the engine's parts, as frozen records: the same numbers feed /metrics and the logs."""
+"""Figures of the engine's parts, as frozen records, and its counters; /metrics and the logs show the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace.position import Position
-    from tailrace_server.capture.cache import CacheStatistics
+    from tailrace_server.capture.reading.batch_cache import CacheStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +93,22 @@ class EngineStatistics:
     """Subscriptions that wait until other large messages have gone, now."""
     disconnected_for_memory: int
     """Stalled subscriptions that were ended: the process was above its memory budget, or others waited."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counters of one engine since it began; they only rise. ``EngineStatistics`` says what each means."""
+
+    subscriptions_opened: int = 0
+    subscriptions_ended: int = 0
+    subscriptions_failed: int = 0
+    captures_delivered: int = 0
+    bytes_delivered: int = 0
+    heartbeats_sent: int = 0
+    resyncs: int = 0
+    returns: int = 0
+
+    @property
+    def subscriptions(self) -> int:
+        """Those that are open."""
+        return self.subscriptions_opened - self.subscriptions_ended

@@ -4,7 +4,7 @@ import os
 import sys
 
 from tailrace_server.extras import remedy
-from tailrace_server.listener import let_who_asks_wait
+from tailrace_server.process import poll_in_calling_thread
 
 __all__ = ["main"]
 
@@ -15,7 +15,7 @@ def main() -> None:
     It is installed with the client alone, too, which cannot run it: that is said in one line, with the status
     of what cannot begin (errors.py, whose imports may be those that are missing).
     """
-    let_who_asks_wait()  # first of all: every command's modules import gRPC
+    poll_in_calling_thread()  # first of all: every command's modules import gRPC
     try:
         from tailrace_server.cli.application import main as run
     except ModuleNotFoundError as error:

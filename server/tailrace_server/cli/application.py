@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tailrace_server.allocator import share_one_arena
 from tailrace_server.cli import errors
 from tailrace_server.cli.output import open_closed_streams
+from tailrace_server.process import share_one_arena
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "demo": ("demo", "demo"),
-    "ingest": ("ingest", "ingest_app"),
-    "export": ("export", "export_app"),
-    "serve": ("serve", "serve_command"),
-    "watch": ("watch", "watch"),
-    "changes": ("changes", "changes"),
-    "catalog": ("catalog", "app"),
-    "log": ("log", "app"),
+    "demo": ("tailrace_server.demo.command", "demo"),
+    "ingest": ("tailrace_server.cli.ingest", "ingest_app"),
+    "export": ("tailrace_server.cli.export", "export_app"),
+    "serve": ("tailrace_server.cli.serve", "serve_command"),
+    "watch": ("tailrace_server.cli.watch", "watch"),
+    "changes": ("tailrace_server.cli.changes", "changes"),
+    "catalog": ("tailrace_server.cli.catalog", "app"),
+    "log": ("tailrace_server.cli.log", "app"),
 }
-"""Command → module in this package, and the command's function or group in it; in the order of the help."""
+"""Command → its module, and the command's function or group in it; in the order of the help."""
 
 
 def application(wanted: str | None = None) -> typer.Typer:
@@ -46,7 +46,7 @@ def application(wanted: str | None = None) -> typer.Typer:
     app.callback()(tailrace)
     for name in [wanted] if wanted in COMMANDS else COMMANDS:
         module, attribute = COMMANDS[name]
-        command: Any = getattr(import_module(f"tailrace_server.cli.{module}"), attribute)
+        command: Any = getattr(import_module(module), attribute)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:

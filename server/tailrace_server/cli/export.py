@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tailrace_server.export.cdcv2 import ExportSettings, Written
-    from tailrace_server.wal.commit_log import CommitLog
-    from tailrace_server.wal.tailer import Tailer
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.tailer import Tailer
 
 _Result = TypeVar("_Result")
 
@@ -110,7 +110,7 @@ def cdcv2(
 
 async def _export(settings: ExportSettings, *, follow: bool, every_s: float) -> int:
     from tailrace_server.export.cdcv2 import Cdcv2Export
-    from tailrace_server.wal.tailer import Tailer
+    from tailrace_server.wal.state.tailer import Tailer
 
     stopping = Event()
     begin = partial(Cdcv2Export.begin, settings, stopping)

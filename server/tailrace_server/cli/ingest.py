@@ -10,8 +10,7 @@ import typer
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.errors import INCOMPLETE, complain
 from tailrace_server.cli.options import LogRoot
-from tailrace_server.units import parse_bytes, parse_seconds
-from tailrace_server.wording import counted
+from tailrace_server.units import counted, parse_bytes, parse_seconds
 
 _INPUT = "How lines are read"
 _GROUPING = "How rows become versions"
@@ -179,12 +178,12 @@ def debezium(
     only files that are new. Lines that cannot be used are set aside in the
     catalog's quarantine folder with the reason.
     """
-    from tailrace_server.pipeline.grouping import Rules
     from tailrace_server.pipeline.progress import Reporter
-    from tailrace_server.pipeline.settings import IngestSettings
-    from tailrace_server.pipeline.sources.debezium import DebeziumOptions
-    from tailrace_server.pipeline.stream import ingest_debezium
-    from tailrace_server.wal.schema_mapping import SchemaMapping
+    from tailrace_server.pipeline.sources.debezium.decoder import DebeziumOptions
+    from tailrace_server.pipeline.transactions.grouping import Rules
+    from tailrace_server.pipeline.transactions.ingest import ingest_debezium
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.wal.schema.mapping import SchemaMapping
 
     if on_incompatible not in ("quarantine", "stop"):
         raise InvalidRequest(f"--on-incompatible {on_incompatible!r}: choose quarantine or stop")
@@ -310,12 +309,12 @@ def cdcv2(
     files that are new. If times miss updates at the end of the input, it says
     which and ends with status 3.
     """
+    from tailrace_server.pipeline.cdcv2.files import StreamSchema
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
     from tailrace_server.pipeline.progress import Reporter
-    from tailrace_server.pipeline.sources.cdcv2 import StreamSchema
-    from tailrace_server.pipeline.stops import stop_signals
+    from tailrace_server.pipeline.stop_signals import stop_signals
 
     if on_conflict not in ("stop", "first"):
         raise InvalidRequest(f"--on-conflict {on_conflict!r}: choose stop or first")
@@ -364,7 +363,7 @@ def prepare() -> None:
     Once for a Java and a Spark; takes about a minute and 170 MB. Nothing
     else changes: without the archive Spark starts as it always has.
     """
-    from tailrace_server.pipeline.prepare import prepare as prepare_spark
+    from tailrace_server.pipeline.prepare_spark import prepare as prepare_spark
     from tailrace_server.pipeline.progress import Reporter
 
     reporter = Reporter()

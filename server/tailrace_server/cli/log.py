@@ -12,14 +12,14 @@ import typer
 from tailrace.errors import InvalidRequest, LogUnreadable
 from tailrace_server.cli import options
 from tailrace_server.cli.output import date_text, note
-from tailrace_server.wording import counted, duration
+from tailrace_server.units import counted, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from tailrace_server.wal import inspect
-    from tailrace_server.wal.verify import Verification
+    from tailrace_server.wal.upkeep import inspect
+    from tailrace_server.wal.upkeep.verify import Verification
 
 _SOURCES_MAX: Final = 10
 """Of the files or partitions that fed a log so many are shown, the last ones."""
@@ -53,7 +53,7 @@ def inspect_(
     as_json: options.AsJson = False,
 ) -> int:
     """Show entries, segments, versions committed and published, rows by entity type, one record."""
-    from tailrace_server.wal import inspect
+    from tailrace_server.wal.upkeep import inspect
 
     _check_catalog(path)
     if record is not None:
@@ -89,7 +89,7 @@ def verify(path: Folder, as_json: options.AsJson = False) -> int:
     """
     from rich.progress import Progress
 
-    from tailrace_server.wal.verify import verify as verify_log
+    from tailrace_server.wal.upkeep.verify import verify as verify_log
 
     _check_catalog(path)
     unseen = as_json or not sys.stderr.isatty()
@@ -115,8 +115,8 @@ def trim(
     Then a writer, as an ingest, deletes them when it publishes. Where none does, run this again.
     """
     from tailrace_server.clock import SystemClock
-    from tailrace_server.wal import retention
-    from tailrace_server.wal.commit_log import CommitLog
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.upkeep import retention
 
     _check_catalog(path)
     published = CommitLog.open(path).view.published
@@ -140,7 +140,7 @@ def compact(path: Folder) -> int:
     The files that they replace stay for readers at work and are deleted as after a trim.
     """
     from tailrace_server.clock import SystemClock
-    from tailrace_server.wal import compaction, retention
+    from tailrace_server.wal.upkeep import compaction, retention
 
     _check_catalog(path)
     now = SystemClock().now()
@@ -160,9 +160,9 @@ def compact(path: Folder) -> int:
 
 def _note_waiting(path: Path) -> None:
     """Say how many files wait for their deletion, and who will do it."""
-    from tailrace_server.wal import retention
-    from tailrace_server.wal.checkpoint import DELETE_GRACE_S
-    from tailrace_server.wal.commit_log import CommitLog
+    from tailrace_server.wal.state.checkpoint import DELETE_GRACE_S
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.upkeep import retention
 
     waiting = len(retention.unnamed(CommitLog.open(path)))
     if waiting:
@@ -190,7 +190,7 @@ def _check_catalog(path: Path) -> None:
 
 def _show_record(path: Path, text: str, *, as_json: bool) -> int:
     from tailrace.position import Position
-    from tailrace_server.wal import inspect
+    from tailrace_server.wal.upkeep import inspect
 
     version, _, index = text.partition(":")
     if not version.isdecimal() or not (index or "0").isdecimal():

@@ -35,9 +35,9 @@ def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> 
     if print_config:
         typer.echo(config.render(loaded), nl=False)
         return None
-    from tailrace_server import app, log
+    from tailrace_server import app, logs
 
-    log.configure(loaded.settings.log_level, loaded.settings.log_format)
+    logs.configure(loaded.settings.log_level, loaded.settings.log_format)
     return app.run(loaded.settings)
 
 

@@ -27,10 +27,10 @@ from tailrace_server.export.diffs import Differences, ImageCheck
 from tailrace_server.export.errors import FolderTaken, ImageUnfit
 from tailrace_server.export.folder import StreamFolder, StreamIdentity
 from tailrace_server.export.row_form import RowForm
-from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog import open_catalog
-from tailrace_server.wal.documents import ColumnDocument
-from tailrace_server.wal.entity_records import EntityRecords
+from tailrace_server.wal.files.documents import ColumnDocument
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.entity_records import EntityRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tailrace.cdcv2 import Statement
     from tailrace.schema import Column
     from tailrace_server.export.diffs import Rows
-    from tailrace_server.wal.commit_log import CommitLog
+    from tailrace_server.wal.state.commit_log import CommitLog
 
 UPDATES_MAX: Final = 100_000
 """A file is closed at the first version that takes it past this many updates."""

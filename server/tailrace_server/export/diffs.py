@@ -23,13 +23,13 @@ from tailrace.errors import ImagesMissing
 from tailrace_server.export.errors import ImageUnfit
 from tailrace_server.export.live_keys import LiveKeys
 from tailrace_server.export.row_form import Unfit
-from tailrace_server.wal.record import multiplicity_of
+from tailrace_server.wal.record.columns import multiplicity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tailrace_server.export.row_form import Row, RowForm
-    from tailrace_server.wal.entity_records import EntityRecords, Record, Version
+    from tailrace_server.wal.state.entity_records import EntityRecords, Record, Version
 
 Rows = dict["Row", int]
 """Row → how often it is there, or by how much that changes; never 0."""

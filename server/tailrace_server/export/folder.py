@@ -26,8 +26,8 @@ import msgspec
 
 from tailrace_server.export.errors import FolderTaken
 from tailrace_server.failpoints import reach
-from tailrace_server.wal.documents import ColumnDocument
-from tailrace_server.wal.objects import NewFile, os_errors, read_bytes
+from tailrace_server.wal.files.documents import ColumnDocument
+from tailrace_server.wal.files.objects import NewFile, os_errors, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,7 +37,7 @@ import msgspec
 import orjson
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.wal.column_types import UNAVAILABLE
+from tailrace_server.wal.schema.column_types import UNAVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence

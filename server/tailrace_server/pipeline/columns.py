@@ -11,15 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace_server.pipeline.sources.debezium_schema import announced
-from tailrace_server.wal.column_types import TypeInference, widened
-from tailrace_server.wal.schema_builder import SchemaBuilder, SchemaConflict
+from tailrace_server.pipeline.sources.debezium.announcements import announced
+from tailrace_server.wal.schema.builder import SchemaBuilder, SchemaConflict
+from tailrace_server.wal.schema.column_types import TypeInference, widened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from tailrace.schema import Schema
-    from tailrace_server.wal.schema_mapping import SchemaMapping
+    from tailrace_server.wal.schema.mapping import SchemaMapping
 
 FIXED: Final = "*"
 """Type of a known column that values do not widen."""

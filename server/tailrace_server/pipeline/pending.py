@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from tailrace.errors import LogCorrupted
 from tailrace_server.pipeline.changes import Change, from_table
-from tailrace_server.pipeline.grouping import Tally
-from tailrace_server.wal.documents import PendingSegment
-from tailrace_server.wal.objects import crc32c, make_folder_of, os_errors, sync_folder
-from tailrace_server.wal.segment import relative_path
+from tailrace_server.pipeline.transactions.grouping import Tally
+from tailrace_server.wal.files.documents import PendingSegment
+from tailrace_server.wal.files.objects import crc32c, make_folder_of, os_errors, sync_folder
+from tailrace_server.wal.segment.writer import relative_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

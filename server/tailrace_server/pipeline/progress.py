@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.wording import counted, duration
+from tailrace_server.units import counted, duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from tailrace_server.wal.objects import os_errors, sync_folder
+from tailrace_server.wal.files.objects import os_errors, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

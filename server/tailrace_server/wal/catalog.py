@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.errors import CatalogUnknown
-from tailrace_server.wal.catalog_folder import (
+from tailrace_server.wal.files.catalog_folder import (
     SYSTEM_CATALOG,
     create_folder,
     delete_dropped,
@@ -15,8 +15,8 @@ from tailrace_server.wal.catalog_folder import (
     refuse_system,
     rename_dropped,
 )
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.system import record_changes
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.system_log import record_changes
 
 if TYPE_CHECKING:
     from pathlib import Path

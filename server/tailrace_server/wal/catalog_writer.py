@@ -33,17 +33,15 @@ from tailrace.errors import (
 )
 from tailrace_server.clock import SystemClock
 from tailrace_server.failpoints import reach
-from tailrace_server.wal import documents
-from tailrace_server.wal.catalog_folder import (
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.catalog_folder import (
     SYSTEM_CATALOG,
     SYSTEM_WRITER,
     create_folder,
     list_catalogs,
     refuse_system,
 )
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.compaction import Compaction, compact
-from tailrace_server.wal.documents import (
+from tailrace_server.wal.files.documents import (
     ENTRIES,
     FORMAT_VERSION,
     PUBLICATIONS,
@@ -56,8 +54,7 @@ from tailrace_server.wal.documents import (
     PublicationDocument,
     SchemaDocument,
 )
-from tailrace_server.wal.maintenance import Maintenance
-from tailrace_server.wal.objects import (
+from tailrace_server.wal.files.objects import (
     create,
     object_name,
     os_errors,
@@ -65,9 +62,12 @@ from tailrace_server.wal.objects import (
     sync_folder,
     with_records,
 )
-from tailrace_server.wal.placing import carried_records, place_segments
-from tailrace_server.wal.retention import trim
-from tailrace_server.wal.state import BatchKey, LogState
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.segment_places import carried_records, place_segments
+from tailrace_server.wal.state.state import BatchKey, LogState
+from tailrace_server.wal.upkeep.compaction import Compaction, compact
+from tailrace_server.wal.upkeep.retention import trim
+from tailrace_server.wal.upkeep.trigger import Maintenance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.clock import Clock
-    from tailrace_server.wal.inline_segment import InlineSegment
-    from tailrace_server.wal.segment import SegmentReceipt
+    from tailrace_server.wal.segment.carried import InlineSegment
+    from tailrace_server.wal.segment.writer import SegmentReceipt
 
 Publication = PublicationDocument
 

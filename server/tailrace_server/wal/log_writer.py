@@ -14,18 +14,18 @@ import pyarrow as pa
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
-from tailrace_server.wal.column_types import TypeInference
-from tailrace_server.wal.inline_segment import (
+from tailrace_server.wal.record.columns import lead_text
+from tailrace_server.wal.record.mutation import Mutation, check, columns_of, with_changes
+from tailrace_server.wal.schema.builder import SchemaBuilder
+from tailrace_server.wal.schema.column_types import TypeInference
+from tailrace_server.wal.schema.records import record_rows, schema_records
+from tailrace_server.wal.segment.carried import (
     BYTES_MAX,
     ROWS_MAX,
     InlineSegment,
     inline_segment,
 )
-from tailrace_server.wal.mutation import Mutation, check, columns_of, with_changes
-from tailrace_server.wal.record import lead_text
-from tailrace_server.wal.schema_builder import SchemaBuilder
-from tailrace_server.wal.schema_records import record_rows, schema_records
-from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
+from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
 if TYPE_CHECKING:
     import os
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.clock import Clock
-    from tailrace_server.wal.compaction import Compaction
-    from tailrace_server.wal.schema_mapping import SchemaMapping
-    from tailrace_server.wal.state import LogState
+    from tailrace_server.wal.schema.mapping import SchemaMapping
+    from tailrace_server.wal.state.state import LogState
+    from tailrace_server.wal.upkeep.compaction import Compaction
 
 _COLUMNS = (
     ("version", pa.int64()),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
-from tailrace_server.wal.documents import PendingSegment
+from tailrace_server.wal.files.documents import PendingSegment
 from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.mutation import Mutation
+from tailrace_server.wal.record.mutation import Mutation
 
 __all__ = [
     "CatalogWriter",

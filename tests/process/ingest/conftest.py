@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace_server.pipeline import stream
-from tailrace_server.pipeline.checkpoint import Checkpoint
-from tailrace_server.pipeline.driver import Driver
 from tailrace_server.pipeline.progress import Reporter
-from tailrace_server.pipeline.session import spark_session
-from tailrace_server.pipeline.settings import IngestSettings
-from tailrace_server.pipeline.stops import Stopping
+from tailrace_server.pipeline.spark.checkpoint import Checkpoint
+from tailrace_server.pipeline.spark.session import spark_session
+from tailrace_server.pipeline.stop_signals import Stopping
+from tailrace_server.pipeline.transactions import ingest as ingest_module
+from tailrace_server.pipeline.transactions.driver import Driver
+from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,20 +53,22 @@ class Source:
         aside.rename(final)
         return final
 
-    def ingest(self, **changes: Any) -> stream.Outcome:
+    def ingest(self, **changes: Any) -> ingest_module.Outcome:
         """Take what is there, and end."""
         settings = replace(self.settings, **changes)
-        return stream.ingest_debezium(settings, Reporter(quiet=True), self.spark)
+        return ingest_module.ingest_debezium(settings, Reporter(quiet=True), self.spark)
 
     @contextmanager
     def following(self, **changes: Any) -> Iterator[Driver]:
         """Follow the folder until the block ends."""
         settings = replace(self.settings, follow=True, **changes)
-        checkpoint = Checkpoint(self.catalog / stream.CHECKPOINT)
+        checkpoint = Checkpoint(self.catalog / ingest_module.CHECKPOINT)
         stopping = Stopping()
-        with stream.open_writer(settings, checkpoint) as writer:
+        with ingest_module.open_writer(settings, checkpoint) as writer:
             driver = Driver(writer, settings)
-            ingest = stream.Ingest(self.spark, driver, checkpoint, settings, Reporter(quiet=True))
+            ingest = ingest_module.Ingest(
+                self.spark, driver, checkpoint, settings, Reporter(quiet=True)
+            )
             failures: list[BaseException] = []
 
             def run() -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailrace_server.pipeline.datasource import register
-from tailrace_server.pipeline.session import spark_session
-from tailrace_server.wal.verify import verify
+from tailrace_server.pipeline.dataframe.datasource import register
+from tailrace_server.pipeline.spark.session import spark_session
+from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.reading import data, leads
 
 if TYPE_CHECKING:

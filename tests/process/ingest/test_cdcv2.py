@@ -16,12 +16,12 @@ from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.progress import Reporter
-from tailrace_server.pipeline.stops import Stopping
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.verify import verify
+from tailrace_server.pipeline.stop_signals import Stopping
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.killable import Command, end
 from tests.process.ingest.reading import leads, records
-from tests.server.pipeline.cdcv2_streams import (
+from tests.server.pipeline.cdcv2.streams import (
     SCHEMA,
     make_history,
     mangle,

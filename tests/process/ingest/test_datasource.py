@@ -11,16 +11,16 @@ from pyspark.errors import StreamingQueryException
 
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
-from tailrace_server.pipeline.datasource import (
+from tailrace_server.pipeline.dataframe.datasource import (
     Options,
     TailraceDataSource,
     Written,
     _results,
     register,
 )
-from tailrace_server.pipeline.sink import ROWS_AT_ONCE
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.verify import verify
+from tailrace_server.pipeline.dataframe.sink import ROWS_AT_ONCE
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import LogWriter
 from tests.process.ingest.reading import data, leads, published
 from tests.process.ingest.sink_program import (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.pipeline.datasource import register
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.pipeline.dataframe.datasource import register
+from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.killable import Killable, end
 from tests.process.ingest.reading import published
 from tests.process.ingest.sink_program import add_frame, check_transactions, run, start_stream

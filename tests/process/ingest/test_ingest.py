@@ -13,14 +13,14 @@ import pytest
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.feed.topics import make_feed, write_feed
-from tailrace_server.pipeline.checkpoint import InputGone
-from tailrace_server.pipeline.driver import LineRefused
-from tailrace_server.pipeline.frames import DebeziumSink
-from tailrace_server.pipeline.grouping import Rules
-from tailrace_server.pipeline.stream import CHECKPOINT, SparkFailed
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.schema_mapping import SchemaMapping
-from tailrace_server.wal.verify import verify
+from tailrace_server.pipeline.spark.checkpoint import InputGone
+from tailrace_server.pipeline.transactions.driver import LineRefused
+from tailrace_server.pipeline.transactions.foreach_batch import DebeziumSink
+from tailrace_server.pipeline.transactions.grouping import Rules
+from tailrace_server.pipeline.transactions.ingest import CHECKPOINT, SparkFailed
+from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.process.ingest.reading import data, leads, published, records
 from tests.process.ingest.truth import check_against_truth

@@ -13,11 +13,11 @@ import pytest
 
 from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.progress import Reporter
-from tailrace_server.pipeline.settings import IngestSettings
-from tailrace_server.pipeline.stream import CHECKPOINT, ingest_debezium
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.documents import ENTRIES
-from tailrace_server.wal.verify import verify
+from tailrace_server.pipeline.transactions.ingest import CHECKPOINT, ingest_debezium
+from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tailrace_server.wal.files.documents import ENTRIES
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import LogWriter
 from tests.process.ingest.killable import Command, end
 from tests.process.ingest.reading import published

@@ -13,7 +13,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from tailrace import errors
 from tailrace.errors import TailraceError
 from tailrace.position import END, Position
-from tailrace.status import error_of, rebuild
+from tailrace.transport.grpc_status import error_of, rebuild
 from tailrace_server.api.errors import GRPC_STATUS, HTTP_STATUS, encoded_problem, grpc_status
 from tailrace_server.errors import as_tailrace_error
 

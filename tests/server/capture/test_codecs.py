@@ -22,11 +22,11 @@ from tailrace_server.capture.codecs import (
     PROTOBUF,
     CaptureColumns,
     accelerator,
-    machine,
+    compiled_frames,
 )
 from tailrace_server.capture.codecs import cdcv2 as updates
 from tailrace_server.capture.codecs.protobuf import spelled
-from tailrace_server.wal.texts import NameLists, Texts
+from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
@@ -125,7 +125,7 @@ def test_captures_spelled_joined_and_written_by_machine_code_are_the_same_bytes(
 ) -> None:
     whole = columns(rows, by_column=False, wanted=wanted)
     assert spelled(whole) == PROTOBUF.join(whole).to_pylist()
-    assert machine.encode(whole).equals(PROTOBUF.join(whole))
+    assert compiled_frames.encode(whole).equals(PROTOBUF.join(whole))
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12).map(sorted))
     places = np.array(chosen, np.int32)
     some = replace(
@@ -136,7 +136,7 @@ def test_captures_spelled_joined_and_written_by_machine_code_are_the_same_bytes(
         timestamps=whole.timestamps[places],
     )
     assert spelled(some) == PROTOBUF.join(some.gathered()).to_pylist()
-    assert machine.encode(some).equals(PROTOBUF.join(some.gathered()))
+    assert compiled_frames.encode(some).equals(PROTOBUF.join(some.gathered()))
 
 
 @given(rows=st.lists(captures, min_size=2, max_size=12), data=st.data())
@@ -152,7 +152,7 @@ def test_machine_code_reads_slices_of_arrays(
         names=NameLists.of(whole.names.array[start:]),
         texts={name: Texts.of(body.array[start:]) for name, body in whole.texts.items()},
     )
-    assert machine.encode(sliced).equals(machine.encode(part))
+    assert compiled_frames.encode(sliced).equals(compiled_frames.encode(part))
 
 
 def test_the_first_large_batch_loads_the_machine_code_and_the_frames_stay_the_same() -> None:
@@ -163,7 +163,7 @@ def test_the_first_large_batch_loads_the_machine_code_and_the_frames_stay_the_sa
     many = columns([row] * 1_000, by_column=False, wanted=set())
     before = PROTOBUF.encode(many)
     accelerator.load().join()
-    assert accelerator.machine(1_000) is machine
+    assert accelerator.machine(1_000) is compiled_frames
     assert PROTOBUF.encode(many).equals(before)
 
 

@@ -18,9 +18,9 @@ from tailrace.capture import Heartbeat
 from tailrace.criteria import Operation, Since
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
-from tailrace_server.capture.subscription import Subscription
 from tests.support.inprocess import (
     PATIENCE_S,
     ModelWriter,

@@ -26,12 +26,12 @@ from tailrace.errors import (
 )
 from tailrace.position import Position, TimestampMicros
 from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
-from tailrace_server.capture.subscription import Subscription
-from tailrace_server.wal.batch import BatchReader
 from tailrace_server.wal.catalog import drop_catalog
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
 from tests.support.inprocess import (
     PATIENCE_S,
     ModelWriter,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.criteria import Start
-    from tailrace_server.wal.table import BatchRef
+    from tailrace_server.wal.state.batch_table import BatchRef
 
 OLDEST = Since(Position(0))
 

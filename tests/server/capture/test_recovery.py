@@ -23,19 +23,19 @@ from tailrace.errors import (
 )
 from tailrace.position import END, Position, TimestampMicros
 from tailrace_server.capture import engine as engine_module
-from tailrace_server.capture.cache import BatchCache, Kind
 from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.delivery.memory_budget import MemoryGovernor
 from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.frames import Frames
-from tailrace_server.capture.memory import MemoryGovernor
 from tailrace_server.capture.observer import Observer
+from tailrace_server.capture.reading.batch_cache import BatchCache, Kind
+from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
-from tailrace_server.wal import batch
-from tailrace_server.wal.batch import BatchReader, SegmentMissing
 from tailrace_server.wal.catalog import drop_catalog
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.retention import delete_unnamed
-from tailrace_server.wal.tailer import Tailer
+from tailrace_server.wal.segment import reader as segment_reader
+from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.tailer import Tailer
+from tailrace_server.wal.upkeep.retention import delete_unnamed
 from tests.support.inprocess import (
     PATIENCE_S,
     ModelWriter,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.criteria import Start
-    from tailrace_server.capture.subscription import Subscription
-    from tailrace_server.wal.batch import Head
-    from tailrace_server.wal.table import BatchRef
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.wal.segment.reader import Head
+    from tailrace_server.wal.state.batch_table import BatchRef
 
 OLDEST = Since(Position(0))
 
@@ -78,7 +78,9 @@ def compact(root: Path, writer: ModelWriter) -> None:
 async def test_contract_38_what_a_ring_refers_to_may_be_compacted_away(
     log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "_OPEN_FILES_MAX", 1)  # what is open can be read although deleted
+    monkeypatch.setattr(
+        segment_reader, "_OPEN_FILES_MAX", 1
+    )  # what is open can be read although deleted
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
         stalled = await engine.subscribe("shop", content=Content.AFTER, codec=JSON, demand=0)
@@ -99,7 +101,7 @@ async def test_contract_38_what_a_ring_refers_to_may_be_compacted_away(
 async def test_contract_09_38_one_that_stops_while_its_queue_is_read_again_can_resume_without_loss(
     log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "_OPEN_FILES_MAX", 1)
+    monkeypatch.setattr(segment_reader, "_OPEN_FILES_MAX", 1)
     for number in range(5):
         writer.write([upsert(number)])
     writer.write([ModelMutation("order", "1", Operation.UPSERT, None, {"id": 1})])
@@ -542,7 +544,9 @@ async def test_contract_21_one_without_demand_ends_when_retention_takes_what_it_
 async def test_contract_21_one_whose_queue_refers_to_what_is_deleted_is_told_where_it_stands(
     log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "_OPEN_FILES_MAX", 1)  # what is open can be read although deleted
+    monkeypatch.setattr(
+        segment_reader, "_OPEN_FILES_MAX", 1
+    )  # what is open can be read although deleted
     for number in range(10):
         writer.write([upsert(number)])
     async with Engine(log_root, quick()) as engine:

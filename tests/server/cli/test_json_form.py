@@ -17,7 +17,7 @@ from tailrace.criteria import Area, ContainerType, Content, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
 from tailrace_server.capture.codecs import JSON, CaptureColumns
-from tailrace_server.wal.texts import NameLists, Texts
+from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 CATALOG = UUID("0f8fad5bd9cb469fa165708677289501")
 CHANGED = pa.list_(pa.dictionary(pa.int32(), pa.string()))

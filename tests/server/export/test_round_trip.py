@@ -11,13 +11,13 @@ from tailrace.cdcv2 import Progress
 from tailrace_server.cdcv2 import AvroForm, write_container
 from tailrace_server.export import cdcv2
 from tailrace_server.export.folder import SCHEMA
+from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.progress import Reporter
-from tailrace_server.pipeline.sources.cdcv2 import StreamSchema
-from tailrace_server.pipeline.stops import Stopping
-from tailrace_server.wal.verify import verify
+from tailrace_server.pipeline.stop_signals import Stopping
+from tailrace_server.wal.upkeep.verify import verify
 from tests.server.export.logs import Shop, collections, export, statements
 from tests.server.export.round_trip import history, moved_history
 

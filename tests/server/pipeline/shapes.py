@@ -6,7 +6,11 @@ import json
 from typing import Any
 
 from tailrace_server.pipeline.changes import Change, to_batch
-from tailrace_server.pipeline.sources.debezium import DebeziumDecoder, DebeziumOptions, Split
+from tailrace_server.pipeline.sources.debezium.decoder import (
+    DebeziumDecoder,
+    DebeziumOptions,
+    Split,
+)
 
 Fields = dict[str, Any]
 """Column → its type in a listing."""

@@ -12,14 +12,18 @@ from tailrace.criteria import Area, ContainerType
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Origin, Schema
 from tailrace_server.pipeline.changes import BEGIN, Change, line_of, place
-from tailrace_server.pipeline.driver import Driver, LineRefused
-from tailrace_server.pipeline.grouping import Rules
-from tailrace_server.pipeline.settings import IngestSettings
-from tailrace_server.pipeline.sources.debezium import DebeziumDecoder, DebeziumOptions, Split
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.schema_builder import SchemaConflict
-from tailrace_server.wal.schema_mapping import SchemaMapping
-from tailrace_server.wal.verify import verify
+from tailrace_server.pipeline.sources.debezium.decoder import (
+    DebeziumDecoder,
+    DebeziumOptions,
+    Split,
+)
+from tailrace_server.pipeline.transactions.driver import Driver, LineRefused
+from tailrace_server.pipeline.transactions.grouping import Rules
+from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tailrace_server.wal.schema.builder import SchemaConflict
+from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import CatalogWriter
 from tests.process.ingest.reading import data, leads, records
 from tests.server.pipeline.shapes import INT, LONG, TEXT, Fields, envelope, line, listed, postgres

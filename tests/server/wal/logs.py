@@ -15,17 +15,18 @@ import pytest
 from tailrace.criteria import Area, Operation
 from tailrace_server import failpoints
 from tailrace_server.failpoints import VARIABLE
-from tailrace_server.wal import json_objects, log_writer
-from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.record import BODY_COLUMNS
+from tailrace_server.wal import log_writer
+from tailrace_server.wal.record import json_check
+from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.writer import LogWriter, Mutation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tailrace_server.wal.view import LogView
+    from tailrace_server.wal.state.view import LogView
 
 Row = tuple[Any, ...]
 """Running number, version, index, area, operation, type, hash, key, changed, change, before, after, time."""
@@ -130,7 +131,7 @@ def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def bodies_looked_at(*, compiled: bool) -> Iterator[None]:
     """Have bodies looked at by compiled code, or never, however many there have been."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_objects, "COMPILED_FROM", 0 if compiled else 1 << 62)
+        patch.setattr(json_check, "COMPILED_FROM", 0 if compiled else 1 << 62)
         yield
 
 
@@ -161,7 +162,7 @@ def upkeep_processes() -> list[psutil.Process]:
     children = psutil.Process().children()
     while any(each.is_running() and not each.cmdline() for each in children):
         time.sleep(0)  # a program that has just begun has no arguments for a moment
-    return [each for each in children if "tailrace_server.wal.upkeep" in each.cmdline()]
+    return [each for each in children if "tailrace_server.wal.upkeep.process" in each.cmdline()]
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:

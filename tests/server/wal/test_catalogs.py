@@ -11,9 +11,9 @@ import pytest
 
 from tailrace.errors import CatalogReplaced, CatalogUnknown
 from tailrace_server.wal.catalog import create_catalog, drop_catalog, list_catalogs
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.system import record_changes
-from tailrace_server.wal.verify import verify
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.system_log import record_changes
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.server.wal.logs import AFTER, INDEX, KEY, finish, python, rows_of, upsert, write
 

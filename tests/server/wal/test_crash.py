@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.wal.verify import verify
+from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import finish, python, rows_of, transactions_in, write
 
 if TYPE_CHECKING:

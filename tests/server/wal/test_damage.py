@@ -16,16 +16,16 @@ import pytest
 from tailrace.criteria import Area, Operation
 from tailrace.errors import LogCorrupted, LogError, LogUnreadable, TailraceError
 from tailrace.schema import Column, Schema
-from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.checkpoint import write_checkpoint
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.documents import Entry, load
-from tailrace_server.wal.inspect import summarize
-from tailrace_server.wal.objects import create, seal, unseal
-from tailrace_server.wal.retention import orphans
-from tailrace_server.wal.schema_records import rows_batch
-from tailrace_server.wal.segment import SegmentWriter
-from tailrace_server.wal.verify import verify
+from tailrace_server.wal.files.documents import Entry, load
+from tailrace_server.wal.files.objects import create, seal, unseal
+from tailrace_server.wal.schema.records import rows_batch
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.segment.writer import SegmentWriter
+from tailrace_server.wal.state.checkpoint import write_checkpoint
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.inspect import summarize
+from tailrace_server.wal.upkeep.retention import orphans
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.server.wal.logs import Row, batch_rows, rows_of, update, upsert, write, write_files
 

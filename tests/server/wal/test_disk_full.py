@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import LogFull
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.verify import verify
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import (
     armed,

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest, LogError, UnknownWriter, WriterFenced
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.objects import crc32c
-from tailrace_server.wal.record import lead_text
-from tailrace_server.wal.retention import delete_unnamed
-from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
-from tailrace_server.wal.verify import verify
+from tailrace_server.wal.files.objects import crc32c
+from tailrace_server.wal.record.columns import lead_text
+from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.retention import delete_unnamed
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import CatalogWriter, LogWriter, PendingSegment
 from tests.server.wal.logs import finish, python, rows_of, transactions_in, upsert, write
 

@@ -12,10 +12,10 @@ import pytest
 from tailrace.errors import LogCorrupted
 from tailrace_server.cli.application import run
 from tailrace_server.clock import SystemClock
-from tailrace_server.wal import segment
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.objects import seal, without_records
-from tailrace_server.wal.verify import verify
+from tailrace_server.wal.files.objects import seal, without_records
+from tailrace_server.wal.segment import writer as segment_writer
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.server.wal.logs import remove, rows_of, update, upsert, write, write_files
 
@@ -178,9 +178,9 @@ def test_contract_33_bodies_that_lie_elsewhere_than_they_are_read_are_named(
     log_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All checksums are right; the bitmap is that of more rows, as a writer without care would write it."""
-    monkeypatch.setattr(segment, "_exact", lambda body: body)
-    monkeypatch.setattr(segment, "misplaced_body", lambda *where: None)
-    monkeypatch.setattr(segment, "BATCH_BYTES_MAX", 20_000)
+    monkeypatch.setattr(segment_writer, "_exact", lambda body: body)
+    monkeypatch.setattr(segment_writer, "misplaced_body", lambda *where: None)
+    monkeypatch.setattr(segment_writer, "BATCH_BYTES_MAX", 20_000)
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1"), *(update(str(key), 1, 2) for key in range(300)), remove("1")])
     reason = "the parts of the batch's change do not lie as the format has it"

@@ -10,9 +10,9 @@ import pytest
 from tailrace.criteria import Area, ContainerType
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
-from tailrace_server.wal.commit_log import CommitLog
-from tailrace_server.wal.schema_mapping import SchemaMapping
-from tailrace_server.wal.verify import verify
+from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.server.wal.logs import AFTER, AREA, INDEX, VERSION, rows_of
 

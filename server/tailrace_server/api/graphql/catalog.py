@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.documents import Document
     from tailrace_server.api.graphql.schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)

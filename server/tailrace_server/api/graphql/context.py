@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace_server.api.graphql.schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.subscription import Subscription
 
 
 class Context:

@@ -29,7 +29,7 @@ from tailrace_server.api.graphql.documents import DocumentCache
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.live import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.json_requests import decode
-from tailrace_server.api.rest.asking import JSON_TYPE, accepted, body, parameters
+from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 

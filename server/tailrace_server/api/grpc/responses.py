@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace.schema import Schema
+    from tailrace_server.capture.delivery.options import Acknowledgement
     from tailrace_server.capture.engine import CatalogInfo
     from tailrace_server.capture.history import History
-    from tailrace_server.capture.terms import Acknowledgement
 
 
 def acknowledgement(value: Acknowledgement, *, send_deadline_s: float, request_bytes: int) -> bytes:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.grpc.settings import GrpcSettings
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
+    from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.subscription import Subscription
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 

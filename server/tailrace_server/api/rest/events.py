@@ -27,8 +27,8 @@ from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem, logged
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.asking import EVENTS_TYPE, accepted, asked_body, parameters
 from tailrace_server.api.rest.forms import Form, form_of, form_of_query
+from tailrace_server.api.rest.requests import EVENTS_TYPE, accepted, asked_body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.subscription import Subscription
 
 _log = structlog.get_logger("tailrace.rest")
 

@@ -30,7 +30,8 @@ from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem, logged
 from tailrace_server.api.json_requests import from_json, from_query, in_json_names
 from tailrace_server.api.rest import arrow, responses
-from tailrace_server.api.rest.asking import (
+from tailrace_server.api.rest.forms import PLAIN, Form, as_cloud, form_of, form_of_query
+from tailrace_server.api.rest.requests import (
     ARROW_TYPE,
     CLOUD_TYPE,
     JSON_TYPE,
@@ -39,7 +40,6 @@ from tailrace_server.api.rest.asking import (
     asked_body,
     parameters,
 )
-from tailrace_server.api.rest.forms import PLAIN, Form, as_cloud, form_of, form_of_query
 from tailrace_server.api.rest.streaming import StreamedAnswer
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.history import History, HistoryBounds
-    from tailrace_server.wal.view import LogView
+    from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.wal.state.view import LogView
 
 _log = structlog.get_logger("tailrace.rest")
 

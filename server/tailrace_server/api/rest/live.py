@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Operation
+    from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.subscription import Subscription
 
 SUBPROTOCOL: Final = "tailrace.v1"
 _INT64: Final = range(-(1 << 63), 1 << 63)

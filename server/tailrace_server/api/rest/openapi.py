@@ -9,14 +9,14 @@ from typing import Any, Final
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.errors import HTTP_OWN, HTTP_STATUS, PROBLEM_TYPE
 from tailrace_server.api.rest import components
-from tailrace_server.api.rest.asking import (
+from tailrace_server.api.rest.history import HEADERS
+from tailrace_server.api.rest.requests import (
     ARROW_TYPE,
     CLOUD_TYPE,
     EVENTS_TYPE,
     JSON_TYPE,
     LINES_TYPE,
 )
-from tailrace_server.api.rest.history import HEADERS
 
 _CATALOG: Final = {
     "name": "catalog",

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from tailrace.capture import Heartbeat
     from tailrace.position import Position
     from tailrace.schema import Schema
+    from tailrace_server.capture.delivery.options import Acknowledgement
     from tailrace_server.capture.engine import CatalogInfo
-    from tailrace_server.capture.frames import Frames
     from tailrace_server.capture.history import History
-    from tailrace_server.capture.terms import Acknowledgement
-    from tailrace_server.wal.view import LogView
+    from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.wal.state.view import LogView
 
 
 def acknowledgement(

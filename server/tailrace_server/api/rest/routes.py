@@ -36,8 +36,8 @@ from tailrace_server.api.errors import (
     problem,
 )
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
-from tailrace_server.api.rest.asking import no_parameters, parameters
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
+from tailrace_server.api.rest.requests import no_parameters, parameters
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:

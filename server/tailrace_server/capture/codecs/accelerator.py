@@ -23,7 +23,7 @@ _LARGE: Final = 512
 """So many captures in a batch show that there is a second's work to save,"""
 _MANY: Final = 100_000
 """and so many records in a log."""
-_MODULE: Final = "tailrace_server.capture.codecs.machine"
+_MODULE: Final = "tailrace_server.capture.codecs.compiled_frames"
 
 _log = structlog.get_logger()
 _lock = threading.Lock()

@@ -6,7 +6,7 @@
     UPSERT with before and after  (before, -1) (after, +1)      none where both are equal
     UPSERT without before         (after, +1)
     REMOVE, EXPIRE                (before, -1)
-    change is {"diff": d}         (the row, d): rows without keys, see wal/record.py
+    change is {"diff": d}         (the row, d): rows without keys, see wal/record/columns.py
     lacks an image that it needs  (entity type, key, no data, diff 0): the transport ends there
     leads, SCHEMA records         none
 
@@ -26,7 +26,7 @@ from tailrace.criteria import Area, Operation
 from tailrace_server.capture.codecs import fields
 from tailrace_server.capture.codecs.columns import EMPTY, Codec, binary, fixed, lengths, present
 from tailrace_server.capture.codecs.protobuf import after_length, append_text, prefixes
-from tailrace_server.wal.record import multiplicity_of
+from tailrace_server.wal.record.columns import multiplicity_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

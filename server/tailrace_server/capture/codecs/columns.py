@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.wal.few import int64s
-from tailrace_server.wal.texts import NameLists, Texts
+from tailrace_server.wal.record.small_arrays import int64s
+from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

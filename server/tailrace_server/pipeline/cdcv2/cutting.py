@@ -125,7 +125,7 @@ class RowCutter:
         self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages
     ) -> tuple[int, int]:
         """Cut what the program accepts; return how many messages that is, and where it ends."""
-        from tailrace_server.pipeline.cdcv2 import machine
+        from tailrace_server.pipeline.cdcv2 import compiled_loops
 
         room = len(data) // _UPDATE_BYTES_MIN + 1
         starts, lengths, times, diffs = (np.empty(room, np.int64) for _ in range(4))
@@ -134,7 +134,7 @@ class RowCutter:
         told = np.empty(len(data) + 4 * min(messages, room) + 4, np.int64)
         done = np.zeros(4, np.int64)
         view = np.frombuffer(data, np.uint8)
-        machine.cut(
+        compiled_loops.cut(
             view, 0, messages, self._program, starts, lengths, times, diffs, which, told, done
         )
         updates, numbers, whole, at = done.tolist()
@@ -152,7 +152,7 @@ class RowCutter:
         if updates:
             values = np.empty(int(lengths[:updates].sum()), np.uint8)
             offsets = np.empty(updates + 1, np.int64)
-            machine.gather(view, starts[:updates], lengths[:updates], values, offsets)
+            compiled_loops.gather(view, starts[:updates], lengths[:updates], values, offsets)
             array = pa.Array.from_buffers(
                 pa.large_binary(), updates, [None, pa.py_buffer(offsets), pa.py_buffer(values)]
             )

@@ -26,6 +26,7 @@ from tailrace.cdcv2 import CountExceeded, CountsDisagree, DiffsDisagree
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cdcv2 import AvroForm
 from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.cdcv2.files import Split, read_split
 from tailrace_server.pipeline.cdcv2.folding import (
     EFFECTS,
     INDEX,
@@ -73,12 +74,11 @@ from tailrace_server.pipeline.cdcv2.updates import (
 from tailrace_server.pipeline.cdcv2.writing import write_segment
 from tailrace_server.pipeline.changes import QUARANTINED, Change
 from tailrace_server.pipeline.columns import Sighting, evolve
-from tailrace_server.pipeline.driver import LineRefused
 from tailrace_server.pipeline.pending import write_pending
 from tailrace_server.pipeline.progress import Counters
 from tailrace_server.pipeline.quarantine import write_quarantine
-from tailrace_server.pipeline.sources.cdcv2 import Split, read_split
-from tailrace_server.wal.schema_records import insert_schema_records
+from tailrace_server.pipeline.transactions.driver import LineRefused
+from tailrace_server.wal.schema.records import insert_schema_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,8 +90,8 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.cdcv2.cutting import Messages, Refused
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-    from tailrace_server.wal.documents import PendingSegment
-    from tailrace_server.wal.segment import SegmentReceipt
+    from tailrace_server.wal.files.documents import PendingSegment
+    from tailrace_server.wal.segment.writer import SegmentReceipt
     from tailrace_server.wal.writer import CatalogWriter
 
 FRONTIER: Final = "cdcv2:frontier"

@@ -25,15 +25,15 @@ import pyarrow as pa
 from tailrace.criteria import Area, Operation
 from tailrace.errors import TailraceError
 from tailrace_server.pipeline.images import difference, members, projection
-from tailrace_server.pipeline.records import record_table
-from tailrace_server.wal.keyhash import key_hashes, type_seed
-from tailrace_server.wal.record import lead_text
+from tailrace_server.pipeline.transactions.records import record_table
+from tailrace_server.wal.record.columns import lead_text
+from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from tailrace_server.pipeline.records import Row
-    from tailrace_server.pipeline.sources.cdcv2 import StreamSchema
+    from tailrace_server.pipeline.cdcv2.files import StreamSchema
+    from tailrace_server.pipeline.transactions.records import Row
 
 LEAVING: Final = pa.schema(
     [

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.errors import UnknownWriter
 from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, SourceFile
-from tailrace_server.pipeline.cdcv2.products import ProductDriver
-from tailrace_server.pipeline.checkpoint import ANOTHER_SOURCE
+from tailrace_server.pipeline.cdcv2.files import AVRO, LINES
+from tailrace_server.pipeline.cdcv2.product_times import ProductDriver
 from tailrace_server.pipeline.input_folder import check_input
-from tailrace_server.pipeline.sources.cdcv2 import AVRO, LINES
+from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tailrace.cdcv2 import Waiting
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
     from tailrace_server.pipeline.progress import Counters, Reporter
-    from tailrace_server.pipeline.stops import Stopping
+    from tailrace_server.pipeline.stop_signals import Stopping
 
 WRITER: Final = "cdcv2"
 """The writer's name in the log. What was consumed stands in the log itself, so that no checkpoint of ours can
@@ -156,8 +156,8 @@ def _start_spark(
     resources: ExitStack,
     batch: Sequence[SourceFile],
 ) -> None:
-    from tailrace_server.pipeline.launch import StartInterrupted
-    from tailrace_server.pipeline.session import spark_session
+    from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
+    from tailrace_server.pipeline.spark.session import spark_session
 
     reporter.wait("starting Spark …")
     with suppress(StartInterrupted):
@@ -168,6 +168,6 @@ def _start_spark(
 
 
 def _give_spark(driver: Cdcv2Driver, spark: SparkSession) -> None:
-    from tailrace_server.pipeline.cdcv2.large import spark_stage
+    from tailrace_server.pipeline.cdcv2.spark_frames import spark_stage
 
     driver.large = spark_stage(spark)

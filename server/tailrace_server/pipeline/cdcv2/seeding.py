@@ -19,9 +19,9 @@ from tailrace_server.pipeline.cdcv2.state import INDEX_KIND, StateFile
 from tailrace_server.pipeline.cdcv2.updates import SLOTS, slots
 from tailrace_server.pipeline.images import members
 from tailrace_server.pipeline.pending import write_pending
-from tailrace_server.wal.batch import BatchReader
-from tailrace_server.wal.entity_records import EntityRecords
-from tailrace_server.wal.keyhash import key_hashes, type_seed
+from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.entity_records import EntityRecords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -27,7 +27,7 @@ from tailrace.errors import InvalidRequest, LogCorrupted
 from tailrace_server.pipeline.cdcv2.folding import INDEX
 from tailrace_server.pipeline.cdcv2.updates import SLOTS, joined, place, slots
 from tailrace_server.pipeline.pending import read_pending
-from tailrace_server.wal.documents import PendingSegment
+from tailrace_server.wal.files.documents import PendingSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.wal.keyhash import key_hashes
+from tailrace_server.wal.record.key_hash import key_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ COMPILED_ROWS: Final = 20_000
 """From so many rows on the compiled loops are worth loading."""
 _FEW_ROWS: Final = 64
 """Up to so many they are not worth calling."""
-_MACHINE: Final = "tailrace_server.pipeline.cdcv2.machine"
+_MACHINE: Final = "tailrace_server.pipeline.cdcv2.compiled_loops"
 
 UPDATES: Final = pa.schema(
     [
@@ -79,11 +79,11 @@ def updates_table(data: pa.Array, times: Longs, diffs: Longs, messages: Longs) -
 def hashes(data: pa.Array, times: Longs) -> npt.NDArray[np.uint64]:
     """Return the hash of each (data, time)."""
     if len(data) >= COMPILED_ROWS or (len(data) > _FEW_ROWS and _MACHINE in sys.modules):
-        from tailrace_server.pipeline.cdcv2 import machine
+        from tailrace_server.pipeline.cdcv2 import compiled_loops
 
         values, offsets = _bytes_of(data)
         out = np.empty(len(data), np.uint64)
-        machine.hashes(values, offsets, times, out)
+        compiled_loops.hashes(values, offsets, times, out)
         return out
     return (
         key_hashes(times.astype(np.uint64) * _WORD, data.cast(pa.binary()))
@@ -117,14 +117,14 @@ def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
     keep = np.ones(rows, np.bool_)
     pair: tuple[int, int] | None = None
     if rows >= COMPILED_ROWS:
-        from tailrace_server.pipeline.cdcv2 import machine
+        from tailrace_server.pipeline.cdcv2 import compiled_loops
 
         table = np.full(1 << (2 * rows - 1).bit_length(), -1, np.int64)
         first = np.full(2, -1, np.int64)
         hashed = updates.column("hash").to_numpy()
         values, offsets = _bytes_of(data)
         conflicts = int(
-            machine.distinct(hashed, times, diffs, values, offsets, table, keep, first, both)
+            compiled_loops.distinct(hashed, times, diffs, values, offsets, table, keep, first, both)
         )
         if conflicts:
             pair = int(first[0]), int(first[1])

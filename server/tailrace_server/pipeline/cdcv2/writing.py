@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace_server.pipeline.cdcv2.folding import records
-from tailrace_server.pipeline.driver import ROWS_PER_WRITE
-from tailrace_server.wal.segment import SegmentReceipt, SegmentWriter
+from tailrace_server.pipeline.transactions.driver import ROWS_PER_WRITE
+from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from tailrace.schema import Column, Schema
 from tailrace_server.api.graphql.schema import build
 from tailrace_server.api.graphql.types import BODIES, HEAD
 from tailrace_server.capture.codecs import CaptureColumns
-from tailrace_server.wal.texts import NameLists, Texts
+from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from tailrace.position import END
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.wal.catalog import drop_catalog
-from tailrace_server.wal.schema_mapping import SchemaMapping
+from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH, ask, client

@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from tailrace.status import error_of
 from tailrace.transport.grpc import SERVICE
+from tailrace.transport.grpc_status import error_of
 from tailrace_server.api.grpc import GrpcServer, GrpcSettings
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings

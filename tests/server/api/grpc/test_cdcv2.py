@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tailrace.updates import UpdateSubscription
+    from tailrace.update_subscription import UpdateSubscription
 
 PRODUCTS = Criteria(entity_type=("product",))
 

@@ -9,12 +9,12 @@ import tailrace
 from tailrace import Area, Content, Criteria, Operation
 from tailrace.cdcv2 import Progress, Reader, Update
 from tailrace_server.export.cdcv2 import Cdcv2Export, ExportSettings
+from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.progress import Reporter
-from tailrace_server.pipeline.sources.cdcv2 import StreamSchema
-from tailrace_server.pipeline.stops import Stopping
+from tailrace_server.pipeline.stop_signals import Stopping
 from tests.server.cdcv2.documented import CHANGEFEED, SCHEMA
 from tests.server.export.logs import statements
 from tests.support.inprocess import PATIENCE_S

@@ -16,7 +16,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeSystemRequest,
 )
 from tailrace_server.api.grpc import GrpcSettings
-from tailrace_server.wal.commit_log import CommitLog
+from tailrace_server.wal.state.commit_log import CommitLog
 from tests.support.model import ModelMutation
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import tailrace
 from tailrace import Content, Cursor, Operation
-from tailrace.status import error_of
 from tailrace.transport.grpc import SERVICE
+from tailrace.transport.grpc_status import error_of
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from tailrace_server.api.http_server import HttpFace
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.http import HttpFace
 
 LIVE = "/v1/catalogs/shop/changes/live"
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from structlog.testing import capture_logs
 
-from tailrace_server import http
-from tailrace_server.api import http_protocol
+from tailrace_server.api import http_protocol, http_server
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket.protocol import GuardedProtocol
+from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.history import History
-from tailrace_server.capture.subscription import Subscription
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import upsert
 from tests.server.api.rest.conftest import LIVE, closed, hear, say
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tailrace.capture import Heartbeat
-    from tailrace_server.capture.frames import Frames
+    from tailrace_server.capture.reading.frames import Frames
     from tests.server.api.rest.conftest import RawSocket, Served
     from tests.support.inprocess import ModelWriter
 
@@ -412,7 +411,7 @@ async def test_a_stop_is_no_error_behind_a_close_that_is_not_answered_yet(
     serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to the peer's close stands behind what the peer does not read."""
-    monkeypatch.setattr(http, "_STOP_S", 0.1)
+    monkeypatch.setattr(http_server, "_STOP_S", 0.1)
     fill(writer)
     served = await serve()
     async with AsyncExitStack() as stack:

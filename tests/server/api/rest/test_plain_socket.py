@@ -12,12 +12,12 @@ from websockets.asyncio.client import connect
 
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.graphql.live import SUBPROTOCOL as GRAPHQL
+from tailrace_server.api.http_server import bind, bound_to
 from tailrace_server.api.rest import RestFace
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.engine import Engine
-from tailrace_server.http import bind, bound_to
 from tailrace_server.units import Address
 from tests.conformance.shop import SHOP
 from tests.server.api.rest.conftest import LIVE, closed, hear, say

@@ -1,0 +1,232 @@
+"""HTTP of the server process, on uvicorn: ``/health``, ``/metrics`` and two listings; the faces at ``/v1``.
+
+``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
+subscribers are accepted; ``unreadable`` says of each catalog whose log cannot be read why. From the first
+signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while those
+who are here are told. ``/subscriptions`` lists those that are open, one object each with its catalog
+(``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: who lags, and who is served
+from the log. ``/publishers`` lists what is wanted, one object for each distinct criteria with the fields of
+`PublisherStatistics`, the 1,000 with most subscriptions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import socket
+from dataclasses import asdict
+from textwrap import shorten
+from typing import TYPE_CHECKING, Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+
+from tailrace_server.api import metrics
+from tailrace_server.api.graphql import GraphqlFace
+from tailrace_server.api.rest import RestFace, http_problem
+from tailrace_server.api.rest.history import HEADERS
+from tailrace_server.api.rest.requests import accepted
+from tailrace_server.api.rest.streaming import TRANSPORT
+from tailrace_server.api.settings import HttpSettings
+from tailrace_server.api.websocket import Sockets
+from tailrace_server.errors import CannotStart
+from tailrace_server.units import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import CollectorRegistry
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.statistics import SubscriptionStatistics
+
+_BACKLOG: Final = 1024
+_PUBLISHERS_MAX: Final = 1_000
+_CRITERIA_CHARACTERS: Final = 500
+"""Shown of each publisher's criteria, which may name 10,000 keys."""
+_STOP_S: Final = 2
+"""How long an answer that is under way may take once the server stops."""
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn without its signal handlers: they would raise the signal again after ``serve()``.
+
+    Then the other faces would never stop in good order. The process has one handler, in app.py.
+    """
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+class HttpFace:
+    """The HTTP listener; ``serve`` runs until ``stop``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        registry: CollectorRegistry,
+        address: Address,
+        settings: HttpSettings | None = None,
+    ) -> None:
+        """Bind the address; nothing is answered before ``serve``.
+
+        Raises:
+            CannotStart: The address is in use or not ours.
+        """
+        self._socket = bind(address, "--http")
+        self.address = bound_to(self._socket, address)
+        self.stopping = False
+        self._engine = engine
+        self._registry = registry
+        settings = settings or HttpSettings()
+        self.sockets = Sockets(settings, engine.settings.send_deadline_s)
+        metrics.register_sockets(registry, self.sockets.statistics)
+        graphql = GraphqlFace(engine, settings, self.sockets)
+        metrics.register_graphql(registry, graphql.documents.statistics)
+        application = Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/metrics", self._metrics),
+                Route("/subscriptions", self._subscriptions),
+                Route("/publishers", self._publishers),
+                *RestFace(engine, settings, self.sockets).routes(),
+                *graphql.routes(),
+                # Without it a path that has none would be refused with 403, and no body.
+                WebSocketRoute("/{path:path}", self.sockets.nowhere),
+            ],
+            exception_handlers={HTTPException: http_problem},
+        )
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                _with_transport(_with_origins(application, settings.origins)),
+                http=self.sockets.http_protocol(),
+                ws=self.sockets.protocol(),
+                ws_max_size=settings.ws_message_bytes,
+                ws_ping_interval=settings.ws_ping_interval_s,
+                ws_ping_timeout=settings.ws_ping_timeout_s,
+                # Deflate would cost ten times what everything else does.
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_STOP_S,
+            )
+        )
+
+    async def serve(self) -> None:
+        """Answer until ``stop``; the socket is closed on return."""
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    async def drain(self, deadline_s: float) -> None:
+        """Let live connections say their last words and close; the engine has ended their subscriptions.
+
+        ``/health`` goes on answering. What has not left after ``deadline_s`` is cut by ``stop``. Idempotent.
+        """
+        await self.sockets.stop(deadline_s)
+
+    def stop(self) -> None:
+        """Accept no more and let ``serve`` return once what is under way has been answered."""
+        self._server.should_exit = True
+
+    async def _health(self, _request: Request) -> Response:
+        statistics = self._engine.statistics()
+        body = {
+            "status": "stopping" if self.stopping else "serving",
+            "catalogs": len(self._engine.catalogs()),
+            "unreadable": statistics.unreadable,
+            "subscriptions": statistics.subscriptions,
+        }
+        return JSONResponse(body, 503 if self.stopping else 200)
+
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            kind = accepted(request, (metrics.TEXT_TYPE, metrics.OPENMETRICS_TYPE))
+        except HTTPException:  # who names something else reads text more likely than a 406
+            kind = metrics.TEXT_TYPE
+        text, media_type = metrics.expose(self._registry, kind)
+        return Response(text, media_type=media_type, headers={"Vary": "Accept"})
+
+    async def _subscriptions(self, _request: Request) -> Response:
+        found = [
+            {"catalog": catalog, **_plain(subscription.statistics())}
+            for catalog, subscription in self._engine.subscriptions()
+        ]
+        return JSONResponse(found)
+
+    async def _publishers(self, _request: Request) -> Response:
+        largest = heapq.nlargest(
+            _PUBLISHERS_MAX, self._engine.publishers(), key=lambda each: len(each[1].subscriptions)
+        )
+        found = []
+        for catalog, publisher in largest:
+            fields = asdict(publisher.statistics())
+            criteria = shorten(fields.pop("criteria"), _CRITERIA_CHARACTERS, placeholder=" …")
+            found.append({"catalog": catalog, "criteria": criteria, **fields})
+        return JSONResponse(found)
+
+
+def _with_transport(application: ASGIApp) -> ASGIApp:
+    """Hand the connection's transport to those who may have to cut it; uvicorn keeps it beside ``send``."""
+
+    async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
+        cycle = getattr(send, "__self__", None)
+        scope[TRANSPORT] = getattr(cycle, "transport", None)
+        await application(scope, receive, send)
+
+    return outermost
+
+
+def _with_origins(application: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
+    """Let pages of other origins read answers, event streams included; `Sockets` checks WebSockets itself.
+
+    Without an answer of ours a browser keeps what it was sent from a page of another origin.
+    """
+    if not origins:
+        return application
+    return CORSMiddleware(
+        application,
+        allow_origins=origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("*",),
+        expose_headers=("ETag", *HEADERS),
+    )
+
+
+def _plain(statistics: SubscriptionStatistics) -> dict[str, object]:
+    """Return a record's fields as JSON has them; the position as the command line writes it."""
+    fields = {name: getattr(statistics, name) for name in statistics.__slots__}
+    return {**fields, "position": str(statistics.position)}
+
+
+def bind(address: Address, flag: str) -> socket.socket:
+    """Return a listening socket on an address.
+
+    Raises:
+        CannotStart: The address is in use, not ours, or not to be resolved; names the flag.
+    """
+    try:
+        kind, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(place[:2], family=kind, backlog=_BACKLOG)
+    except socket.gaierror as error:
+        raise CannotStart(f"{flag} {address}: {error.strerror}") from error
+    except OSError as error:
+        # Not its own text, which repeats the address.
+        raise CannotStart(f"{flag} {address}: {os.strerror(error.errno or 0).lower()}") from error
+
+
+def bound_to(listener: socket.socket, asked: Address) -> Address:
+    """Return where a socket listens: the host as asked, the port as given."""
+    return Address(asked.host, listener.getsockname()[1])

@@ -1,0 +1,243 @@
+"""The intake of a subscription: its queue, and every move between live and resync.
+
+Refill has three outcomes, by where the next mark stands against the publisher's ring, which covers
+[floor, routed):
+
+    next <  floor             OVERRUN     read the log from there: resync
+    floor <= next < routed    FILLED      from the ring, live
+    floor, routed <= next     CAUGHT_UP   wait, live
+
+The floor of a publisher that is opened while a batch is routed lies behind that batch, and so past
+what is routed: nobody wakes its subscriptions for what lies before it.
+
+In resync the log is read window by window (``accept``) until the next mark is inside or past the
+ring; the moves leave no gap and no repeat because both sources are asked for captures at or after
+the same mark. Plain values; no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.position import END, Position
+from tailrace_server.capture.matching.run import Mark, Run
+
+if TYPE_CHECKING:
+    from weakref import ref
+
+    from tailrace_server.capture.delivery.ring import Ring
+    from tailrace_server.capture.reading.catalog_reader import Scan
+    from tailrace_server.capture.reading.frames import FrameBlock
+
+
+class Mode(Enum):
+    """Where a subscription is served from."""
+
+    LIVE = "live"
+    RESYNC = "resync"
+
+
+class Outcome(Enum):
+    """What a refill came to."""
+
+    FILLED = "filled"
+    CAUGHT_UP = "caught up"
+    OVERRUN = "overrun"
+
+
+class SafePoint(NamedTuple):
+    """Nothing that matches at or before it is still to come."""
+
+    rows: int
+    """Records of the log at or before it."""
+    version: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    ordinal: int = END
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a subscription starts, as far as that can be said now."""
+
+    mark: Mark
+    before: SafePoint
+    """The safe point that stands just before the start."""
+    wanted: Position
+    """First record wanted."""
+    ordinal: int = 0
+    """First capture wanted of it."""
+    published: bool = True
+    """False: ``wanted`` lies above what is published; the mark is to be resolved when it no longer does."""
+    timestamp: int | None = None
+    """Commit timestamp, µs, of a start by time: what is published meanwhile may still lie before it."""
+
+
+@dataclass(slots=True)
+class Slice:
+    """Captures ``start`` to ``stop`` (exclusive) of a run, waiting in a queue."""
+
+    run: Run
+    start: int
+    stop: int
+    block: ref[FrameBlock] | None = None
+    """The run's frames, where they were used last; the cache may have dropped them."""
+
+
+class Intake:
+    """Queue, next mark and mode of one subscription."""
+
+    __slots__ = (
+        "_captures",
+        "_captures_max",
+        "_covered",
+        "_delivered_last",
+        "_delivered_rows",
+        "_overrun",
+        "matched",
+        "mode",
+        "next",
+        "queue",
+        "resyncs",
+        "returns",
+    )
+
+    def __init__(self, start: Mark, before: SafePoint, *, captures_max: int) -> None:
+        """Begin at a mark; ``before`` is the safe point that stands just before it."""
+        self.queue: deque[Slice] = deque()
+        self.next = start
+        """First capture that the queue has not taken is at or after it."""
+        self.mode = Mode.RESYNC
+        self.resyncs = 0
+        self.returns = 0
+        self.matched = 0
+        """Records delivered."""
+        self._overrun = False
+        self._captures = 0
+        self._captures_max = captures_max
+        self._delivered_rows = before.rows
+        self._delivered_last = before[1:]
+        self._covered = before
+
+    @property
+    def queued(self) -> int:
+        """Captures in the queue."""
+        return self._captures
+
+    def refill(self, ring: Ring, routed: int) -> Outcome:
+        """Take what the ring has, as far as the queue has room."""
+        if self.next.row < ring.floor:
+            self._enter_resync()
+            return Outcome.OVERRUN
+        self._enter_live()
+        if self.next.row >= routed:
+            return Outcome.CAUGHT_UP
+        for run in ring.runs_from(self.next):
+            if not self._take(run):
+                return Outcome.FILLED
+        self.next = Mark(routed)
+        return Outcome.FILLED if self.queue else Outcome.CAUGHT_UP
+
+    def accept(self, scan: Scan) -> None:
+        """Take what one window of the log has, as far as the queue has room."""
+        for run in scan.runs:
+            if run.last_row >= self.next.row and not self._take(run):
+                return
+        if scan.end_row > self.next.row:
+            self.next = Mark(scan.end_row)
+            self._covered = SafePoint(scan.end_row, *scan.end)
+
+    def deliver(self, count: int, last: tuple[int, int, int]) -> None:
+        """Drop the first ``count`` captures, all of the queue's first slice: they were handed over."""
+        first = self.queue[0]
+        run, start = first.run, first.start
+        selection, first_row = run.selection, run.batch.first_row
+        records = count
+        if selection.ordinals is not None:
+            records = selection.records(start, start + count)
+            row = first_row + selection.rows.item(start)
+            if self._delivered_rows == row + 1 and self.matched:
+                records -= 1  # the record was begun by an earlier message
+        self.matched += records
+        first.start = stop = start + count
+        self._captures -= count
+        self._delivered_rows = first_row + selection.rows.item(stop - 1) + 1
+        self._delivered_last = last
+        if stop == first.stop:
+            self.queue.popleft()
+
+    @property
+    def _delivered(self) -> SafePoint:
+        return SafePoint(self._delivered_rows, *self._delivered_last)
+
+    def put_back(self) -> None:
+        """Forget the queue and read it again from the log: a batch that it refers to is gone."""
+        if self.queue:
+            self._covered = self._before(self.queue[0].run, self.queue[0].start)
+            self.next = self.queue[0].run.mark(self.queue[0].start)
+            self.queue.clear()
+            self._captures = 0
+        self._enter_resync()
+
+    def safe_point(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
+        """Return the furthest point before the first match that was not handed over.
+
+        It never goes back: who was told of it can resume there. So the next mark moves with it over what the
+        ring has no match in: an overrun must not send it to the log for that, which may have let go of it.
+        """
+        if self.queue:
+            return self._before(self.queue[0].run, self.queue[0].start)
+        safe = self._passed(ring, routed, routed_position)
+        self._delivered_rows, self._delivered_last = safe.rows, safe[1:]
+        return safe
+
+    def _passed(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
+        """With an empty queue, move the next mark to the ring's first match and return the point before it."""
+        safe = max(self._delivered, self._covered)
+        if ring.floor <= self.next.row < routed:
+            for run in ring.runs_from(self.next):
+                place = run.place_of(self.next)
+                if place < len(run):
+                    self.next = run.mark(place)
+                    return max(safe, self._before(run, place))
+            self.next = Mark(routed)
+        elif self.next.row != routed:
+            return safe
+        return max(safe, SafePoint(routed, *routed_position))
+
+    def _before(self, run: Run, place: int) -> SafePoint:
+        safe = max(self._delivered, self._covered) if not self.queue else self._delivered
+        if place:
+            return safe
+        return max(safe, SafePoint(run.first_row, *run.first.preceding()))
+
+    def _take(self, run: Run) -> bool:
+        """Queue a run from the next mark on; False when the queue is full before its end."""
+        start, length = run.place_of(self.next), len(run)
+        stop = min(length, start + self._captures_max - self._captures)
+        if stop < length and self.queue:
+            stop = start  # it is taken whole later, when its messages need not be cut
+        if stop > start:
+            self.queue.append(Slice(run, start, stop))
+            self._captures += stop - start
+        if stop < length:
+            self.next = run.mark(stop)
+            return False
+        if (end_row := run.last_row + 1) > self.next.row:
+            self.next = Mark(end_row)
+        return True
+
+    def _enter_live(self) -> None:
+        if self.mode is Mode.RESYNC:
+            self.mode = Mode.LIVE
+            if self._overrun:
+                self._overrun = False
+                self.returns += 1
+
+    def _enter_resync(self) -> None:
+        if self.mode is Mode.LIVE:
+            self.mode = Mode.RESYNC
+            self._overrun = True
+            self.resyncs += 1

@@ -1,0 +1,110 @@
+"""Cutting messages out of a subscription's queue: what goes into the next one, and where its frames come from.
+
+Blocks of frames are cut into messages already, so a part that does not fit whole waits for the next message:
+what all subscribers take at the same borders is shared by them, not copied.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+from tailrace.criteria import Content
+from tailrace_server.capture.reading.frames import Frames
+
+if TYPE_CHECKING:
+    from tailrace_server.capture.delivery.intake import Intake, Slice
+    from tailrace_server.capture.delivery.options import Delivery
+    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.reading.frames import FrameBlock
+
+
+def whole_messages(slice: Slice, block: FrameBlock, demand: int | None) -> list[int]:
+    """Return the borders of the messages that a slice takes as the block has them; empty if there are none.
+
+    Without its last one, which may be joined with what follows, and with which the slice leaves the queue.
+    """
+    starts = block.starts
+    place = bisect_left(starts, slice.start)
+    if starts[place] != slice.start:
+        return []
+    stop = bisect_left(starts, slice.stop)
+    if demand is not None:
+        stop = min(stop, bisect_right(starts, slice.start + demand))
+    return starts[place:stop] if stop - place > 1 else []
+
+
+class Cutter:
+    """Cuts the messages of one subscription. ``demand`` is None where there is no bound."""
+
+    __slots__ = ("_delivery", "_observer")
+
+    def __init__(self, observer: Observer, delivery: Delivery) -> None:
+        """Cut as a subscription wants it delivered."""
+        self._observer = observer
+        self._delivery = delivery
+
+    def fitting(
+        self, slice: Slice, block: FrameBlock, demand: int | None, bytes_max: int
+    ) -> Frames | None:
+        """Return the next frames of a slice: as many as a message of ``bytes_max`` holds and demand allows.
+
+        A capture that is larger comes alone; None: it is larger than the subscriber takes.
+        """
+        room = slice.stop - slice.start
+        if demand is not None and demand < room:
+            room = demand
+        frames = block.fitting(slice.start, room, bytes_max)
+        return frames if len(frames.data) <= self._delivery.max_message_bytes else None
+
+    def joined(self, intake: Intake, frames: Frames, demand: int | None, bytes_max: int) -> Frames:
+        """Return a message with what fits of the slices behind it, and is ready; that leaves the queue."""
+        parts, size, count, last = [frames.data], len(frames.data), frames.count, frames.last
+        while intake.queue and size < bytes_max and count != demand:
+            slice = intake.queue[0]
+            if (block := self._ready_block(slice)) is None:
+                break
+            room = slice.stop - slice.start
+            more = block.take(slice.start, room if demand is None else min(room, demand - count))
+            size += len(more.data)
+            if size > bytes_max:
+                break
+            parts.append(more.data)
+            count += more.count
+            last = more.last
+            intake.deliver(more.count, last)
+        return frames if len(parts) == 1 else Frames(b"".join(parts), count, last)
+
+    async def block(self, slice: Slice) -> FrameBlock:
+        """Return the frames of a slice's run, read and encoded if they are not at hand."""
+        block = await self._frames(slice, self._delivery.content)
+        slice.block = weakref.ref(block)
+        return block
+
+    def taken(self, slice: Slice) -> None:
+        """Say that all of a slice was handed over; the rest of its run may follow as another."""
+        if slice.stop == len(slice.run):
+            codec, content = self._delivery.codec, self._delivery.content
+            self._observer.reading.frames_taken(slice.run, codec, content)
+
+    async def header_only(self, slice: Slice, block: FrameBlock) -> Frames:
+        """Return the next capture of a slice, which is too large for the subscriber, as its header."""
+        frames = block.take(slice.start, 1)
+        header = (await self._frames(slice, Content.HEADER)).frame(slice.start)
+        header = self._delivery.codec.with_omitted(header, len(frames.data) - len(header))
+        return Frames(header, 1, frames.last)
+
+    async def _frames(self, slice: Slice, content: Content) -> FrameBlock:
+        observer, codec = self._observer, self._delivery.codec
+        return await observer.reading.frames(slice.run, observer.view, codec, content)
+
+    def _ready_block(self, slice: Slice) -> FrameBlock | None:
+        """Return the frames of a slice's run if nothing must be read; else that begins."""
+        observer, codec, content = self._observer, self._delivery.codec, self._delivery.content
+        block = observer.reading.ready_frames(slice.run, codec, content)
+        if block is None:
+            observer.reading.prefetch_frames(slice.run, observer.view, codec, content)
+        else:
+            slice.block = weakref.ref(block)
+        return block

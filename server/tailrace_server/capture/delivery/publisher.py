@@ -1,0 +1,90 @@
+"""A publisher: one set of criteria, one ring, everybody who asked for the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace_server.capture.delivery.ring import Ring
+from tailrace_server.capture.statistics import PublisherStatistics
+
+if TYPE_CHECKING:
+    from tailrace_server.capture.delivery.ring import RingBudget
+    from tailrace_server.capture.delivery.routing_pace import Pace
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.matching.predicate import Predicate
+    from tailrace_server.capture.matching.run import Run
+    from tailrace_server.capture.settings import EngineSettings
+
+
+class Publisher:
+    """Shares one ring among the subscriptions of one set of criteria. Lives on the event loop."""
+
+    __slots__ = ("_behind", "_pace", "id", "predicate", "ring", "subscriptions")
+
+    def __init__(
+        self,
+        id: int,
+        predicate: Predicate,
+        floor: int,
+        settings: EngineSettings,
+        rings: RingBudget,
+        pace: Pace,
+    ) -> None:
+        """Make a publisher whose ring covers nothing yet, from row ``floor`` on."""
+        self._pace = pace
+        self.id = id
+        self.predicate = predicate
+        self.ring = Ring(
+            floor, rings, captures_max=settings.ring_captures, bytes_max=settings.ring_bytes
+        )
+        self.subscriptions: set[Subscription] = set()
+        self._behind: set[Subscription] = set()
+        """Those that have not taken everything the ring holds."""
+
+    def attach(self, subscription: Subscription) -> None:
+        """Add a subscription; it counts as behind until it says otherwise."""
+        self.subscriptions.add(subscription)
+        self._behind.add(subscription)
+
+    def detach(self, subscription: Subscription) -> None:
+        """Remove a subscription; the observer closes a publisher that has none."""
+        self.subscriptions.discard(subscription)
+        self._forget_taken(subscription)
+        self._pace.fed((subscription,))
+
+    def append(self, run: Run) -> None:
+        """Put a run into the ring; its subscriptions are to be woken."""
+        self.ring.append(run)
+        self._behind.update(self.subscriptions)
+        self._pace.fed(self.subscriptions)
+
+    def hungry(self, subscription: Subscription) -> None:
+        """Note that a subscription has queued everything and could take more."""
+        self._pace.hungry(subscription)
+
+    def caught_up(self, subscription: Subscription) -> None:
+        """Note that a subscription has taken everything; what all have taken is forgotten."""
+        self._forget_taken(subscription)
+        self._pace.hungry(subscription)
+
+    def skip_to(self, row: int) -> None:
+        """Leave a stretch that could not be routed to the log's readers."""
+        self.ring.skip_to(row)
+        self._behind.update(self.subscriptions)
+        for subscription in self.subscriptions:
+            subscription.wake()
+
+    def statistics(self) -> PublisherStatistics:
+        """Return the figures of this moment."""
+        return PublisherStatistics(
+            criteria=repr(self.predicate.criteria),
+            subscriptions=len(self.subscriptions),
+            ring_captures=self.ring.captures,
+            ring_bytes=self.ring.bytes,
+            ring_evicted=self.ring.evicted,
+        )
+
+    def _forget_taken(self, subscription: Subscription) -> None:
+        self._behind.discard(subscription)
+        if not self._behind:
+            self.ring.forget_all()

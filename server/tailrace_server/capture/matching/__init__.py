@@ -1,0 +1,1 @@
+"""Which rows of a batch each publisher wants: predicates, the router, and the runs it finds."""

@@ -1,0 +1,143 @@
+"""A run: what one predicate matched in one record batch, as references, without the bytes.
+
+The engine's inner coordinate is the *row*: the running number of a record in its catalog, dense
+from 0 and untouched by compaction. A *mark* is (row, ordinal), a place between captures; a
+subscription's next capture is the first at or after its mark.
+
+    batch          first_row = 1000, rows 1000 … 5095
+    selection.rows         [ 3, 17, 17, 40 ]      offsets in the batch, one a capture
+    selection.ordinals     [ 0,  2,  5,  0 ]      None when all are 0
+    run                    captures at (1003, 0) (1017, 2) (1017, 5) (1040, 0)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tailrace_server.wal.record.small_arrays import FEW
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from numpy.typing import NDArray
+
+    from tailrace.position import Position
+    from tailrace_server.wal.state.batch_table import BatchRef
+
+
+class Mark(NamedTuple):
+    """A place between captures: the next one has at least this row and ordinal."""
+
+    row: int
+    ordinal: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """The captures of one batch that a predicate matches, in order."""
+
+    identity: Hashable
+    """Equal for selections of one batch that are equal; None for the whole batch, entity level."""
+    rows: NDArray[np.int32]
+    """Offset in the batch, one a capture, not falling."""
+    ordinals: NDArray[np.int32] | None = None
+    """Ordinal of each capture; None where all are 0."""
+    names: tuple[str, ...] | None = None
+    """Column name of each capture, "" at entity level; None where all are entity level."""
+
+    def __len__(self) -> int:
+        """Return the number of captures."""
+        return len(self.rows)
+
+    def first_at_or_after(self, offset: int, ordinal: int) -> int:
+        """Return the place of the first capture at or after a record's offset in the batch and an ordinal.
+
+        Not of an empty selection. Before the first is where most ask, so numpy is not asked for that.
+        """
+        first = self.rows.item(0)
+        if offset < first or (offset == first and not ordinal):
+            return 0
+        place = int(np.searchsorted(self.rows, offset))
+        if ordinal and self.ordinals is not None:
+            while (
+                place < len(self.rows)
+                and self.rows[place] == offset
+                and self.ordinals[place] < ordinal
+            ):
+                place += 1
+        elif ordinal and place < len(self.rows) and self.rows[place] == offset:
+            place += 1
+        return place
+
+    def records(self, start: int, stop: int) -> int:
+        """Count the distinct records among captures ``start`` to ``stop``, exclusive."""
+        if self.ordinals is None or stop - start < 2:
+            return stop - start
+        rows = self.rows[start:stop]
+        return 1 + int(np.count_nonzero(rows[1:] != rows[:-1]))
+
+
+_RUN_BYTES: Final = 200
+_SELECTION_BYTES: Final = 230
+"""As measured, beside the rows."""
+
+NOTHING: Final = Selection((), np.empty(0, np.int32))
+
+_OFFSETS: Final = np.arange(1 << 16, dtype=np.int32)
+"""Shared by all whole-batch selections, so that they cost nothing."""
+
+_WHOLE_FEW: Final = tuple(Selection(None, _OFFSETS[:rows]) for rows in range(FEW + 1))
+
+
+def whole(rows: int) -> Selection:
+    """Return the selection of every record of a batch, entity level."""
+    if rows <= FEW:
+        return _WHOLE_FEW[rows]
+    offsets = _OFFSETS[:rows] if rows <= len(_OFFSETS) else np.arange(rows, dtype=np.int32)
+    return Selection(None, offsets)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Run:
+    """A selection and the batch that it refers to. Never empty."""
+
+    batch: BatchRef
+    selection: Selection
+    first: Position
+    """Position of its first capture's record."""
+    crowded: bool = False
+    """Whether the publishers together match so much of the batch that encoding all of it once is cheapest."""
+
+    def __len__(self) -> int:
+        """Return the number of captures."""
+        return len(self.selection.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take: next to nothing for a whole batch."""
+        selection = self.selection
+        rows = 0 if selection.identity is None else _SELECTION_BYTES + selection.rows.nbytes
+        return _RUN_BYTES + rows
+
+    @property
+    def first_row(self) -> int:
+        """Running number of its first capture's record."""
+        return self.batch.first_row + self.selection.rows.item(0)
+
+    @property
+    def last_row(self) -> int:
+        """Running number of its last capture's record."""
+        return self.batch.first_row + self.selection.rows.item(-1)
+
+    def mark(self, place: int) -> Mark:
+        """Return the mark of the capture at a place."""
+        selection = self.selection
+        ordinal = 0 if selection.ordinals is None else selection.ordinals.item(place)
+        return Mark(self.batch.first_row + selection.rows.item(place), ordinal)
+
+    def place_of(self, mark: Mark) -> int:
+        """Return the place of the first capture at or after a mark; ``len(self)`` if there is none."""
+        return self.selection.first_at_or_after(mark.row - self.batch.first_row, mark.ordinal)

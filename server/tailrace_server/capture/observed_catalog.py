@@ -1,0 +1,156 @@
+"""One catalog in the engine: opened, observed, and opened again after its log could not be read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from copy import copy
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.errors import CatalogReplaced, TailraceError
+from tailrace_server.capture.codecs import accelerator
+from tailrace_server.capture.observer import Observer
+from tailrace_server.capture.reading.catalog_reader import CatalogReading
+from tailrace_server.errors import as_tailrace_error
+from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.files.documents import CATALOG_FILE
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.tailer import Tailer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from tailrace_server.capture.delivery.memory_budget import LargeMessages
+    from tailrace_server.capture.delivery.ring import RingBudget
+    from tailrace_server.capture.reading.batch_cache import BatchCache
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.capture.statistics import Counters
+    from tailrace_server.wal.state.view import LogView
+
+_log = structlog.get_logger("tailrace.engine")
+
+
+class ObservedCatalog:
+    """Keeps an observer for one catalog's folder; ``run`` is its task."""
+
+    def __init__(
+        self,
+        path: Path,
+        threads: Executor,
+        cache: BatchCache,
+        rings: RingBudget,
+        large: LargeMessages,
+        settings: EngineSettings,
+        counters: Counters,
+    ) -> None:
+        """Bind to a folder; nothing is read before ``run``, and all of it in ``threads``."""
+        self._path = path
+        self._threads = threads
+        self._cache = cache
+        self._rings = rings
+        self._large = large
+        self._settings = settings
+        self._counters = counters
+        self.error: TailraceError | None = None
+        """Why the log cannot be read; None while it can, or before the first try."""
+        self._told = ""
+        """The last error that was logged."""
+        self.opened = asyncio.Event()
+        """Set once the first try to open it has ended, well or badly."""
+        self.observer: Observer | None = None
+        """None while the log cannot be read."""
+
+    def require(self) -> Observer:
+        """Return the observer.
+
+        Raises:
+            TailraceError: Why the catalog's log cannot be read now.
+        """
+        if self.observer is None:
+            assert self.error is not None
+            raise copy(self.error)
+        return self.observer
+
+    async def run(self, forget: Callable[[], None]) -> None:
+        """Observe until cancelled; a log that cannot be read is tried again at intervals.
+
+        Returns once a log that cannot be read is no catalog any more. Calls ``forget`` in the step in which
+        the subscriptions of a dropped catalog end: who comes back at once finds what stands there now.
+
+        Raises:
+            CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with the same.
+        """
+        while True:
+            try:
+                await self._observe(forget)
+            except CatalogReplaced:
+                raise
+            except Exception as error:  # this catalog's trouble, nobody else's
+                self._report(error)
+            finally:
+                self.observer = None
+                self.opened.set()
+            await asyncio.sleep(self._settings.reopen_interval_s)
+            loop = asyncio.get_running_loop()
+            if await loop.run_in_executor(self._threads, _is_gone, self._path / CATALOG_FILE):
+                return
+
+    def _report(self, error: Exception) -> None:
+        """Keep why the log cannot be read, and log it once, not at every try."""
+        self.error, known = as_tailrace_error(error), self._told
+        self._told = str(self.error)
+        if self._told != known:
+            foreseen = isinstance(error, TailraceError)
+            _log.error(
+                "log unreadable",
+                catalog=self._path.name,
+                error=self._told,
+                exc_info=None if foreseen else error,
+            )
+
+    async def _observe(self, forget: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        path = self._path
+        log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
+        view = log.view
+        accelerator.expect(view.end_row - view.first_row)
+
+        async def refresh() -> LogView | None:
+            return await loop.run_in_executor(self._threads, log.refresh)
+
+        with BatchReader(self._path) as reader:
+            reading = CatalogReading(view.uuid, reader, self._cache, self._settings)
+            observer = Observer(
+                view,
+                reading,
+                refresh,
+                lambda: log.committed,
+                self._settings,
+                self._counters,
+                self._rings,
+                self._large,
+            )
+            self.observer, self.error = observer, None
+            self.opened.set()
+            fresh = reading.fresh
+            async with Tailer(log, prepare=fresh.prepare, foresee=fresh.foresee) as tailer:
+                try:
+                    await observer.run(tailer)
+                except CatalogReplaced:
+                    forget()
+                    raise
+
+
+def _is_gone(path: Path) -> bool:
+    """Return whether a file is not there; one that may not be looked at is."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

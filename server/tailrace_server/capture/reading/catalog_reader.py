@@ -1,0 +1,349 @@
+"""Reading one catalog's log for the engine: every read goes through the batch cache, in reader threads.
+
+Scans come in *windows*: stretches of neighbouring batches with fixed borders, so that laggards at
+near positions ask for the same window and share one reading of it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+
+from tailrace.errors import LogCorrupted, LogError
+from tailrace.position import END, MAX_VERSION, Position
+from tailrace_server.capture.matching.record_classes import GroupedHead, group
+from tailrace_server.capture.matching.run import Run, whole
+from tailrace_server.capture.reading.batch_cache import Kind
+from tailrace_server.capture.reading.frames import FrameBlock, body_columns, encode
+from tailrace_server.capture.reading.small_commits import Bodies, FreshBatches
+from tailrace_server.wal.segment.reader import SegmentMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+    from uuid import UUID
+
+    import pyarrow as pa
+
+    from tailrace.criteria import Content
+    from tailrace.schema import Schema
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.matching.predicate import Predicate
+    from tailrace_server.capture.reading.batch_cache import BatchCache
+    from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.state.view import LogView
+
+
+_AHEAD_MAX: Final = 8
+_AHEAD_BYTES: Final = 2 << 20
+"""Heads that are read in one go where one is needed after the other: so many, and so large in all."""
+_AHEAD_SHARE: Final = 8
+"""They may be one part in so many of the cache at most, or they would push each other out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a predicate matched in one window of the log."""
+
+    runs: tuple[Run, ...]
+    first_row: int
+    """First row of the window; it may lie before the row that was asked for."""
+    end_row: int
+    """First row behind the window."""
+    end: Position
+    """Position of the last record in it."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchImages:
+    """The images of one batch for a predicate that asks for columns; reads them when first asked."""
+
+    read_after: Callable[[], pa.BinaryArray]
+    schemas: Callable[[int], Schema]
+
+    def after(self) -> pa.BinaryArray:
+        """Return the ``after`` images."""
+        return self.read_after()
+
+    def schema_of(self, version: int) -> Schema:
+        """Return the schema that a version was written with."""
+        return self.schemas(version)
+
+
+class CatalogReading:
+    """Reads of one catalog; the loop calls it, reader threads do the work."""
+
+    def __init__(
+        self,
+        uuid: UUID,
+        reader: BatchReader,
+        cache: BatchCache,
+        settings: EngineSettings,
+    ) -> None:
+        """Bind a catalog's reader to the process's cache."""
+        self._uuid = uuid
+        self._id = uuid.bytes
+        """In keys of the cache: bytes keep their hash, a UUID and a flag make theirs anew."""
+        self._reader = reader
+        self._cache = cache
+        self._settings = settings
+        self.fresh = FreshBatches(uuid, reader, settings)
+        """Small batches that were published last; its ``prepare`` is the tailer's."""
+
+    async def grouped(self, ref: BatchRef) -> GroupedHead:
+        """Return a batch's head, grouped by class."""
+        fresh = self.fresh.get(ref)
+        if fresh is not None:
+            return fresh.grouped
+        key = (self._id, ref.key)
+        return await self._cache.get(Kind.HEAD, key, partial(self._load_grouped, ref))
+
+    async def grouped_next(self, view: LogView, place: int) -> GroupedHead:
+        """Return the head of the batch at a place; if it must be read, those behind it are read with it."""
+        ref = view.batch(place)
+        if (fresh := self.fresh.get(ref)) is not None:
+            return fresh.grouped
+        key = (self._id, ref.key)
+        found: list[GroupedHead] = []
+        grouped = await self._cache.get(
+            Kind.HEAD, key, partial(self._load_ahead, view, place, found)
+        )
+        self._keep_heads(found)
+        return grouped
+
+    def has_head(self, view: LogView, row: int) -> bool:
+        """Return whether the head of the batch that holds a retained row needs no reading."""
+        return row >= view.first_row and self._held_head(view.batch(view.find_row(row))) is not None
+
+    async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
+        """Return a batch's ``after`` images, read now."""
+        bodies = await self._cache.get(
+            Kind.BODY,
+            (self._id, ref.key, ("after",)),
+            partial(self._load_bodies, ref, ("after",)),
+        )
+        return BatchImages(lambda: bodies.columns["after"].array, view.schema_of)
+
+    async def row_of(self, view: LogView, position: Position) -> int:
+        """Return the row of the first published record at or after a position; the end if there is none."""
+        place = view.find(position)
+        if place >= len(view):
+            return view.end_row
+        ref = view.batch(place)
+        if position <= ref.first:
+            return ref.first_row
+        head = (await self.grouped(ref)).head
+        start = int(np.searchsorted(head.versions, position.version))
+        stop = int(np.searchsorted(head.versions, position.version, "right"))
+        start += int(np.searchsorted(head.indexes[start:stop], position.index))
+        return ref.first_row + start
+
+    async def position_of(self, view: LogView, row: int) -> Position:
+        """Return the position of a published record by its row."""
+        ref = view.batch(view.find_row(row))
+        if row == ref.first_row:
+            return ref.first
+        head = (await self.grouped(ref)).head
+        offset = row - ref.first_row
+        return Position(int(head.versions[offset]), int(head.indexes[offset]))
+
+    async def scan(self, view: LogView, row: int, predicate: Predicate) -> Scan:
+        """Return what a predicate matches in the window that holds ``row``; it may begin before it."""
+        place = view.find_row(row)
+        window = self._window(view, place)
+        try:
+            return await self._scan(view, window, predicate)
+        except (SegmentMissing, LogCorrupted):
+            if len(window) == 1:
+                raise
+            # The fault may lie in a part of the shared window that this reader does not need.
+            return await self._scan(view, range(place, place + 1), predicate)
+
+    async def _scan(self, view: LogView, window: range, predicate: Predicate) -> Scan:
+        # Places stay what they are until a compaction or a trim, and those change the revision.
+        key = (self._id, view.revision, predicate.identity, window.start, window.stop)
+        matched: list[GroupedHead] = []
+        scan = await self._cache.get(
+            Kind.SCAN, key, partial(self._load_scan, view, window, predicate, matched)
+        )
+        self._keep_heads(matched)  # their frames are asked for next
+        return scan
+
+    def _keep_heads(self, heads: Sequence[GroupedHead]) -> None:
+        """Put heads into the cache that were read as a by-product."""
+        for grouped in heads:
+            self._cache.put(Kind.HEAD, (self._id, grouped.head.ref.key), grouped)
+
+    def _window(self, view: LogView, place: int) -> range:
+        """Return the places of the window that holds a batch: a fixed number, fewer where batches are large."""
+        size = max(
+            1, min(self._settings.scan_batches, self._settings.scan_rows // view.rows(place))
+        )
+        size = 1 << (size.bit_length() - 1)  # borders of different sizes fall together
+        start = place - place % size
+        return range(start, min(start + size, len(view)))
+
+    def ready_frames(self, run: Run, codec: Codec, content: Content) -> FrameBlock | None:
+        """Return a run's frames if no reading is needed for them."""
+        key = self._frames_key(run.batch, run.selection.identity, codec, content)
+        block = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, key))
+        if block is None and (fresh := self.fresh.get(run.batch)) is not None:
+            block = fresh.frames.pop(key[2:], None)
+            if block is not None:
+                self._cache.put(Kind.FRAMES, key, block)
+        if block is None and run.selection.names is None:
+            all_frames = self._frames_key(run.batch, None, codec, content)
+            of_batch = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, all_frames))
+            if of_batch is not None:
+                block = of_batch.pick(run.selection, self._settings.message_bytes)
+                self._cache.put(Kind.FRAMES, key, block)
+        return block
+
+    async def frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
+        """Return a run's frames, encoded once for all who want the same content.
+
+        One run at a time: while two are read in one go the client takes all that it was sent before, then it
+        waits; and while they are sent, the server waits for it (docs/adr/0035).
+        """
+        block = self.ready_frames(run, codec, content)
+        if block is not None:
+            return block
+        key, load = self._frames_job(run, view, codec, content)
+        if self.fresh.get(run.batch) is not None:  # no file to read, and few captures
+            block = load()
+            self._cache.put(Kind.FRAMES, key, block)
+        else:
+            block = await self._cache.get(Kind.FRAMES, key, load)
+        if key[2] == run.selection.identity:
+            return block
+        return block.pick(run.selection, self._settings.message_bytes)
+
+    def frames_taken(self, run: Run, codec: Codec, content: Content) -> None:
+        """Let go of a run's frames, which a subscription has had, if there is no other that may want them."""
+        key = self._frames_key(run.batch, run.selection.identity, codec, content)
+        self._cache.taken(Kind.FRAMES, key)
+
+    def prefetch_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> None:
+        """Begin to encode a run that is about to be sent, and whose frames are not ready."""
+        key, load = self._frames_job(run, view, codec, content)
+        self._cache.prefetch(Kind.FRAMES, key, load)
+
+    def _frames_job(
+        self, run: Run, view: LogView, codec: Codec, content: Content
+    ) -> tuple[tuple[bytes, Hashable, Hashable, str, int], Callable[[], FrameBlock]]:
+        """Decide whether to encode the run alone or its whole batch, of which others want their part."""
+        selection = run.selection
+        if run.crowded and selection.names is None:
+            selection = whole(run.batch.rows)
+        key = self._frames_key(run.batch, selection.identity, codec, content)
+        wanted = Run(run.batch, selection, run.first)
+        return key, partial(self._load_frames, wanted, view, codec, content)
+
+    def _frames_key(
+        self, ref: BatchRef, identity: Hashable, codec: Codec, content: Content
+    ) -> tuple[bytes, Hashable, Hashable, str, int]:
+        return (self._id, ref.key, identity, codec.name, content.value)
+
+    # From here on: reader threads.
+
+    def _head(self, ref: BatchRef) -> GroupedHead:
+        held = self._held_head(ref)
+        return self._load_grouped(ref) if held is None else held
+
+    def _held_head(self, ref: BatchRef) -> GroupedHead | None:
+        fresh = self.fresh.get(ref)
+        if fresh is not None:
+            return fresh.grouped
+        return cast("GroupedHead | None", self._cache.peek(Kind.HEAD, (self._id, ref.key)))
+
+    def _load_grouped(self, ref: BatchRef) -> GroupedHead:
+        return group(self._reader.head(ref))
+
+    def _load_ahead(self, view: LogView, place: int, found: list[GroupedHead]) -> GroupedHead:
+        """Return a batch's head and add those behind it to ``found``, up to one that cannot be read."""
+        ref = view.batch(place)
+        grouped = self._load_grouped(ref)
+        bytes_max = min(_AHEAD_BYTES, self._settings.reads_bytes // _AHEAD_SHARE)
+        behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
+        with suppress(LogError):  # it is asked for again, and fails then
+            found.extend(map(self._head, behind))
+        return grouped
+
+    def _load_bodies(self, ref: BatchRef, names: Sequence[str]) -> Bodies:
+        return Bodies(self._reader.texts(ref, names))
+
+    def _bodies(self, ref: BatchRef, names: tuple[str, ...]) -> Bodies:
+        fresh = self.fresh.get(ref)
+        if fresh is not None:
+            return fresh.bodies
+        held = self._cache.peek(Kind.BODY, (self._id, ref.key, names))
+        return self._load_bodies(ref, names) if held is None else cast("Bodies", held)
+
+    def _load_scan(
+        self,
+        view: LogView,
+        window: range,
+        predicate: Predicate,
+        matched: list[GroupedHead],
+    ) -> Scan:
+        """Scan a window, and add to ``matched`` the heads of the batches with matches."""
+        runs = []
+        refs = [view.batch(place) for place in window]
+        for ref in refs:
+            grouped = self._head(ref)
+            images = BatchImages(
+                lambda ref=ref: self._bodies(ref, ("after",)).columns["after"].array,  # type: ignore[misc]
+                view.schema_of,
+            )
+            selection = predicate.select(grouped, images)
+            if len(selection):
+                runs.append(Run(ref, selection, first_position(grouped, selection.rows.item(0))))
+                matched.append(grouped)
+        last = refs[-1]
+        nbytes = 200 + sum(run.nbytes for run in runs)
+        return Scan(tuple(runs), refs[0].first_row, last.first_row + last.rows, last.last, nbytes)
+
+    def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
+        names = body_columns(content)
+        held = self._held_head(run.batch)
+        return encode(
+            self._reader.head(run.batch) if held is None else held.head,
+            self._bodies(run.batch, names).only(names) if names else {},
+            run.selection,
+            codec=codec,
+            catalog_uuid=self._uuid,
+            timestamps_of=view.timestamps_of,
+            schema_of=view.schema_of,
+            message_bytes=self._settings.message_bytes,
+        )
+
+
+def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:
+    """Return the batches behind one, as many as may be read with it, with heads of at most so many bytes."""
+    found = []
+    for next_place in range(place + 1, min(place + _AHEAD_MAX, len(view))):
+        ref = view.batch(next_place)
+        bytes_max -= ref.head_length
+        if bytes_max < 0:
+            break
+        found.append(ref)
+    return found
+
+
+def first_position(grouped: GroupedHead, offset: int) -> Position:
+    """Return the position of a record of a batch."""
+    head = grouped.head
+    return Position(head.versions.item(offset), head.indexes.item(offset))
+
+
+def past(position: Position) -> Position:
+    """Return the first position that can follow a record."""
+    if position.index >= END:
+        return Position(min(position.version + 1, MAX_VERSION), 0)
+    return Position(position.version, position.index + 1)

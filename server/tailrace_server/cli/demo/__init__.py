@@ -1,5 +1,0 @@
-"""``tailrace demo``: a source, Spark, the server and subscribers as real processes, and a check at the end."""
-
-from tailrace_server.cli.demo.command import demo
-
-__all__ = ["demo"]

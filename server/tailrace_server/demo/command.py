@@ -1,0 +1,60 @@
+"""The command: folders, options, and what the verdict makes of the exit status."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="DIR",
+            help="Debezium JSON to use instead of the bundled shop; its files appear in parts, side by side.",
+        ),
+    ] = None,
+    transactions: Annotated[
+        int,
+        typer.Option(
+            "--transactions",
+            min=1_200,
+            help="Of the bundled shop; with fewer, nobody is slow for long enough.",
+        ),
+    ] = 3_000,
+    seed: Annotated[int, typer.Option("--seed", help="Of the bundled shop.")] = 7,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep",
+            metavar="DIR",
+            help="Keep input and log there, and the server running at the end, to look at.",
+        ),
+    ] = None,
+) -> int:
+    """Show it all: Spark writes a log while subscribers watch it.
+
+    Some thousand transactions of a made-up shop flow through Spark into a log,
+    and a server with rings much too small carries them to subscribers over
+    gRPC, GraphQL, WebSocket and server-sent events, one of them too slow on
+    purpose. In the end each must have received exactly what it asked for.
+    Takes about a minute; Ctrl-C leaves nothing behind.
+    """
+    from tailrace_server.cli.running import run
+    from tailrace_server.demo.run import run_demo
+    from tailrace_server.demo.source import files_of, made_up_shop
+
+    source = made_up_shop(transactions, seed) if input is None else files_of(input)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        return run(run_demo(source, keep, stay=True))
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-demo-"))
+    try:
+        return run(run_demo(source, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

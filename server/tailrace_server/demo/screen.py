@@ -1,0 +1,200 @@
+"""What the demo shows: lines that scroll by, and on a terminal a panel below them that is always current."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tailrace_server.cli.human import HumanForm
+from tailrace_server.cli.output import Palette
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace_server.demo.check import Verdict
+    from tailrace_server.demo.source import Source
+    from tailrace_server.demo.watchers import Watcher
+
+_LABEL: Final = 11
+_EVERY_S: Final = 0.8
+"""A subscriber's captures are sampled: one line in this time, with how many were not shown."""
+_STATUS_EVERY_S: Final = 5.0
+"""Where there is no panel: how often its figures are a line instead."""
+_BAR: Final = 32
+_PLAIN_WIDTH: Final = 140
+"""Of lines that go into a file or a pipe."""
+
+
+@dataclass(slots=True)
+class State:
+    """What the panel shows."""
+
+    source: Source | None = None
+    parts: int = 1
+    committed: int = 0
+    published: int = 0
+    watchers: list[Watcher] = field(default_factory=list)
+    waiting: str = ""
+    """What is being waited for, if it takes long."""
+
+
+class Screen:
+    """Writes to stdout; a context manager, so that the panel is taken down whatever happens."""
+
+    def __init__(self) -> None:
+        """Look at the terminal; nothing is shown yet."""
+        self.console = Console(highlight=False, soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console = Console(highlight=False, soft_wrap=True, width=_PLAIN_WIDTH)
+        self.state = State()
+        self._started = time.monotonic()
+        self._live: Live | None = None
+        self._forms: dict[str, HumanForm] = {}
+        self._shown_at: dict[str, float] = {}
+        self._skipped: dict[str, int] = {}
+        self._status_at = 0.0
+
+    def __enter__(self) -> Self:
+        """Put the panel up, where there is a terminal."""
+        if self.console.is_terminal:
+            self._live = Live(
+                console=self.console,
+                get_renderable=self._panel,
+                refresh_per_second=8,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the panel down."""
+        if self._live is not None:
+            self._live.stop()
+
+    def step(self, who: str, what: str, style: str = "") -> None:
+        """Show that something has happened, with the time since the beginning."""
+        seconds = time.monotonic() - self._started
+        line = Text.assemble((f"{seconds:5.1f}s ", "bright_black"), (f"{who:<{_LABEL}}", "bold"))
+        line.append(" ")
+        line.append(what, style)
+        self.console.print(line)
+
+    def addresses(self, what: str, places: Sequence[tuple[str, str]]) -> None:
+        """Take the panel down and show what may be opened, and where."""
+        if self._live is not None:
+            self._live.stop()
+        self.step("server", what)
+        for name, url in places:
+            self.console.print(Text.assemble(f"{name:>{_LABEL + 20}}  ", (url, "bold cyan")))
+
+    def event(self, watcher: Watcher, what: str) -> None:
+        """Show what became of a subscriber."""
+        line = self._label(watcher)
+        line.append(f"── {what} ", f"bold {watcher.colour}")
+        self.console.print(line)
+
+    def wants(self, watcher: Watcher, *, lead: bool) -> bool:
+        """Return whether it is this subscriber's turn to have a capture shown; count it if not.
+
+        Leads are counted only: a change tells more.
+        """
+        now = time.monotonic()
+        if lead or now - self._shown_at.get(watcher.name, 0.0) < _EVERY_S:
+            self._skipped[watcher.name] = self._skipped.get(watcher.name, 0) + 1
+            return False
+        self._shown_at[watcher.name] = now
+        return True
+
+    def form(self, watcher: Watcher) -> HumanForm:
+        """Return the renderer of a subscriber's captures, which keeps its columns aligned."""
+        if watcher.name not in self._forms:
+            width = self.console.width - _LABEL - 12
+            palette = Palette(enabled=self.console.is_terminal and not self.console.no_color)
+            self._forms[watcher.name] = HumanForm(palette, width=max(50, width))
+        return self._forms[watcher.name]
+
+    def capture(self, watcher: Watcher, rendered: str) -> None:
+        """Show a capture, and how many came before it that were not shown."""
+        line = self._label(watcher)
+        line.append_text(Text.from_ansi(rendered))
+        if skipped := self._skipped.pop(watcher.name, 0):
+            line.append(f"  +{skipped:,}", "bright_black")
+        self.console.print(line)
+
+    def tick(self) -> None:
+        """Tell the figures in a line where there is no panel."""
+        now = time.monotonic()
+        if self._live is None and self.state.watchers and now - self._status_at > _STATUS_EVERY_S:
+            self._status_at = now
+            received = ", ".join(f"{w.name} {len(w.received):,}" for w in self.state.watchers)
+            self.step(
+                "log",
+                f"committed {self.state.committed:,}, published {self.state.published:,}; {received}",
+            )
+
+    def verdicts(self, results: Sequence[tuple[Watcher, Verdict]]) -> None:
+        """Show each subscriber beside the filter of the log."""
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bright_black")
+        table.add_column("subscriber")
+        table.add_column("asked for")
+        for name in ("in the log", "received", "missing", "twice", "left live", "came back"):
+            table.add_column(name, justify="right")
+        table.add_column("")
+        for watcher, verdict in results:
+            mark = Text("exact", "bold green") if verdict.exact else Text("WRONG", "bold red")
+            table.add_row(
+                Text(watcher.name, watcher.colour),
+                watcher.wish,
+                *(f"{verdict.expected:,}", f"{verdict.received:,}"),
+                *(f"{verdict.missing:,}", f"{verdict.repeated:,}"),
+                *(f"{watcher.resyncs:,}×", f"{watcher.returns:,}×"),
+                mark,
+            )
+        self.console.print()
+        self.console.print(table, soft_wrap=False)
+        self.console.print()
+
+    def _label(self, watcher: Watcher) -> Text:
+        return Text.assemble((f"{watcher.name:>{_LABEL}}", watcher.colour), (" │ ", "bright_black"))
+
+    def _panel(self) -> Group:
+        state = self.state
+        rows = Table.grid(padding=(0, 2))
+        if state.source is not None:
+            share = state.source.parts_written / state.parts
+            full = round(share * _BAR)
+            bar = Text.assemble(("━" * full, "green"), ("━" * (_BAR - full), "bright_black"))
+            bar.append(f"  {share:4.0%} of the source written")
+            rows.add_row(Text("source", "bold"), bar)
+        figures = Text.assemble(
+            ("committed ", "bright_black"),
+            f"{state.committed:<8,}",
+            ("published ", "bright_black"),
+            f"{state.published:<8,}",
+            (state.waiting, "yellow"),
+        )
+        rows.add_row(Text("log", "bold"), figures)
+        for watcher in state.watchers:
+            rows.add_row(Text(watcher.name, f"bold {watcher.colour}"), _now(watcher))
+        rule = Text("─" * min(self.console.width - 1, 100), "bright_black")
+        return Group(rule, rows)
+
+
+def _now(watcher: Watcher) -> Text:
+    """Return a subscriber's figures of this moment."""
+    line = Text(f"{len(watcher.received):>8,} received  ")
+    if watcher.mode == "live":
+        line.append("live    ", "green")
+    elif watcher.mode:
+        line.append(f"{watcher.mode:<8}", "bold yellow")
+    if watcher.lag_records:
+        line.append(f"{watcher.lag_records:>7,} records behind  ", "bright_black")
+    if watcher.moves:
+        line.append(f"{watcher.moves}× overtaken and back live", "bright_black")
+    return line

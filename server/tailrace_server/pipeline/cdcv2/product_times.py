@@ -1,0 +1,235 @@
+"""The driver of streams whose times are products: tuples of integers, partially ordered.
+
+::
+
+    files ─▶ messages ─▶ pure reader ─▶ finished, not yet released ─▶ fold ─▶ segments ─▶ entry ─▶ publication
+                             └───────── state: one row ─────┘
+
+Such streams are rare and, as they are read by the pure reader, not for Spark: each batch runs here as a whole.
+All that the reader holds is written anew by each commit.
+
+Versions are totally ordered, so the times are put into one *linear extension*: by the sum of their
+coordinates, then by the coordinates from the first on. Only finitely many times come before another there, so
+none waits for ever for what is not before it; ordered by the first coordinate alone it would. A finished time
+is released once all that come before it are finished too. So the log is the same however the stream was
+repeated, reordered and cut.
+
+Every unfinished time is at or after an element of the frontier, hence comes at or after it in any linear
+extension: what comes before the first element of the frontier can be released.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tailrace.cdcv2 import Conflict, CountExceeded, DiffsDisagree, Reader, Update, Waiting, product
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, Stage
+from tailrace_server.pipeline.cdcv2.files import Split, read_split
+from tailrace_server.pipeline.cdcv2.folding import INDEX, KeyConflict
+from tailrace_server.pipeline.cdcv2.state import PRODUCT_KIND, StateFile
+from tailrace_server.pipeline.cdcv2.updates import updates_table
+from tailrace_server.pipeline.cdcv2.writing import write_segment
+from tailrace_server.pipeline.pending import read_pending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tailrace.cdcv2 import Finished, Statement
+    from tailrace.cdcv2.reader import OnConflict
+    from tailrace_server.pipeline.cdcv2.cutting import Refused
+    from tailrace_server.pipeline.cdcv2.driver import SourceFile
+    from tailrace_server.pipeline.cdcv2.folding import Folded
+    from tailrace_server.pipeline.cdcv2.state import Control
+    from tailrace_server.wal.segment.writer import SegmentReceipt
+
+Product = tuple[int, ...]
+"""A time: its coordinates."""
+
+_STATE: Final = pa.schema([pa.field("state", pa.binary(), nullable=False)])
+
+
+class _State(msgspec.Struct, frozen=True):
+    """What is kept between batches."""
+
+    reader: str
+    """As `Reader.save` has it, data in base64."""
+    held: list[tuple[str, Product, int]]
+    """Finished updates that are not released: data in base64, time, diff."""
+
+
+class ProductDriver(Cdcv2Driver):
+    """Commits batches to one catalog; see `Cdcv2Driver`."""
+
+    def is_small(self, files: Sequence[SourceFile]) -> bool:
+        """Return that a batch is for this process alone, however large."""
+        return True
+
+    def why_waiting(self, limit: int = 20) -> list[Waiting[Any]]:
+        """Return what keeps the frontier, or times that are finished, where they are."""
+        reader, held = self._restored(self.control)
+        reasons = reader.why_waiting(limit)
+        if held and not reasons:
+            return [Waiting(min(reader.frontier, key=in_order), None, 0)]
+        return reasons
+
+    @property
+    def _arity(self) -> int:
+        arity = self.folding.schema.form.arity
+        assert arity is not None
+        return arity
+
+    def _adopt(self, found: Control | None) -> Control:
+        if self.settings.start is not None:
+            raise InvalidRequest(
+                f"--start-time {self.settings.start}: times of this stream have {self._arity} "
+                "coordinates; such a stream is read from its beginning"
+            )
+        return super()._adopt(found)
+
+    def _stage(self, batch_id: int, files: Sequence[SourceFile], control: Control) -> Stage:
+        reader, finished = self._restored(control)
+        refused: list[Refused] = []
+        messages: dict[int, int] = {}
+        for ordinal, file in zip(self.ordinals(files, control), files, strict=True):
+            messages[ordinal] = 0
+            split = Split(file.path, ordinal, 0, file.bytes, file.bytes)
+            for some in read_split(split, self.folding.schema):
+                messages[ordinal] += some.messages
+                refused.extend(some.refused)
+                for at, statement in some.products:
+                    for piece in self._receive(reader, statement, self._origin(control, at)):
+                        finished.extend(piece.updates)
+        leaving, held = released(finished, reader.frontier)
+        times = sorted({update.time for update in leaving}, key=in_order)
+        folded = self._fold_products(leaving, times, control)
+        segments: list[SegmentReceipt] = []
+        versions = 0
+        if folded is not None and folded.effects.num_rows:
+            path = self.writer.segment_path(batch_id, "cdcv2")
+            segments, versions = write_segment(
+                path, folded.effects, self.folding.entity_type, times
+            )
+        self._count_products(control, reader, messages.values(), len(refused), len(leaving))
+        control.frontier = None if reader.closed else 0
+        control.antichain = list(reader.frontier)
+        control.names = {}  # the reader's state has the names themselves
+        control.files = [
+            self._state_file(batch_id, reader, held),
+            *self._index_files(
+                batch_id, control, INDEX.empty_table() if folded is None else folded.index
+            ),
+        ]
+        return Stage(control, segments, self.sightings(versions), refused, messages, versions)
+
+    def _receive(
+        self, reader: Reader[Product], statement: Statement[Product], origin: str | None
+    ) -> list[Finished[Product]]:
+        try:
+            return reader.receive(statement, origin)
+        except DiffsDisagree as error:
+            raise DiffsDisagree(self._shown(error), error.time, *_sides(error)) from None
+        except CountExceeded as error:
+            raise CountExceeded(error.time, *_sides(error), self._shown(error)) from None
+
+    def _shown(self, error: Conflict) -> str:
+        return self.folding.schema.image(cast("bytes", error.data))[0].decode()
+
+    def _fold_products(
+        self, leaving: Sequence[Update[Product]], times: Sequence[Product], control: Control
+    ) -> Folded | None:
+        """Return what updates do, their times being places in ``times``; None where there are none."""
+        if not leaving:
+            return None
+        places = {time: number for number, time in enumerate(times)}
+        rows = updates_table(
+            pa.array([cast("bytes", update.data) for update in leaving], pa.large_binary()),
+            np.array([places[update.time] for update in leaving], np.int64),
+            np.array([update.diff for update in leaving], np.int64),
+            np.zeros(len(leaving), np.int64),
+        )
+        try:
+            return self._fold(rows, control)
+        except KeyConflict as error:
+            place = cast("int", error.time)
+            raise KeyConflict(times[place], error.key, error.reason) from None
+
+    # State.
+
+    def _restored(self, control: Control) -> tuple[Reader[Product], list[Update[Product]]]:
+        """Return the reader as it was left, and what it had finished that is not released."""
+        lattice = product(self._arity)
+        policy: OnConflict = "first" if self.settings.first_stands else "error"
+        files = control.of_kind(PRODUCT_KIND)
+        if not files:
+            return Reader(lattice, on_conflict=policy), []
+        text = read_pending(self.writer.path, files[0].file).column("state")[0].as_py()
+        state = msgspec.json.decode(text, type=_State)
+        reader = Reader.restore(state.reader.encode(), lattice, decode=base64.b64decode)
+        reader.on_conflict = policy
+        held = [Update(base64.b64decode(data), time, diff) for data, time, diff in state.held]
+        return reader, held
+
+    def _state_file(
+        self, batch_id: int, reader: Reader[Product], held: Iterable[Update[Product]]
+    ) -> StateFile:
+        state = _State(
+            reader.save(_base64).decode(),
+            [(_base64(update.data), update.time, update.diff) for update in held],
+        )
+        rows = pa.RecordBatch.from_pydict({"state": [msgspec.json.encode(state)]}, _STATE)
+        return StateFile(PRODUCT_KIND, self.write_state(batch_id, PRODUCT_KIND, rows))
+
+    def _count_products(
+        self,
+        control: Control,
+        reader: Reader[Product],
+        messages: Iterable[int],
+        refused: int,
+        leaving: int,
+    ) -> None:
+        figures, statistics = reader.statistics(), control.statistics
+        statistics.messages += sum(messages)
+        statistics.updates = figures.updates
+        statistics.duplicates = figures.duplicates
+        statistics.dropped_finished = figures.dropped_finished
+        statistics.conflicts = figures.conflicts
+        statistics.refused += refused
+        statistics.finished_updates += leaving
+
+
+def in_order(time: Product) -> tuple[int, Product]:
+    """Return the sort key of the linear extension."""
+    return sum(time), time
+
+
+def released(
+    finished: Iterable[Update[Product]], frontier: Sequence[Product]
+) -> tuple[list[Update[Product]], list[Update[Product]]]:
+    """Return the updates before all that is not finished in the linear extension, and the others.
+
+    Args:
+        finished: Updates of finished times.
+        frontier: The finished frontier; empty where all time is finished.
+    """
+    if not frontier:
+        return list(finished), []
+    first = min(map(in_order, frontier))
+    leaving: list[Update[Product]] = []
+    held: list[Update[Product]] = []
+    for update in finished:
+        (leaving if in_order(update.time) < first else held).append(update)
+    return leaving, held
+
+
+def _sides(error: Conflict) -> tuple[tuple[int, Any], tuple[int, Any]]:
+    return (error.first, error.first_message), (error.second, error.second_message)
+
+
+def _base64(data: object) -> str:
+    return base64.b64encode(cast("bytes", data)).decode()

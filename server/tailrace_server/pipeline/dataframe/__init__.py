@@ -1,0 +1,1 @@
+"""Spark DataFrames as a source and a sink: `spark.read` and `df.write` with `format("tailrace")`."""

@@ -1,0 +1,416 @@
+"""The Spark data source ``tailrace``: a DataFrame or a stream becomes versions of a catalog.
+
+::
+
+    spark.dataSource.register(TailraceDataSource)
+    df.write.format("tailrace").option("log", ROOT).option("catalog", NAME).mode("append").save()
+    df.writeStream.format("tailrace")…                  with checkpointLocation and option "writer"
+
+Input columns: `sink`. Rows become versions in the order of the partitions and of the rows in each;
+rows of one transaction stand together, or are refused (`transaction_ids`). Sort before you write; Spark
+does not let a sink ask for it.
+
+=========  ==========================================================================================
+option     meaning
+=========  ==========================================================================================
+log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
+catalog    name of the catalog; made if absent
+writer     stable name of the writer; default ``spark``. A restart under the same name needs no leave,
+           but for a stream that another name has taken over from: it goes on under a new name only
+batch      (batch writes) a number that rises from write to write; a repeat is skipped. Default: the
+           one after the last, so that every write counts
+publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
+take_over  ``true`` lets a writer of a new name have the catalog
+columns    JSON, entity type → its columns, known beforehand: their images are not looked at.
+           ``df.schema.jsonValue()`` gives types, too; a list of names does not
+=========  ==========================================================================================
+
+Two phases: tasks write segments, each under a name of its own, and the commit makes one entry of
+them. A task that fails or runs twice leaves a segment that nothing names. Opening takes a new epoch
+of the catalog, which fences every writer before; the commit of a batch that the log knows is done.
+
+A stream opens at each of its batches, since Spark makes the source anew for each, and keeps nothing in
+which a run could know itself. So a run that wakes up looks like one that starts, and goes by its name:
+once another name holds the catalog, it is fenced. The commit takes the epoch that the tasks wrote under.
+
+Which process: ``writer()``, ``streamWriter()`` and ``commit()`` run beside the driver, ``write()``
+in tasks. What they share travels with the pickled writer and the messages.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import orjson
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
+from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
+from tailrace_server.pipeline.dataframe.transaction_ids import refuse_split
+from tailrace_server.pipeline.sources.debezium.table_schema import columns_of
+from tailrace_server.wal.files.catalog_folder import check_name
+from tailrace_server.wal.schema.records import insert_schema_records
+from tailrace_server.wal.segment.writer import SegmentWriter
+from tailrace_server.wal.writer import CatalogWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from tailrace.schema import Schema
+
+__all__ = ["TailraceDataSource"]
+
+OPTIONS: Final = (
+    "path",
+    "log",
+    "catalog",
+    "writer",
+    "batch",
+    "publish",
+    "take_over",
+    "columns",
+)
+_OF_SPARK: Final = ("checkpointlocation",)
+
+
+class TailraceDataSource(DataSource):
+    """Registers under the name ``tailrace``."""
+
+    _travelled = False
+    """Whether this was pickled: Spark does that with the one whose writer commits a stream's batches."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Mark what comes out at the other end."""
+        return {**self.__dict__, "_travelled": True}
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format()``."""
+        return "tailrace"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Open the catalog for a batch write.
+
+        Raises:
+            InvalidRequest: An option is missing or unknown, or the mode is not append.
+            UnknownWriter: The catalog belongs to another writer.
+        """
+        if overwrite:
+            raise InvalidRequest("a log is only appended to: use mode('append')")
+        options = Options.of(self.options)
+        sink = Sink.open(options)
+        batch = sink.last_batch + 1 if options.batch is None else options.batch
+        return BatchWriter(sink, batch)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Open the catalog for a batch of a stream, unless it is to be committed.
+
+        Raises:
+            InvalidRequest: An option is missing or unknown, or the mode is not append.
+            UnknownWriter: The catalog belongs to another writer.
+            WriterFenced: Another name has taken over.
+        """
+        if overwrite:
+            raise InvalidRequest("a log is only appended to: use outputMode('append')")
+        options = Options.of(self.options)
+        if options.batch is not None:
+            raise InvalidRequest("option batch is for batch writes; a stream numbers its batches")
+        sink = None if self._travelled else Sink.open(options, may_be_fenced=True)
+        return StreamWriter(options, sink)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a write."""
+
+    root: Path
+    catalog: str
+    writer: str = "spark"
+    batch: int | None = None
+    publish: bool = True
+    take_over: bool = False
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Entity type → names of its columns."""
+    listings: Mapping[str, str] = field(default_factory=dict)
+    """Entity type → what a table's schema says of them, for those that came with one."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """Read options as Spark gives them, names in any case.
+
+        Raises:
+            InvalidRequest: One is missing, unknown or not of its form.
+        """
+        options = {name.lower(): value for name, value in given.items()}
+        for name in options:
+            if name not in OPTIONS and name not in _OF_SPARK:
+                raise InvalidRequest(f"no option {name!r}; there are {', '.join(OPTIONS)}")
+        path = options.get("path")
+        if (path is None) == ("log" not in options) or ("log" in options) != ("catalog" in options):
+            raise InvalidRequest(
+                "name the catalog by options log and catalog, or by path = ROOT/NAME"
+            )
+        folder = Path(path) if path is not None else Path(options["log"], options["catalog"])
+        check_name(folder.name if path is not None else options["catalog"])
+        try:
+            columns, listings = _columns(orjson.loads(options.get("columns", "{}")))
+            batch = int(options["batch"]) if "batch" in options else None
+        except ValueError as error:
+            raise InvalidRequest(f"option columns or batch: {error}") from error
+        if batch is not None and not 0 <= batch < 1 << 63:
+            raise InvalidRequest(f"option batch is {batch}: it must be from 0 to 2^63 - 1")
+        return cls(
+            root=folder.parent,
+            catalog=folder.name,
+            writer=options.get("writer", "spark"),
+            batch=batch,
+            publish=_flag("publish", options.get("publish", "true")),
+            take_over=_flag("take_over", options.get("take_over", "false")),
+            columns=columns,
+            listings=listings,
+        )
+
+
+@dataclass(frozen=True)
+class Sink:
+    """An opened catalog, as it travels between processes."""
+
+    options: Options
+    epoch: int
+    last_batch: int
+    """Last batch of this writer that the log knew when it was opened; -1 for none."""
+    columns: Mapping[str, Sequence[str]]
+    """What the catalog knew by then, and what the options say."""
+
+    @classmethod
+    def open(cls, options: Options, *, may_be_fenced: bool = False) -> Sink:
+        """Take a new epoch of the catalog; see `CatalogWriter.open`."""
+        with CatalogWriter.open(
+            options.root,
+            options.catalog,
+            writer=options.writer,
+            take_over=options.take_over,
+            may_be_fenced=may_be_fenced,
+            publish_left=options.publish,
+        ) as writer:
+            schema = writer.log.view.schema_of(writer.state.last_version)
+            known = {name: tuple(columns) for name, columns in known_columns(schema).items()}
+            return cls(
+                options,
+                writer.epoch,
+                writer.state.writers[options.writer].batch_id,
+                {**known, **options.columns},
+            )
+
+    def write(self, batches: Iterator[pa.RecordBatch], name: str) -> Written:
+        """Write one task's rows to segments of its own. Runs in a task."""
+        with ExitStack() as stack:
+
+            def open_segment(suffix: str) -> SegmentWriter:
+                return stack.enter_context(SegmentWriter(self._attached_path(name + suffix)))
+
+            sink = RecordSink(
+                open_segment(""),
+                self.columns,
+                self.options.columns,
+                next_segment=partial(open_segment, "-rest"),
+            )
+            for batch in batches:
+                sink.write(batch)
+            return Written(self.epoch, sink.finish())
+
+    def _attached_path(self, name: str) -> Path:
+        folder = self.options.root / self.options.catalog / "segments" / str(self.epoch)
+        return folder / f"{self.options.writer}-{name}.arrow"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task wrote."""
+
+    epoch: int
+    """Under which."""
+    result: SinkResult | None
+    """None for no rows."""
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one DataFrame."""
+
+    def __init__(self, sink: Sink, batch: int) -> None:
+        """Take an opened catalog and the number of the batch."""
+        self._sink = sink
+        self._batch = batch
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a partition; nothing if the batch is in the log already."""
+        if self._batch <= self._sink.last_batch:
+            return Written(self._sink.epoch, None)
+        return self._sink.write(iterator, f"{self._batch}-{_attempt()}")
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the batch, once."""
+        _commit(self._sink.options, self._sink.epoch, messages, self._batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave the segments: the commit may have been made, or be under way yet. Others are orphans."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes or commits one micro-batch of a stream."""
+
+    def __init__(self, options: Options, sink: Sink | None) -> None:
+        """Take an opened catalog, to write; none, to commit."""
+        self._options = options
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a partition. Which batch it is, only the commit knows for certain."""
+        assert self._sink is not None
+        return self._sink.write(iterator, f"stream-{_attempt()}")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Commit a micro-batch, once."""
+        epochs = {message.epoch for message in messages if isinstance(message, Written)}
+        epoch = max(epochs) if epochs else Sink.open(self._options, may_be_fenced=True).epoch
+        _commit(self._options, epoch, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave the segments, as `BatchWriter.abort`."""
+
+
+def _commit(
+    options: Options, epoch: int, messages: Sequence[WriterCommitMessage | None], batch_id: int
+) -> None:
+    """Make one entry of what the tasks wrote, and publish it. Runs beside the driver.
+
+    Raises:
+        InvalidRequest: A task has written nothing at all, or a transaction lies in two tasks.
+        WriterFenced: A newer writer holds the catalog.
+    """
+    results = _results(messages)
+    folder = options.root / options.catalog
+    receipts = [receipt for each in results for receipt in each.receipts]
+    try:
+        refuse_split(
+            [
+                (each.transactions, [folder / receipt.path for receipt in each.receipts])
+                for each in results
+            ]
+        )
+    except InvalidRequest:
+        for receipt in receipts:
+            (folder / receipt.path).unlink(missing_ok=True)
+        raise
+    with CatalogWriter.attach(
+        options.root, options.catalog, epoch=epoch, writer=options.writer
+    ) as writer:
+        reach("pipeline.before_commit")
+        writer.log.refresh()
+        schema = writer.log.view.schema_of(writer.state.last_version)
+        seen = _in_commit(results, _named(schema, options.columns))
+        sightings = [*_declared(options), *seen] if results else []
+        schemas = evolve(schema, sightings)
+        if batch_id > writer.state.writers[options.writer].batch_id:
+            receipts = insert_schema_records(writer.path, receipts, schema, schemas)
+        writer.commit(
+            batch_id=batch_id,
+            segments=receipts,
+            schema_changes=schemas,
+            publish=options.publish,
+        )
+        reach("pipeline.after_commit")
+
+
+def _attempt() -> str:
+    """Return a name that no other attempt of any task has, also not one of an earlier JVM."""
+    context = TaskContext.get()
+    assert context is not None
+    return f"{context.partitionId()}-{uuid4().hex[:16]}"
+
+
+def _results(messages: Sequence[WriterCommitMessage | None]) -> list[SinkResult]:
+    """Return what was written, in the order of the partitions."""
+    results: list[SinkResult] = []
+    for message in messages:
+        if not isinstance(message, Written):
+            # A continuous trigger commits without having written; Spark does not say so.
+            raise InvalidRequest(
+                "a task reported nothing: continuous triggers are not supported, nothing was committed"
+            )
+        if message.result is not None:
+            results.append(message.result)
+    return results
+
+
+def _in_commit(
+    results: Sequence[SinkResult], settled: Collection[tuple[str, str | None]]
+) -> Iterator[Sighting]:
+    """Yield the sightings of all tasks, by version relative to the commit, but for columns that are settled."""
+    start = 0
+    for result in results:
+        for sighting in result.sightings:
+            if (sighting.entity_type, sighting.name) not in settled:
+                yield sighting._replace(version=start + sighting.version)
+        start += sum(receipt.transactions for receipt in result.receipts)
+
+
+def _named(schema: Schema, entity_types: Collection[str]) -> set[tuple[str, str | None]]:
+    """Return the columns of some entity types.
+
+    What the options declare drops a column that they leave out; an update that names it brings none back.
+    """
+    return {
+        (entity_type, column.name)
+        for entity_type in entity_types
+        for column in schema.entity_types.get(entity_type, ())
+    }
+
+
+def _columns(given: object) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Return names of columns and what tables say of them, by entity type."""
+    if not isinstance(given, dict):
+        raise InvalidRequest("option columns: an object is wanted, entity type → columns")
+    names, listings = {}, {}
+    for entity_type, columns in given.items():
+        if isinstance(columns, list):
+            names[entity_type] = columns
+        else:
+            names[entity_type], listings[entity_type] = columns_of(columns)
+    return names, listings
+
+
+def _declared(options: Options) -> Iterator[Sighting]:
+    """Yield the columns that the options declare, from the first version of the commit on."""
+    for entity_type, names in options.columns.items():
+        yield Sighting(0, entity_type, None, None, options.listings.get(entity_type))
+        if entity_type not in options.listings:
+            for name in names:
+                yield Sighting(0, entity_type, name)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidRequest(f"option {name} is true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def register(spark: Any) -> None:
+    """Make ``format("tailrace")`` known to a session."""
+    spark.dataSource.register(TailraceDataSource)

@@ -1,0 +1,209 @@
+"""What rows of a DataFrame must be to become records; the first that is not is refused by name.
+
+A row that is none would go into the log and stay there, in the way of every subscriber. So everything that
+readers take for granted is checked before it is written:
+
+* bodies are UTF-8 JSON objects, texts are UTF-8;
+* rows of data have an entity type, and a key unless they are a truncate (``remove`` without one);
+* ``changed`` names each column once, and none is null;
+* a lead that is given has nothing but ``after``, and that counts the rows of its transaction.
+
+All is done for whole columns, but for leads that are given.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest
+from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.record.json_check import first_no_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+_BITS: Final = 56
+"""So many codes can be added up as bits of a 64-bit number, as often each."""
+_LISTS: Final = pa.list_(pa.int32())
+_SHOWN: Final = 100
+"""Characters of a value in an error."""
+
+
+class NamedColumns(NamedTuple):
+    """The names in ``changed``, one after the other."""
+
+    rows: npt.NDArray[np.int64]
+    """Row of each, not falling."""
+    codes: npt.NDArray[np.int64]
+    """Place of each in ``names``."""
+    names: list[str]
+    lists: pa.ListArray
+    """The places of each row."""
+
+
+def check_bodies(rows: pa.Table) -> None:
+    """Make sure that bodies are UTF-8 JSON objects.
+
+    Args:
+        rows: As the sink has them: columns in one chunk, bodies as binary.
+
+    Raises:
+        InvalidRequest: One is not.
+    """
+    for name in BODY_COLUMNS:
+        found = first_no_object(rows.column(name).chunk(0))
+        if found is not None:
+            raise InvalidRequest(
+                f"column {name} of {_row(rows, found.row)} {found.reason}; give an object, for instance by "
+                "to_json(struct(…)), or null"
+            )
+
+
+def check_identities(rows: pa.Table) -> None:
+    """Make sure that rows say what they are of: entity type and key, and that leads do not.
+
+    Raises:
+        InvalidRequest: One does not, or one does.
+    """
+    column = {name: rows.column(name).chunk(0) for name in rows.schema.names}
+    operations = column["operation"].to_numpy()
+    lead = operations == Operation.TRANSACTION
+    types, keys = column["entity_type"], column["primary_key"]
+    if types.null_count:
+        untyped = np.flatnonzero(_is_null(types) & ~lead)
+        if len(untyped):
+            raise InvalidRequest(
+                f"column entity_type is null in a row of {_row(rows, untyped[0])}: only a lead "
+                "(operation transaction) has none; name the table or collection"
+            )
+    if keys.null_count:
+        keyless = np.flatnonzero(_is_null(keys) & ~lead & (operations != Operation.REMOVE))
+        if len(keyless):
+            operation = Operation(int(operations[keyless[0]])).name.lower()
+            raise InvalidRequest(
+                f"column primary_key is null in an {operation} of {_row(rows, keyless[0])}: only a truncate "
+                "(operation remove, of every key) and a lead have none; give the row's key"
+            )
+    if lead.any():
+        _check_leads_bare(column, rows, np.flatnonzero(lead))
+
+
+def check_lead(
+    rows: pa.Table, lead: int, codes: npt.NDArray[np.int64], entity_types: list[str]
+) -> None:
+    """Make sure that a lead that is given counts the rows behind it.
+
+    Args:
+        rows: Whole transactions, bodies checked.
+        lead: Row of the lead.
+        codes: Place of the entity type of each row of its transaction.
+        entity_types: What the places stand for.
+
+    Raises:
+        InvalidRequest: It does not.
+    """
+    found = np.bincount(codes, minlength=len(entity_types)).tolist()
+    counts = {name: count for name, count in zip(entity_types, found, strict=True) if count}
+    document: dict[str, Any] = orjson.loads(rows.column("after")[lead].as_py())
+    claimed, total = document.get("counts"), document.get("mutation_count")
+    if isinstance(claimed, dict):
+        claimed = {name: count for name, count in claimed.items() if count != 0}
+    if claimed != counts or type(total) is not int or total != len(codes):
+        raise InvalidRequest(
+            f"column after of the lead of {_row(rows, lead)} says counts {claimed} and mutation_count "
+            f"{total}, but the rows behind it are {counts}, {len(codes)} in all; correct it, or leave out "
+            "the lead, which is then made"
+        )
+
+
+def columns_named(rows: pa.Table, changed: pa.Array) -> NamedColumns:
+    """Return the names in ``changed``, and make sure that each row has each of them once.
+
+    Raises:
+        InvalidRequest: One is null, or there twice.
+    """
+    names = pc.list_flatten(changed)
+    if not len(names):
+        none = np.empty(0, np.int64)
+        lists = changed.cast(_LISTS)  # of nothing, or null
+        return NamedColumns(none, none, [], lists)
+    parents = pc.list_parent_indices(changed).to_numpy()
+    if names.null_count:
+        _refuse_names(rows, changed, parents[np.flatnonzero(_is_null(names))[0]], "a null")
+    encoded = pc.dictionary_encode(names)
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    if (repeating := _first_with_repeat(parents, codes, len(encoded.dictionary))) is not None:
+        _refuse_names(rows, changed, repeating, "a column twice")
+    offsets = np.zeros(len(changed) + 1, np.int32)
+    np.cumsum(np.bincount(parents, minlength=len(changed)), out=offsets[1:])
+    lists = pa.ListArray.from_arrays(offsets, encoded.indices, mask=changed.is_null())
+    return NamedColumns(parents, codes, encoded.dictionary.to_pylist(), lists)
+
+
+def _first_with_repeat(
+    parents: npt.NDArray[np.int64], codes: npt.NDArray[np.int64], width: int
+) -> np.int64 | None:
+    """Return the first row that has a code twice; rows do not fall, codes are below ``width``."""
+    if width <= _BITS:  # a bit for each: they add up to their union if none is there twice
+        starts = np.flatnonzero(np.diff(parents, prepend=-1))
+        bits = np.left_shift(np.int64(1), codes)
+        repeats = np.add.reduceat(bits, starts) != np.bitwise_or.reduceat(bits, starts)
+        repeats |= np.diff(starts, append=len(codes)) > width  # so many might add up to anything
+        found = parents[starts[repeats]]
+    else:
+        ordered = np.sort(parents * width + codes)
+        found = ordered[1:][ordered[1:] == ordered[:-1]] // width
+    return found[0] if len(found) else None
+
+
+def _check_leads_bare(
+    column: Mapping[str, pa.Array], rows: pa.Table, leads: npt.NDArray[np.int64]
+) -> None:
+    """Make sure that leads have a body ``after``, and nothing else."""
+    for name in ("entity_type", "primary_key", "changed", "change", "before"):
+        if name in column:
+            given = leads[~_is_null(column[name])[leads]]
+            if len(given):
+                value = column[name][int(given[0])].as_py()
+                raise InvalidRequest(
+                    f"column {name} of the lead of {_row(rows, given[0])} is {value!r:.{_SHOWN}}: a lead "
+                    "(operation transaction) has nothing but after; make it null"
+                )
+    without = leads[_is_null(column["after"])[leads]]
+    if len(without):
+        raise InvalidRequest(
+            f"column after of the lead of {_row(rows, without[0])} is null; give a JSON object with "
+            "mutation_count and counts, or leave out the lead, which is then made"
+        )
+
+
+def _refuse_names(rows: pa.Table, changed: pa.Array, row: np.int64, what: str) -> NoReturn:
+    raise InvalidRequest(
+        f"column changed of {_row(rows, row)} has {what}: {changed[int(row)].as_py()!r:.{_SHOWN}}; "
+        "name each column that changed once, for instance by array_distinct(array_compact(…))"
+    )
+
+
+def _row(rows: pa.Table, row: int | np.integer[Any]) -> str:
+    """Return what a row goes by in an error."""
+    id, entity_type, key = (
+        rows.column(name)[int(row)].as_py()
+        for name in ("transaction_id", "entity_type", "primary_key")
+    )
+    parts = [f"transaction {id!r}" if id is not None else "a row without transaction_id"]
+    parts += [entity_type] if entity_type is not None else []
+    parts += [f"key {key!r}"] if key is not None else []
+    return ", ".join(parts)
+
+
+def _is_null(column: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return found

@@ -1,0 +1,114 @@
+"""Which transactions a partition holds, by hash, so that none becomes two versions.
+
+Rows of a transaction stand together, in one partition. One that comes back in the same partition, behind
+others, or in another one, would be a version each time. A task keeps the hash of each id, 8 bytes a
+transaction, and sends them with its result; the commit puts those of all tasks together.
+
+Hashes are those of keys (`wal.keyhash`). Two ids with one hash (of a billion ids with a chance of 3 %) are told
+apart by the commit, which reads the ids back from the leads; a task takes them for one and refuses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.wal.record.key_hash import key_hash, key_hashes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    Hashes = npt.NDArray[np.uint64]
+
+_SEED: Final = 0
+_ADVICE: Final = (
+    "rows of one transaction stand together: write df.repartitionByRange(n, key)"
+    ".sortWithinPartitions(key, …) with a key that they share"
+)
+
+
+class SeenTransactions:
+    """The transactions of a partition, as they begin. Takes 8 bytes for each, twice that for a moment."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._parts: list[Hashes] = []
+        """Sorted, each more than four times as long as the next: so few of them, and each merged seldom."""
+
+    def add(self, ids: pa.StringArray) -> None:
+        """Take transactions that begin; those without an id do not count.
+
+        Raises:
+            InvalidRequest: One has begun before.
+        """
+        ids = ids.drop_null()
+        if not len(ids):
+            return
+        hashes = key_hashes(np.full(len(ids), _SEED, np.uint64), ids)
+        ordered = np.sort(hashes)
+        again = [ordered[1:][ordered[1:] == ordered[:-1]]]
+        again += [ordered[_contains(part, ordered)] for part in self._parts]
+        for found in again:
+            if len(found):
+                id = ids[int(np.flatnonzero(hashes == found[0])[-1])].as_py()
+                raise InvalidRequest(
+                    f"transaction {id!r} comes back in its partition, behind others; {_ADVICE}"
+                )
+        self._parts.append(ordered)
+        while len(self._parts) > 1 and len(self._parts[-2]) <= 4 * len(self._parts[-1]):
+            two = np.concatenate([self._parts.pop(), self._parts.pop()])
+            self._parts.append(np.sort(two, kind="stable"))  # which finds the runs, and merges them
+
+    def hashes(self) -> Hashes:
+        """Return the hashes of all, sorted."""
+        return np.sort(np.concatenate([np.empty(0, np.uint64), *self._parts]), kind="stable")
+
+
+def refuse_split(partitions: Sequence[tuple[Hashes, Sequence[Path]]]) -> None:
+    """Make sure that no transaction lies in two partitions.
+
+    Args:
+        partitions: Of each the hashes, sorted, and its segments.
+
+    Raises:
+        InvalidRequest: One does.
+    """
+    if not partitions:
+        return
+    ordered = np.sort(np.concatenate([hashes for hashes, _ in partitions]))
+    for twice in np.unique(ordered[1:][ordered[1:] == ordered[:-1]]):
+        holding = [paths for hashes, paths in partitions if _contains(hashes, twice[None])[0]]
+        ids = [_id_in(paths, int(twice)) for paths in holding]
+        if None in ids or len(set(ids)) < len(ids):
+            id = next((id for id in ids if id is not None), None)
+            named = "a transaction" if id is None else f"transaction {id!r}"
+            raise InvalidRequest(f"{named} lies in two partitions; {_ADVICE}")
+
+
+def _contains(part: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    """Return for each hash whether a sorted array has it."""
+    at = np.minimum(np.searchsorted(part, hashes), len(part) - 1)
+    found: npt.NDArray[np.bool_] = part[at] == hashes if len(part) else np.zeros(len(at), np.bool_)
+    return found
+
+
+def _id_in(segments: Iterable[Path], wanted: int) -> str | None:
+    """Return the id of a hash from the leads of segments; None where a lead that was given does not say it."""
+    for segment in segments:
+        with pa.OSFile(str(segment)) as file, pa.ipc.open_file(file) as reader:
+            for place in range(reader.num_record_batches):
+                batch = reader.get_batch(place)
+                leads = batch.column("after").filter(pc.equal(batch.column("index"), 0))
+                for lead in leads.to_pylist():
+                    id = orjson.loads(lead).get("transaction_id")
+                    if isinstance(id, str) and key_hash(_SEED, id) == wanted:
+                        return id
+    return None

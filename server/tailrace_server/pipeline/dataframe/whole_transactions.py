@@ -1,0 +1,142 @@
+"""Whole transactions in a batch of rows, by column: where each lies, and the leads of those without one."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.dataframe.row_checks import check_lead
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_ESCAPED: Final = r'["\\\x00-\x1f]'
+_TYPES_AT_ONCE: Final = 16
+"""Entity types in a batch up to which leads are counted column by column."""
+
+
+class EntityTypes(NamedTuple):
+    """The entity types of rows."""
+
+    names: list[str]
+    codes: npt.NDArray[np.int64]
+    """Place of each row's in ``names``, behind the last where it has none."""
+
+    @classmethod
+    def of(cls, column: pa.StringArray) -> EntityTypes:
+        """Return those of a column."""
+        encoded = pc.dictionary_encode(column)
+        names = encoded.dictionary.to_pylist()
+        return cls(names, encoded.indices.fill_null(len(names)).to_numpy().astype(np.int64))
+
+
+class Transactions:
+    """The transactions that rows of a batch make. Rows of one stand together."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        """Find them.
+
+        Args:
+            rows: As the sink has them, in one chunk.
+
+        Raises:
+            InvalidRequest: A lead stands within a transaction.
+        """
+        self._rows = rows
+        self._ids = rows.column("transaction_id").chunk(0)
+        self.types = EntityTypes.of(rows.column("entity_type").chunk(0))
+        self.starts = starts_of(self._ids)
+        self._sizes = np.diff(self.starts, append=rows.num_rows)
+        self.of_row = np.repeat(np.arange(len(self.starts)), self._sizes)
+        """Place of the transaction of each row."""
+        self.is_lead = rows.column("operation").chunk(0).to_numpy() == Operation.TRANSACTION
+        """Whether a row is a lead that is given."""
+        self.has_lead = self.is_lead[self.starts]
+        """Whether a transaction begins with a lead that is given."""
+        if np.count_nonzero(self.is_lead) != np.count_nonzero(self.has_lead):
+            raise InvalidRequest(
+                "a row with operation transaction must be the first of its transaction"
+            )
+
+    @cached_property
+    def index(self) -> npt.NDArray[np.int32]:
+        """Index of each row in its version."""
+        zeros = self.starts - ~self.has_lead
+        index: npt.NDArray[np.int64] = np.arange(len(self.of_row)) - zeros[self.of_row]
+        return index.astype(np.int32)
+
+    def check_leads(self) -> None:
+        """Hold the leads that are given against the rows of their transactions.
+
+        Raises:
+            InvalidRequest: One does not count them.
+        """
+        given = self.has_lead
+        for start, size in zip(
+            self.starts[given].tolist(), self._sizes[given].tolist(), strict=True
+        ):
+            check_lead(
+                self._rows, start, self.types.codes[start + 1 : start + size], self.types.names
+            )
+
+    def lead_texts(self) -> pa.BinaryArray:
+        """Return the ``after`` of each lead that is not given, as `wal.record.lead_text` writes it."""
+        wanted = ~self.has_lead
+        if not wanted.any():
+            return pa.array([], pa.binary())
+        names, codes = self.types
+        width = len(names) + 1
+        table = np.bincount(self.of_row * width + codes, minlength=len(self.starts) * width)
+        counts = table.reshape(len(self.starts), width)[wanted][:, : len(names)]
+        totals = pc.cast(pa.array(self._sizes[wanted]), pa.string())
+        texts = pc.binary_join_element_wise(
+            '{"transaction_id":',
+            _json_texts(self._ids.take(pa.array(self.starts[wanted]))),
+            ',"mutation_count":',
+            totals,
+            ',"counts":{',
+            _count_texts(names, counts),
+            '},"source_count":',
+            totals,
+            "}",
+            "",
+        )
+        return texts.cast(pa.binary())
+
+
+def starts_of(ids: pa.StringArray) -> npt.NDArray[np.int64]:
+    """Return the rows that transactions begin with; one without id is a transaction of its own."""
+    same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
+    return np.concatenate([[0], np.flatnonzero(~same.to_numpy(zero_copy_only=False)) + 1])
+
+
+def _count_texts(names: list[str], counts: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the members of ``counts`` for each transaction, in the order of the names."""
+    order = sorted(range(len(names)), key=names.__getitem__)
+    if len(names) > _TYPES_AT_ONCE:
+        return pa.array(
+            orjson.dumps({names[at]: int(row[at]) for at in order if row[at]}).decode()[1:-1]
+            for row in counts
+        )
+    texts = pa.array([""] * len(counts))
+    for at in order:
+        number = pc.cast(pa.array(counts[:, at]), pa.string())
+        comma = pc.if_else(pc.equal(texts, ""), "", ",")
+        head = orjson.dumps(names[at]).decode() + ":"
+        longer = pc.binary_join_element_wise(texts, comma, head, number, "")
+        texts = pc.if_else(pa.array(counts[:, at] > 0), longer, texts)
+    return texts
+
+
+def _json_texts(ids: pa.Array) -> pa.Array:
+    """Return strings as JSON; null as ``null``."""
+    if pc.any(pc.match_substring_regex(ids, _ESCAPED)).as_py():
+        return pa.array([orjson.dumps(each).decode() for each in ids.to_pylist()])
+    return pc.coalesce(pc.binary_join_element_wise('"', ids, '"', ""), pa.scalar("null"))

@@ -1,0 +1,105 @@
+"""Making the archive of Spark's classes: a small ingest whose JVM writes down what it has loaded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tailrace_server.errors import CannotStart
+from tailrace_server.feed.topics import make_feed, write_feed
+from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.spark.class_archive import archive_name
+from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
+from tailrace_server.pipeline.spark.java import ensure_java, kept_folders
+from tailrace_server.pipeline.spark.session import spark_session
+from tailrace_server.pipeline.transactions.ingest import ingest_debezium
+from tailrace_server.pipeline.transactions.settings import IngestSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TRANSACTIONS: Final = 40
+"""Of the bundled feed; they take every way that an ingest has."""
+_WRITES_S: Final = 180
+"""By then a JVM has written an archive, or never will; it takes some ten seconds."""
+
+
+class ArchiveNotMade(CannotStart):
+    """Spark's classes could not be archived; Spark starts without, only slower. The machine's doing."""
+
+    code = "ARCHIVE_NOT_MADE"
+
+
+def prepare() -> Path:
+    """Archive the classes of Spark for the Java that it starts on, and return the file.
+
+    What there was is replaced when the new one is whole.
+
+    Raises:
+        ArchiveNotMade: The Java cannot, or there is no folder for it.
+        JavaMissing: There is no Java to run Spark on.
+        SparkNotStarted: The JVM did not start.
+    """
+    home = ensure_java()
+    if not (home / "lib" / "server" / "classes.jsa").exists():
+        raise ArchiveNotMade(
+            f"Java at {home.resolve()} has no archive of its own classes (lib/server/classes.jsa), "
+            "on which one of Spark's is built"
+        )
+    refused = []
+    for folder in kept_folders(os.environ):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".tailrace-spark-") as aside:
+                made = Path(aside, "classes.jsa")
+                _run(Path(aside), made)
+                if not made.exists():
+                    raise ArchiveNotMade(f"Java at {home.resolve()} wrote no archive")
+                return made.rename(folder / archive_name(home))
+        except OSError as error:
+            refused.append(f"{folder}: {error.strerror}")
+    raise ArchiveNotMade(f"no folder for an archive of Spark's classes: {'; '.join(refused)}")
+
+
+def _run(folder: Path, archive: Path) -> None:
+    """Ingest a feed twice, in the driver and in tasks, in a JVM that writes the archive when it ends.
+
+    Raises:
+        KeyboardInterrupt: A signal came; the JVM has gone without writing.
+    """
+    for _ in write_feed(make_feed(0, _TRANSACTIONS), folder / "input", parts=2):
+        pass
+    machine = None
+    try:
+        with spark_session("tailrace prepare", archive_into=archive) as spark:
+            machine = _process(spark)
+            for catalog, small_batch_rows in (("driver", 20_000), ("tasks", 0)):
+                settings = IngestSettings(
+                    input=folder / "input",
+                    log=folder / "log",
+                    catalog=catalog,
+                    small_batch_rows=small_batch_rows,
+                )
+                if ingest_debezium(settings, Reporter(quiet=True), spark).signal is not None:
+                    raise KeyboardInterrupt
+        assert machine.stdin is not None
+        machine.stdin.close()  # it ends when its input does
+        machine.wait(_WRITES_S)
+    except subprocess.TimeoutExpired:
+        pass  # then there is no archive
+    except StartInterrupted:
+        raise KeyboardInterrupt from None
+    finally:
+        if machine is not None:
+            machine.kill()
+            machine.wait()
+
+
+def _process(spark: SparkSession) -> subprocess.Popen[bytes]:
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    process: subprocess.Popen[bytes] = gateway.proc
+    return process

@@ -1,0 +1,1 @@
+"""Debezium: its JSON, one message a line, as changes."""

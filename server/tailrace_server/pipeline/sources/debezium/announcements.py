@@ -1,0 +1,174 @@
+"""Debezium's ``schema`` block: which columns a table has, of which type, and how their values are written.
+
+A message with its schema is ``{"schema": …, "payload": …}``. The schema is that of the envelope in the form of
+Kafka Connect; the columns are the fields of its field ``after``, or ``before``::
+
+    {"type": "struct", "fields": [
+        {"field": "after", "type": "struct", "fields": [
+            {"field": "id", "type": "int32", "optional": false},
+            {"field": "made", "type": "int64", "optional": true, "name": "io.debezium.time.MicroTimestamp"},
+            {"field": "price", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal",
+             "parameters": {"scale": "2", "connect.decimal.precision": "10"}}]}, …]}
+
+``type`` tells the SQL type and ``name``, where there is one, a type above it and the encoding.
+
+Source: Debezium documentation, PostgreSQL and MySQL connectors, data type mappings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence  # noqa: TC003 - read when texts are decoded
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tailrace.schema import Origin
+from tailrace_server.wal.schema.builder import Announced
+
+_CACHED_MAX: Final = 256
+"""Blocks remembered; one a table, and one more for each time that it was altered."""
+
+_PLAIN: Final = {
+    "boolean": ("BOOLEAN", "json"),
+    "int8": ("SMALLINT", "json"),
+    "int16": ("SMALLINT", "json"),
+    "int32": ("INTEGER", "json"),
+    "int64": ("BIGINT", "json"),
+    "float": ("REAL", "json"),
+    "float32": ("REAL", "json"),
+    "double": ("DOUBLE", "json"),
+    "float64": ("DOUBLE", "json"),
+    "string": ("VARCHAR", "json"),
+    "bytes": ("VARBINARY", "base64"),
+}
+_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+_CONNECT: Final = "org.apache.kafka.connect.data."
+_LOGICAL: Final = {
+    "Date": "DATE",
+    "Time": "TIME",
+    "MicroTime": "TIME",
+    "NanoTime": "TIME",
+    "ZonedTime": "TIME WITH TIME ZONE",
+    "Timestamp": "TIMESTAMP",
+    "MicroTimestamp": "TIMESTAMP",
+    "NanoTimestamp": "TIMESTAMP",
+    "ZonedTimestamp": "TIMESTAMP WITH TIME ZONE",
+    "Year": "INTEGER",
+    "MicroDuration": "BIGINT",
+    "Interval": "VARCHAR",
+    "Json": "JSON",
+    "Xml": "VARCHAR",
+    "Uuid": "UUID",
+    "Enum": "VARCHAR",
+    "EnumSet": "VARCHAR",
+    "Bits": "VARBINARY",
+    "VariableScaleDecimal": "DECIMAL",
+}
+
+
+class _Field(msgspec.Struct):
+    type: str = ""
+    field: str | None = None
+    optional: bool = False
+    name: str | None = None
+    parameters: dict[str, str] | None = None
+    fields: list[_Field] = []
+
+
+class Announcements:
+    """Turns blocks into what rows carry of them: on the first row of each entity type in a transaction."""
+
+    def __init__(self) -> None:
+        """Begin without any block."""
+        self._texts: dict[tuple[bytes, tuple[str, ...]], str | None] = {}
+        self._transaction: str | None = None
+        self._said: set[tuple[str, str]] = set()
+
+    def of(
+        self, entity_type: str, block: bytes, key: tuple[str, ...], transaction: str | None
+    ) -> str | None:
+        """Return what a row is to say of its entity type's columns; None where it has been said.
+
+        Args:
+            entity_type: The row's.
+            block: The schema that came with it.
+            key: Names of the key's columns, as far as they are known.
+            transaction: The row's; None for one that says it in any case.
+        """
+        text = self._text(block, key)
+        if text is None or transaction is None:
+            return text
+        if transaction != self._transaction:
+            self._transaction = transaction
+            self._said.clear()
+        if (entity_type, text) in self._said:
+            return None
+        self._said.add((entity_type, text))
+        return text
+
+    def _text(self, block: bytes, key: tuple[str, ...]) -> str | None:
+        cached = (block, key)
+        if cached not in self._texts:
+            if len(self._texts) >= _CACHED_MAX:
+                self._texts.clear()
+            columns = _columns_of(block)
+            self._texts[cached] = (
+                listing(columns, key, Origin.DEBEZIUM) if columns is not None else None
+            )
+        return self._texts[cached]
+
+
+def listing(
+    columns: Sequence[tuple[str, str | None, str, bool]], key: tuple[str, ...], origin: Origin
+) -> str:
+    """Return columns in the form in which rows and commits carry them."""
+    return msgspec.json.encode(_Listing(columns, key, origin.value)).decode()
+
+
+class _Listing(NamedTuple):
+    columns: Sequence[tuple[str, str | None, str, bool]]
+    key: tuple[str, ...]
+    origin: str = Origin.DEBEZIUM.value
+
+
+def announced(text: str) -> Announced:
+    """Return what a row says of its entity type's columns."""
+    found = _decode_text(text)
+    return Announced(tuple(found.columns), found.key, Origin(found.origin))
+
+
+def _columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
+    """Return name, SQL type, encoding and nullable of the columns of a block; None where it lists none."""
+    try:
+        envelope = _decode_block(block)
+    except msgspec.DecodeError:
+        return None  # null, or a registry's number: not what this is about
+    images = {field.field: field for field in envelope.fields if field.fields}
+    image = images.get("after") or images.get("before")
+    if image is None:
+        return None
+    return [
+        (field.field, *_type_of(field), field.optional) for field in image.fields if field.field
+    ]
+
+
+def _type_of(field: _Field) -> tuple[str | None, str]:
+    name = field.name or ""
+    if name == _DECIMAL:
+        parameters = field.parameters or {}
+        scale = parameters.get("scale", "0")
+        precision = parameters.get("connect.decimal.precision")
+        if not scale.isdecimal() or not (precision or "0").isdecimal():
+            return None, "json"
+        sql_type = "DECIMAL" if precision is None else f"DECIMAL({precision},{scale})"
+        return sql_type, f"decimal.bytes({scale})"
+    last = name.rpartition(".")[2]
+    if name.startswith("io.debezium.") and last in _LOGICAL:
+        return _LOGICAL[last], f"debezium.{last}"
+    if name.startswith(_CONNECT) and last in ("Date", "Time", "Timestamp"):
+        return _LOGICAL[last], f"connect.{last}"
+    return _PLAIN.get(field.type, ("JSON", "json"))
+
+
+_decode_block = msgspec.json.Decoder(_Field).decode
+_decode_text = msgspec.json.Decoder(_Listing).decode

@@ -1,0 +1,1 @@
+"""Spark itself: sessions, its Java runtime, its checkpoints, its errors."""

@@ -1,0 +1,475 @@
+"""The driver's side of an ingest: one batch after the other becomes a commit, and idle time too.
+
+::
+
+    lines ─▶ decode ─▶ tallies ─▶ group ─▶ records ─▶ segment ─┐
+              │                     └─▶ open: pending files ───┼─▶ entry ─▶ publication
+              └─▶ quarantine file                              │
+                  source positions ────────────────────────────┘
+
+Everything before the entry can be done again and gives the same; the entry is the one step that
+counts. A batch whose (writer, batch id) the log knows has happened and is passed over.
+
+A *flush* is a commit without input: the idle time of an open transaction has ended, or the input.
+It is keyed (writer, last batch id, k) with k from 1.
+
+Not thread-safe by itself; `lock` is held by whoever calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from tailrace.errors import TailraceError
+from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.changes import (
+    CHANGE,
+    QUARANTINED,
+    SPLIT,
+    Change,
+    to_batch,
+)
+from tailrace_server.pipeline.columns import (
+    ColumnInference,
+    ColumnsRefused,
+    Sighting,
+    evolve,
+    known_columns,
+)
+from tailrace_server.pipeline.pending import (
+    is_tallies,
+    read_pending,
+    rows_of,
+    tallies_from,
+    tallies_table,
+    write_pending,
+)
+from tailrace_server.pipeline.progress import Counters
+from tailrace_server.pipeline.quarantine import write_quarantine
+from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
+from tailrace_server.pipeline.transactions.grouping import (
+    Plan,
+    Tally,
+    cut_snapshots,
+    group,
+    next_idle,
+    tally,
+)
+from tailrace_server.pipeline.transactions.idle_clock import IdleClock
+from tailrace_server.pipeline.transactions.records import RecordBuilder, Refused
+from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
+from tailrace_server.wal.schema.records import insert_schema_records
+from tailrace_server.wal.segment.writer import SegmentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tailrace.schema import Schema
+    from tailrace_server.pipeline.columns import KnownColumns
+    from tailrace_server.pipeline.transactions.grouping import Cut
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.wal.segment.writer import SegmentReceipt
+    from tailrace_server.wal.writer import CatalogWriter, CommitReceipt, PendingSegment
+
+ROWS_PER_WRITE: Final = 8_192
+"""Records that are collected before they go to the segment."""
+
+
+class LineRefused(TailraceError):
+    """A line cannot be used and ``--strict`` was given. The source's doing; nothing of its batch was kept."""
+
+    code = "LINE_REFUSED"
+
+    def __init__(self, file: str, line: int, reason: str, option: str = "--strict") -> None:
+        """Keep where the line stands and why it was refused."""
+        super().__init__(f"{file} line {line}: {reason}; without {option} it goes to quarantine")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return file, line and reason."""
+        return {"file": self.file, "line": str(self.line), "reason": self.reason}
+
+
+class Written(NamedTuple):
+    """What the transactions of a plan were written to."""
+
+    segments: list[SegmentReceipt]
+    sightings: list[Sighting]
+    """Columns seen, by version relative to the commit."""
+    pending: list[PendingSegment]
+    """Rows files that the batch adds."""
+    set_aside: Sequence[Change] = ()
+    """Rows that go to quarantine after all, since the columns that they came with were refused."""
+
+
+class Input(NamedTuple):
+    """What is known of a batch without its rows."""
+
+    tallies: dict[str, Tally]
+    """Snapshot rows by split."""
+    splits: list[Change]
+    quarantined: list[Change]
+    skipped: int = 0
+    """Lines that an earlier writer had consumed."""
+
+
+class Decision(NamedTuple):
+    """What becomes of a batch or a flush."""
+
+    plan: Plan
+    cuts: list[Cut]
+    """Where its snapshot rows belong."""
+    arrived: frozenset[str]
+    """Keys of the transactions that rows of the batch belong to."""
+
+
+class Distribute(Protocol):
+    """Writes the records of a decision in tasks; see `distributed`."""
+
+    def __call__(
+        self, driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
+    ) -> Written:
+        """Write what is pending or given of what the decision releases, and of what stays open."""
+
+
+class Driver:
+    """Commits batches and flushes to one catalog; keeps what is open between them."""
+
+    def __init__(self, writer: CatalogWriter, settings: IngestSettings) -> None:
+        """Go on from what the log says: open transactions, closed ids, columns.
+
+        Raises:
+            LogCorrupted: A pending file or a lead is damaged.
+        """
+        self.lock = threading.RLock()
+        self.counters = Counters()
+        self.writer = writer
+        self._settings = settings
+        writer.log.refresh()
+        state = writer.state
+        self._schema: Schema = writer.log.view.schema_of(state.last_version)
+        mapping = settings.mapping
+        self._unsettled = set() if mapping is None else set(mapping.entity_types)
+        """Entity types of the mapping that no commit of this run has touched."""
+        self._refused: list[Refused] = []
+        self.idle = IdleClock()
+        """What idle time is counted on; whoever feeds the driver makes it go."""
+        self._closed = ClosedTransactions.read(writer.path, writer.log.view)
+        self._open: dict[str, Tally] = {}
+        self._rows_files: dict[str, PendingSegment] = {}
+        self._tallies_file: PendingSegment | None = None
+        self._adopt_pending(state.pending)
+        self._publish_due: float | None = None
+        self.distribute: Distribute | None = None
+        """Writes in tasks what is too much for this process; None where there is no Spark."""
+        self._note_versions()
+
+    # What the stream asks and tells.
+
+    @property
+    def last_batch(self) -> int:
+        """The last batch of this writer that the log knows; -1 for none."""
+        return self.writer.state.writers[self.writer.writer].batch_id
+
+    @property
+    def known_columns(self) -> KnownColumns:
+        """What tasks need not report."""
+        return known_columns(self._schema, self._unsettled)
+
+    @property
+    def refused(self) -> Sequence[Refused]:
+        """The listings of columns whose rows are set aside."""
+        return self._refused
+
+    @property
+    def open_tallies(self) -> Mapping[str, Tally]:
+        """The transactions that are open."""
+        return self._open
+
+    def consumed(self, file: str) -> int:
+        """Return how many lines of a file the log holds already.
+
+        Spark gives a file to one batch only, so there are none unless another writer read it: one
+        whose checkpoint was lost, or that this one has taken over from.
+        """
+        return int(self.writer.state.source_positions.get(f"file:{file}", 0))
+
+    def rows_files(self, keys: Iterable[str]) -> list[PendingSegment]:
+        """Return the pending files that hold rows of some open transactions."""
+        wanted = {path for key in keys if key in self._open for path in self._open[key].segments}
+        return [file for path, file in self._rows_files.items() if path in wanted]
+
+    def batch(self, batch_id: int, changes: Sequence[Change], skipped: int = 0) -> None:
+        """Commit a batch whose rows are here. A batch that the log knows is passed over."""
+        if batch_id <= self.last_batch:
+            return
+        given = Input(
+            tallies=tally(changes, self.idle.now),
+            splits=[change for change in changes if change.kind == SPLIT],
+            quarantined=[change for change in changes if change.kind == QUARANTINED],
+            skipped=skipped,
+        )
+        decision = self.decide(batch_id, given)
+        rows = [change for change in changes if change.kind == CHANGE]
+        self.commit(batch_id, 0, given, decision, lambda: self._write(batch_id, 0, decision, rows))
+
+    def decide(self, batch_id: int, given: Input) -> Decision:
+        """Decide what becomes of a batch.
+
+        Raises:
+            LineRefused: A line cannot be used, and the settings are strict.
+        """
+        stops = [
+            change
+            for change in given.quarantined
+            if self._settings.strict or (self._settings.stop_on_incompatible and change.number)
+        ]
+        if stops:
+            first = min(stops, key=lambda change: change.place)
+            before = lines_before(given.splits).get((first.file or "", first.block or 0), 0)
+            option = "--strict" if self._settings.strict else "--on-incompatible stop"
+            raise LineRefused(
+                first.file or "", before + (first.line or 0), first.reason or "", option
+            )
+        batch = f"{self.writer.writer}-{batch_id}"
+        tallies, cuts = cut_snapshots(given.tallies, self._settings.snapshot_rows, batch)
+        arrived = frozenset(key for key, t in tallies.items() if t.rows)
+        return Decision(self._group(tallies), cuts, arrived)
+
+    def flush(self, *, ended: bool = False) -> bool:
+        """Commit what idle time, or the end of the input, completes; return whether there was any."""
+        plan = self._group({}, ended=ended)
+        if not plan.released and len(plan.open) == len(self._open):
+            return False
+        last = self.writer.state.writers[self.writer.writer]
+        batch_id, k = last.batch_id, last.k + 1
+        decision = Decision(plan, [], frozenset())
+        self.commit(
+            batch_id,
+            k,
+            Input({}, [], []),
+            decision,
+            lambda: self._write(batch_id, k, decision, ()),
+        )
+        return True
+
+    def idle_left(self) -> float | None:
+        """Return how many seconds the idle clock goes until a flush may have something to do.
+
+        Zero or less: it has now, or it waits for another transaction. None: nothing is open.
+        """
+        due = next_idle(self._open.values(), self._settings.rules)
+        return None if due is None else due - self.idle.now
+
+    def publish(self, *, force: bool = False) -> None:
+        """Publish what is committed, if the publish window has passed or must not be waited for."""
+        if self._publish_due is None or not (force or time.monotonic() >= self._publish_due):
+            return
+        reach("pipeline.before_publish")
+        self.writer.publish()
+        self._publish_due = None
+        self._note_versions()
+
+    # From here on, what a commit consists of.
+
+    def commit(
+        self,
+        batch_id: int,
+        k: int,
+        given: Input,
+        decision: Decision,
+        write: Callable[[], Written],
+    ) -> None:
+        """Write a decision and make it durable, take over what follows from it, and publish.
+
+        Args:
+            batch_id: Of the batch, or the last one.
+            k: 0 for the batch, from 1 for its flushes.
+            given: What the batch holds.
+            decision: What becomes of it.
+            write: Writes it; called again where columns of its rows were refused.
+
+        Raises:
+            SchemaConflict: A change of the schema cannot be held, and the settings say to stop.
+            InvalidRequest: The mapping names a column that is not there, or a type that cannot be.
+            WriterFenced: Another writer holds the catalog.
+            LogFull: No room.
+        """
+        written, schemas = self._settle(write)
+        quarantined = [*given.quarantined, *written.set_aside]
+        if quarantined:
+            write_quarantine(
+                self.writer.path / "quarantine",
+                f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else ""),
+                quarantined,
+                lines_before(given.splits),
+            )
+        left_open, rows_files, tallies_file = self._pending_after(
+            batch_id, k, decision, written.pending
+        )
+        segments = insert_schema_records(self.writer.path, written.segments, self._schema, schemas)
+        reach("pipeline.before_commit")
+        at_once = not self._settings.publish_window_s
+        receipt = self.writer.commit(
+            batch_id=batch_id,
+            k=k,
+            segments=segments,
+            pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
+            source_positions=positions(given.splits),
+            schema_changes=schemas,
+            publish=at_once,
+        )
+        reach("pipeline.after_commit")
+        self._unsettled -= {sighting.entity_type for sighting in written.sightings}
+        self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
+        if schemas:
+            self._schema = schemas[-1][1]
+        self._close(receipt, decision.plan)
+        self._count(given, decision.plan, segments, len(quarantined))
+        if not at_once and self._publish_due is None:
+            self._publish_due = time.monotonic() + self._settings.publish_window_s
+        self.publish()
+
+    def _settle(self, write: Callable[[], Written]) -> tuple[Written, list[tuple[int, Schema]]]:
+        """Write, and find the schemas that follow; anew, without their rows, while columns are refused."""
+        while True:
+            written = write()
+            try:
+                schemas = evolve(self._schema, written.sightings, self._settings.mapping)
+            except TailraceError as error:
+                paths = [segment.path for segment in written.segments]
+                for path in (*paths, *(file.path for file in written.pending)):
+                    (self.writer.path / path).unlink(missing_ok=True)
+                if self._settings.stop_on_incompatible or not isinstance(error, ColumnsRefused):
+                    raise
+                refused = Refused(error.entity_type, error.columns, str(error))
+                assert refused not in self._refused
+                self._refused.append(refused)
+            else:
+                return written, schemas
+
+    def _group(self, tallies: Mapping[str, Tally], *, ended: bool = False) -> Plan:
+        return group(
+            tallies,
+            self._open,
+            self._closed.versions,
+            self._settings.rules,
+            now=self.idle.now,
+            ended=ended,
+        )
+
+    def _write(
+        self, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
+    ) -> Written:
+        """Write the records of what is released and the rows of what stays open.
+
+        Here, unless so many rows were pending that it is better done in tasks.
+        """
+        plan = decision.plan
+        waiting = sum(
+            self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
+        )
+        if self.distribute is not None and waiting > self._settings.small_batch_rows:
+            return self.distribute(self, batch_id, k, decision, changes)
+        rows = recut(changes, decision.cuts)
+        parts: dict[str, list[Change]] = {released.tally.key: [] for released in plan.released}
+        left: list[Change] = []
+        for change in itertools.chain(self._pending_rows(parts), rows):
+            held = parts.get(change.transaction or "")
+            (left if held is None else held).append(change)
+        sightings: list[Sighting] = []
+        set_aside: list[Change] = []
+        segments: list[SegmentReceipt] = []
+        if plan.released:
+            columns = ColumnInference(self.known_columns)
+            builder = RecordBuilder(columns, self._refused)
+            with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
+                for released in plan.released:
+                    builder.add(released, parts.pop(released.tally.key))
+                    if builder.rows >= ROWS_PER_WRITE:
+                        segment.write(builder.take())
+                segment.write(builder.take())
+                segments.append(segment.close())
+            sightings, set_aside = columns.sightings, builder.set_aside
+        pending = []
+        if left:
+            path = self._pending_path(batch_id, f"{k}-rows")
+            pending.append(write_pending(path, to_batch(left)))
+        return Written(segments, sightings, pending, set_aside)
+
+    def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
+        """Yield the rows that earlier batches left open of transactions that are released now."""
+        wanted = [key for key in keys if key in self._open]
+        for file in self.rows_files(wanted):
+            held = [key for key in wanted if file.path in self._open[key].segments]
+            yield from rows_of(read_pending(self.writer.path, file), held)
+
+    def _pending_path(self, batch_id: int, name: str) -> Path:
+        return self.writer.segment_path(batch_id, f"pending-{name}")
+
+    def _adopt_pending(self, files: Iterable[PendingSegment]) -> None:
+        """Take over what the newest entry says is open; its idle time begins now."""
+        for file in files:
+            table = read_pending(self.writer.path, file)
+            if is_tallies(table):
+                self._tallies_file = file
+                self._open = tallies_from(table, self.idle.now)
+            else:
+                self._rows_files[file.path] = file
+
+    def _pending_after(
+        self, batch_id: int, k: int, decision: Decision, added: Sequence[PendingSegment]
+    ) -> tuple[dict[str, Tally], dict[str, PendingSegment], PendingSegment | None]:
+        """Return what is open after a commit, and the files that hold it."""
+        paths = tuple(file.path for file in added)
+        left_open = {
+            key: replace(t, segments=t.segments + paths) if key in decision.arrived else t
+            for key, t in decision.plan.open.items()
+        }
+        named = {path for t in left_open.values() for path in t.segments}
+        rows_files = self._rows_files | {file.path: file for file in added}
+        rows_files = {path: file for path, file in rows_files.items() if path in named}
+        if not left_open:
+            return left_open, rows_files, None
+        if left_open == self._open and self._tallies_file is not None:
+            return left_open, rows_files, self._tallies_file
+        path = self._pending_path(batch_id, f"{k}-tallies")
+        return left_open, rows_files, write_pending(path, tallies_table(left_open.values()))
+
+    def _close(self, receipt: CommitReceipt, plan: Plan) -> None:
+        """Remember the transactions that have become versions."""
+        for place, released in enumerate(plan.released):
+            transaction_id = released.tally.transaction_id
+            if transaction_id is not None and released.late_of is None:
+                assert receipt.first_version is not None
+                self._closed.add(transaction_id, receipt.first_version + place)
+
+    def _count(
+        self, given: Input, plan: Plan, segments: Sequence[SegmentReceipt], quarantined: int
+    ) -> None:
+        counters = self.counters
+        counters.lines += sum(split.line or 0 for split in given.splits)
+        counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
+        counters.skipped += given.skipped
+        counters.rows += sum(t.rows for t in given.tallies.values())
+        counters.quarantined += quarantined
+        counters.versions += len(plan.released)
+        counters.records += sum(segment.rows for segment in segments)
+        counters.late += sum(released.late_of is not None for released in plan.released)
+        newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]
+        if newest:
+            counters.newest_us = max(*newest, counters.newest_us or 0)
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        state = self.writer.state
+        self.counters.pending = len(self._open)
+        self.counters.committed = state.last_version
+        self.counters.published = state.published

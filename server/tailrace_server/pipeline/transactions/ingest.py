@@ -1,0 +1,336 @@
+"""The Spark stream of an ingest: files as they appear, batch by batch, to the driver.
+
+Spark notes which files belong to which batch in a checkpoint under ``<catalog>/ingest``, before the
+batch runs, and runs the same batch again until its body returns. The body's commit carries the
+batch id, so a repeat changes nothing. The checkpoint's query id is the writer's name in the log: if
+the checkpoint is lost the name is another one, and the log refuses it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from tailrace.errors import LogUnreadable, TailraceError, UnknownWriter
+from tailrace_server.pipeline.input_folder import check_input
+from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
+from tailrace_server.pipeline.spark.idle_listener import QuietQuery, listening
+from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
+from tailrace_server.pipeline.spark.java import ensure_java
+from tailrace_server.pipeline.spark.session import spark_session
+from tailrace_server.pipeline.stop_signals import Stopping, stop_signals
+from tailrace_server.pipeline.transactions.driver import Driver
+from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, tick
+from tailrace_server.pipeline.transactions.large_batch import distribution
+from tailrace_server.wal.writer import CatalogWriter, LogWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tailrace_server.pipeline.progress import Counters, Reporter
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
+
+CHECKPOINT: Final = "ingest/debezium"
+"""Where the checkpoint lives, below the catalog."""
+_GLOB: Final = re.compile(r"[\[\]{}*?\\]")
+"""What Spark would take for a pattern in the name of a folder."""
+
+_BYTES_PER_ROW: Final = 400
+"""What a line is taken to have at least, to tell small batches from their files' sizes."""
+_LARGE_BYTES: Final = 1 << 30
+"""An input above this is worth a JVM that takes its time to start."""
+_WAIT_MAX_S: Final = 0.1
+"""How long the main thread waits before it looks at the query and the clock again."""
+_BODY_ENDS_S: Final = 10.0
+"""How long a batch may take to find out that Spark is gone."""
+
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_CLASS: Final = re.compile(r"^(?:\w+\.)+(?=\w+: )")
+"""Where the class of an error is defined."""
+_UNREAD: Final = "[FAILED_READ_FILE"
+"""Head of what Spark says of a file of the input that it cannot read."""
+
+
+class SparkFailed(TailraceError):
+    """Spark gave up: its JVM died, or a task failed too often. Run again: nothing is lost or doubled."""
+
+    code = "SPARK_FAILED"
+    retriable = True
+
+    def __init__(self, reason: str) -> None:
+        """Keep what Spark said, in one line."""
+        put_right = (
+            "put that file right, or an empty one in its place, and " if _UNREAD in reason else ""
+        )
+        super().__init__(
+            f"Spark gave up: {reason}; {put_right}run again, and it goes on where it stopped"
+        )
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return what Spark said."""
+        return {"reason": self.reason}
+
+
+class Outcome(NamedTuple):
+    """How an ingest ended."""
+
+    counters: Counters
+    signal: int | None
+    """The signal that ended it; None where the input did."""
+
+
+def ingest_debezium(
+    settings: IngestSettings, reporter: Reporter, spark: SparkSession | None = None
+) -> Outcome:
+    """Run an ingest to its end: that of the input, or with ``follow`` SIGINT or SIGTERM.
+
+    Args:
+        settings: What to do.
+        reporter: Who is told of it.
+        spark: A session to run in; None starts one, and stops it at the end.
+
+    Raises:
+        InvalidRequest: The input is not a folder that can be read.
+        UnknownWriter: The log belongs to another writer, or the checkpoint is lost.
+        LineRefused: A line cannot be used, and the settings are strict.
+        WriterFenced: A newer writer holds the catalog.
+        JavaMissing: There is no Java to run Spark on; the log is as it was.
+        SparkNotStarted: The JVM did not start.
+        SparkFailed: Spark gave up.
+    """
+    check_input(settings.input)
+    if spark is None:
+        # Before the catalog is opened: that makes it, and fences whoever writes to it.
+        ensure_java()
+    checkpoint = Checkpoint(settings.log / settings.catalog / CHECKPOINT)
+    with open_writer(settings, checkpoint) as writer:
+        driver = Driver(writer, settings)
+        reporter.wait("starting Spark …")
+        name = f"tailrace ingest {settings.catalog}"
+        quick = not _is_large(settings.input)
+        session = (
+            nullcontext(spark)
+            if spark
+            else spark_session(name, master=settings.master, quick=quick)
+        )
+        with stop_signals() as stopping, suppress(StartInterrupted), session as running:
+            Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
+    return Outcome(driver.counters, stopping.signal)
+
+
+class Ingest:
+    """A running query, and the clockwork beside it: idle flushes, publications, progress."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        driver: Driver,
+        checkpoint: Checkpoint,
+        settings: IngestSettings,
+        reporter: Reporter,
+    ) -> None:
+        """Prepare; `run` starts it."""
+        self._spark = spark
+        self._driver = driver
+        self._checkpoint = checkpoint
+        self._settings = settings
+        self._reporter = reporter
+        self._failure: BaseException | None = None
+        self._began = time.monotonic()
+        """When the last batch did."""
+        driver.distribute = distribution(spark)
+
+    def run(self, stopping: Stopping) -> None:
+        """Run until the input ends, or ``stopping`` is set."""
+        try:
+            with listening(self._spark, self._start) as (query, quiet):
+                self._watch(query, quiet, stopping)
+        except (PySparkException, Py4JError, OSError) as error:
+            self._await_body()
+            # Spark reports the body's own error as text; ours is the one that says what happened.
+            failure = self._failure
+            if isinstance(failure, TailraceError):
+                raise failure from None
+            if not stopping.is_set():  # a signal to the process group ends Java, too
+                raise SparkFailed(reason_of(failure or error)) from error
+        with self._driver.lock:
+            if not self._settings.follow and not stopping.is_set():
+                self._driver.flush(ended=True)
+            self._driver.publish(force=True)
+
+    def _start(self) -> StreamingQuery:
+        settings = self._settings
+        lines = (
+            self._spark.readStream.format("text")
+            .option("recursiveFileLookup", "true")
+            # Spark would pass over files that are older than the newest by this much.
+            .option("maxFileAge", "36500d")
+            .option("maxBytesPerTrigger", str(settings.batch_bytes))
+            .load(_GLOB.sub(r"\\\g<0>", str(settings.input)))
+            .selectExpr(
+                "cast(value as binary) as value",
+                "_metadata.file_path as file",
+                "_metadata.file_block_start as block",
+                "unix_micros(_metadata.file_modification_time) as modified_us",
+            )
+        )
+        writer = (
+            lines.writeStream.queryName(f"tailrace-{settings.catalog}")
+            .option("checkpointLocation", str(self._checkpoint.folder))
+            .foreachBatch(self._body)
+        )
+        return (writer if settings.follow else writer.trigger(availableNow=True)).start()
+
+    def _body(self, lines: DataFrame, batch_id: int) -> None:
+        """Handle a batch; runs in a thread of the gateway. What it raises ends the query."""
+        at = time.monotonic()
+        try:
+            with self._driver.lock:
+                self._began = at
+                plan = self._checkpoint.plan(batch_id)
+                size = plan.bytes()
+                if self._settings.follow:
+                    self._driver.idle.batch(at, whole=self._is_whole(size))
+                if batch_id > self._driver.last_batch:
+                    plan.check()
+                    small = self._is_small(size)
+                    commit_frame(self._driver, self._settings, lines, batch_id, small=small)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _await_body(self) -> None:
+        """Let a batch that is being handled come to its end, which a dead JVM brings about soon.
+
+        Python must not end while it reads from Spark: Arrow's code, which comes back to Python for each
+        piece, would find none, and abort the process.
+        """
+        if self._driver.lock.acquire(timeout=_BODY_ENDS_S):
+            self._driver.lock.release()
+
+    def _watch(self, query: StreamingQuery, quiet: QuietQuery, stopping: Stopping) -> None:
+        while not stopping.is_set():
+            if not query.isActive:
+                break
+            stopping.wait(self._wait_s())
+            if self._settings.follow and self._driver.lock.acquire(blocking=False):
+                try:
+                    # An event may come after the batch that followed it has begun.
+                    if quiet.at is not None and quiet.at > self._began:
+                        self._driver.idle.quiet(quiet.at)
+                    tick(self._driver)
+                finally:
+                    self._driver.lock.release()
+            self._reporter.progress(self._driver.counters)
+        if isinstance(self._failure, TailraceError):
+            raise self._failure
+        error = query.exception()
+        if error is not None and not stopping.is_set():
+            raise error
+
+    def _is_whole(self, size: int | None) -> bool:
+        """Whether a batch is all that the folder had: the file that was too much for it would be larger.
+
+        Spark does not tell. Where one file takes more than half of a batch it may be wrong.
+        """
+        return size is not None and 2 * size <= self._settings.batch_bytes
+
+    def _is_small(self, size: int | None) -> bool:
+        return size is not None and size <= self._settings.small_batch_rows * _BYTES_PER_ROW
+
+    def _wait_s(self) -> float:
+        left = self._driver.idle_left()
+        if left is None or left <= 0:
+            # What could be flushed has been; the rest waits for another, or the clock stands.
+            return _WAIT_MAX_S
+        return min(max(left, 0.005), _WAIT_MAX_S)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the lines of a Spark error that say what went wrong, not where: its own, and its first cause's."""
+    texts = []
+    java = getattr(error, "java_exception", None)
+    with suppress(Py4JError, OSError):
+        while java is not None:
+            if line := _telling_line(str(java.getMessage() or "")):
+                texts.append(line)
+            java = java.getCause()
+    if not texts:
+        return _telling_line(str(error)) or type(error).__name__
+    if texts[-1] in texts[0]:
+        return texts[0]
+    return f"{texts[0]} ({texts[-1]})"
+
+
+def _telling_line(text: str) -> str:
+    """Return the line of a message that says what happened: the first, or of Python's tracebacks the last."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if _TRACEBACK in lines:
+        return _CLASS.sub("", lines[-1])[:500]
+    return "" if not lines or lines[0].endswith(":") else lines[0][:500]
+
+
+def _is_large(folder: Path) -> bool:
+    """Whether the files of a folder are large together; looks no further than it takes to say so."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(place, name)).st_size
+            if total > _LARGE_BYTES:
+                return True
+    return False
+
+
+def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWriter:
+    """Open the catalog, made if absent, under the checkpoint's name.
+
+    Raises:
+        UnknownWriter: The checkpoint is not the one that the log was written with.
+        LogUnreadable: The checkpoint is damaged.
+    """
+    advice = (
+        f"the checkpoint in {checkpoint.folder} is new or lost, and reading the input from its beginning "
+        "would double what the log holds; --take-over goes on: lines that the log holds are skipped"
+    )
+    LogWriter.create_catalog(settings.log, settings.catalog)
+    if settings.take_over:
+        _set_aside_stale(settings, checkpoint)
+    writer_id = checkpoint.query_id()
+    checkpoint.check()
+    try:
+        writer = CatalogWriter.open(
+            settings.log, settings.catalog, writer=writer_id, take_over=settings.take_over
+        )
+    except UnknownWriter as error:
+        if not any(map(is_query_id, error.known)):
+            advice = ANOTHER_SOURCE
+        raise UnknownWriter(error.writer, error.known, advice) from None
+    if checkpoint.last_batch() < writer.state.writers[writer_id].batch_id:
+        raise UnknownWriter(writer_id, sorted(writer.state.writers), advice)
+    return writer
+
+
+def _set_aside_stale(settings: IngestSettings, checkpoint: Checkpoint) -> None:
+    """With leave to take over, begin a new checkpoint where the old one has lost its batches."""
+    from tailrace_server.wal.state.commit_log import CommitLog
+
+    try:
+        writer_id = checkpoint.query_id()
+        checkpoint.check()
+    except LogUnreadable:
+        checkpoint.set_aside()
+        return
+    known = CommitLog.open(settings.log / settings.catalog).state.writers.get(writer_id)
+    if known is not None and checkpoint.last_batch() < known.batch_id:
+        checkpoint.set_aside()

@@ -1,0 +1,304 @@
+"""A large batch, on all cores: the same steps as in the driver, each in as many tasks as there are.
+
+::
+
+    lines ──mapInArrow: decode──▶ changes (kept) ──group by transaction──▶ tallies ─▶ driver: group
+                                     │                                                   │
+    rows pending from earlier ─────┐ │   plan: transaction → version in the commit, task │
+    batches, of what is released   ▼ ▼◀──────────────────────────────────────────────────┘
+                           join, shuffle by task, sort by version and place
+                                     │
+                                     ├─ mapInArrow: consolidate, write a segment ─▶ receipt ─┐
+                                     └─ mapInArrow: rows of what stays open ─▶ pending file ─┴▶ driver
+
+The driver decides from one tally a transaction; rows never come to it. One transaction is one task's,
+and tasks take consecutive versions, so the segments in the order of the tasks are the commit. The
+plan itself travels as rows, one before the rows of each transaction, so that a task learns only what
+it needs, and a transaction without rows has its version all the same.
+
+The log is equal to what the driver alone would have written, but for where segments end.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+
+from tailrace_server.pipeline.changes import (
+    BEGIN,
+    CHANGE,
+    CHANGE_SCHEMA,
+    END,
+    QUARANTINED,
+    SPLIT,
+    UNORDERED,
+    Change,
+    from_table,
+    to_batch,
+)
+from tailrace_server.pipeline.transactions.driver import Input, Written
+from tailrace_server.pipeline.transactions.grouping import Released, Tally
+from tailrace_server.pipeline.transactions.lines import relative_file
+from tailrace_server.pipeline.transactions.tasks import (
+    PENDING_FILES,
+    PLANNED,
+    RESULT,
+    ROW_COLUMNS,
+    ROWS,
+    SHUFFLED,
+    Layout,
+    Planned,
+    Writing,
+    decoder_of,
+    encode_plan,
+    pending_reader,
+)
+from tailrace_server.wal.files.documents import PendingSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tailrace_server.pipeline.columns import Sighting
+    from tailrace_server.pipeline.transactions.driver import Decision, Distribute, Driver
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.wal.segment.writer import SegmentReceipt
+
+_ALWAYS: Final = (-(2**63), 2**63 - 1)
+"""First and last `total_order` that a row can have."""
+
+_MATCHES: Final = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("start", pa.int64()),
+        pa.field("last", pa.int64()),
+        pa.field("offset", pa.int64()),
+        pa.field("target", pa.string()),
+        pa.field("version", pa.int64()),
+        pa.field("task", pa.int32()),
+    ]
+)
+
+
+def commit_large_batch(
+    driver: Driver, settings: IngestSettings, lines: DataFrame, batch_id: int
+) -> None:
+    """Commit a batch without taking its rows to the driver. Called under the driver's lock."""
+    skip = _lines_to_skip(driver, settings, lines)
+    decoded = lines.mapInArrow(
+        decoder_of(settings.source, str(settings.input), skip), _spark_schema(CHANGE_SCHEMA)
+    ).persist()
+    try:
+        given = _take_stock(decoded, sum(skip.values()), driver.idle.now)
+        decision = driver.decide(batch_id, given)
+        driver.commit(
+            batch_id,
+            0,
+            given,
+            decision,
+            lambda: _write_in_tasks(driver, batch_id, 0, decision, decoded),
+        )
+    finally:
+        decoded.unpersist()
+
+
+def distribution(spark: SparkSession) -> Distribute:
+    """Return what lets a driver write in tasks what many earlier batches left pending."""
+
+    def distribute(
+        driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
+    ) -> Written:
+        table = pa.Table.from_batches([to_batch(changes)])
+        return _write_in_tasks(driver, batch_id, k, decision, spark.createDataFrame(table))
+
+    return distribute
+
+
+def _write_in_tasks(
+    driver: Driver, batch_id: int, k: int, decision: Decision, changes: DataFrame
+) -> Written:
+    """Write what is released and what stays open, of a frame of changes and of what is pending."""
+    cores = changes.sparkSession.sparkContext.defaultParallelism
+    layout = Layout.of([released.tally.rows for released in decision.plan.released], cores)
+    rows = _planned_rows(driver, changes, decision, layout, cores)
+    write = Writing(
+        layout=layout,
+        columns=driver.known_columns,
+        refused=tuple(driver.refused),
+        segment=driver.writer.segment_path(batch_id, f"{k}-task"),
+        pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),
+    )
+    tasks = (
+        rows.repartitionById(layout.tasks + cores, "task")
+        .sortWithinPartitions("task", "version", "kind", "total_order", "place")
+        .mapInArrow(write.partition, _spark_schema(RESULT))
+        .toArrow()
+    )
+    return _written(tasks, layout)
+
+
+def _take_stock(decoded: DataFrame, skipped: int, seen: float) -> Input:
+    """Return what the driver needs to know of a batch: one tally a transaction."""
+    import pyspark.sql.functions as f
+
+    kind, place = f.col("kind"), f.col("place")
+    arrived = f.substring(place, 25, 1_000_000)
+    mark = kind.isin(BEGIN, END)
+    tallies = (
+        decoded.where(f.col("transaction").isNotNull())
+        .groupBy(f.col("transaction").alias("key"))
+        .agg(
+            f.min("transaction_id").alias("transaction_id"),
+            f.min(f.when(kind == CHANGE, place)).alias("place"),
+            f.min(f.when(kind == CHANGE, arrived)).alias("first_arrival"),
+            f.max(f.when(kind == CHANGE, arrived)).alias("last_arrival"),
+            f.min(f.when(mark, arrived)).alias("mark"),
+            f.count_if(kind == CHANGE).alias("rows"),
+            f.count_if(kind == QUARANTINED).alias("quarantined"),
+            f.max(f.when(kind == END, f.col("number"))).alias("expected"),
+            f.max("timestamp").alias("timestamp"),
+            f.min("source").alias("source"),
+        )
+        .toArrow()
+        .to_pylist()
+    )
+    others = decoded.where(kind.isin(QUARANTINED, SPLIT)).toArrow()
+    rows = list(from_table(others))
+    return Input(
+        tallies={row["key"]: Tally(**row, seen=seen) for row in tallies},
+        splits=[row for row in rows if row.kind == SPLIT],
+        quarantined=[row for row in rows if row.kind == QUARANTINED],
+        skipped=skipped,
+    )
+
+
+def _planned_rows(
+    driver: Driver, decoded: DataFrame, decision: Decision, layout: Layout, cores: int
+) -> DataFrame:
+    """Return every row that is written, of `SHUFFLED`, with its version in the commit and its task."""
+    import pyspark.sql.functions as f
+
+    spark = decoded.sparkSession
+    places = {r.tally.key: version for version, r in enumerate(decision.plan.released)}
+    match = f.broadcast(spark.createDataFrame(_matches(decision, layout, places)))
+    condition = (
+        (f.col("transaction") == f.col("key"))
+        & (f.col("total_order") >= f.col("start"))
+        & (f.col("total_order") <= f.col("last"))
+    )
+    left_open = f.lit(layout.tasks) + f.pmod(f.hash("transaction"), f.lit(cores))
+    computed = {
+        "transaction": f.coalesce("target", "transaction").alias("transaction"),
+        "total_order": (f.col("total_order") + f.coalesce("offset", f.lit(0))).alias("total_order"),
+        "raw": f.lit(None).cast("binary").alias("raw"),
+        "task": f.coalesce("task", left_open).cast("int").alias("task"),
+    }
+    columns = [computed.get(name, f.col(name)) for name in SHUFFLED.names]
+    rows = decoded.where(f.col("kind") == CHANGE).select(*ROW_COLUMNS)
+    leads = spark.createDataFrame(_lead_rows(decision.plan.released, layout))
+    planned = rows.join(match, condition, "left").select(*columns).unionByName(leads)
+    waiting = {key: driver.open_tallies[key] for key in places if key in driver.open_tallies}
+    files = _pending_files(driver, waiting)
+    if files:
+        read = (
+            spark.createDataFrame(pa.Table.from_pylist(files, PENDING_FILES))
+            .repartition(min(cores, len(files)))
+            .mapInArrow(pending_reader(driver.writer.path), _spark_schema(ROWS))
+        )
+        planned = planned.unionByName(read.join(match, condition).select(*columns))
+    return planned
+
+
+def _matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> pa.Table:
+    """Return which rows belong to which version: all of a transaction, or a cut of snapshot rows.
+
+    Cuts are listed whether or not they become versions now, since their rows take the cut's key.
+    """
+    rows = [(c.split_key, c.start, c.stop - 1, c.offset, c.key) for c in decision.cuts]
+    cut = {key for *_, key in rows}
+    rows += [(key, *_ALWAYS, 0, key) for key in places if key not in cut]
+    table = [
+        (*row, version, None if version is None else layout.task(version))
+        for row in rows
+        for version in [places.get(row[4])]
+    ]
+    columns = zip(*table, strict=True) if table else ((),) * len(_MATCHES)
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, _MATCHES, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=_MATCHES)
+
+
+def _lead_rows(released: Sequence[Released], layout: Layout) -> pa.Table:
+    """Return a row of `SHUFFLED` for each transaction, which sorts before its changes."""
+    count = len(released)
+    values: dict[str, pa.Array] = {
+        "kind": pa.array([PLANNED] * count, pa.int16()),
+        "place": pa.array([b""] * count, pa.binary()),
+        "total_order": pa.array([UNORDERED] * count, pa.int64()),
+        "operation": pa.array([0] * count, pa.int16()),
+        "raw": pa.array([encode_plan(Planned.of(each)) for each in released], pa.binary()),
+        "version": pa.array(range(count), pa.int64()),
+        "task": pa.array([layout.task(version) for version in range(count)], pa.int32()),
+    }
+    arrays = [values.get(field.name, pa.nulls(count, field.type)) for field in SHUFFLED]
+    return pa.Table.from_arrays(arrays, schema=SHUFFLED)
+
+
+def _pending_files(driver: Driver, waiting: Mapping[str, Tally]) -> list[dict[str, object]]:
+    """Return the pending files to read, each with the transactions that it is read for."""
+    return [
+        {
+            **msgspec.structs.asdict(file),
+            "keys": [key for key, t in waiting.items() if file.path in t.segments],
+        }
+        for file in driver.rows_files(waiting)
+    ]
+
+
+def _lines_to_skip(
+    driver: Driver, settings: IngestSettings, lines: DataFrame
+) -> dict[tuple[str, int], int]:
+    """Return (file, block) → lines at its head that the log holds; counted only if it can be any."""
+    if len(driver.writer.state.writers) < 2:
+        return {}
+    counted = lines.groupBy("file", "block").count().toArrow().to_pylist()
+    skip = {}
+    before: dict[str, int] = {}
+    for row in sorted(counted, key=lambda row: (row["file"], row["block"])):
+        file = relative_file(row["file"], str(settings.input))
+        start = before.get(file, 0)
+        before[file] = start + row["count"]
+        held = min(max(driver.consumed(file) - start, 0), row["count"])
+        if held:
+            skip[file, row["block"]] = held
+    return skip
+
+
+def _written(tasks: pa.Table, layout: Layout) -> Written:
+    """Put together what the tasks wrote, in the order of the tasks."""
+    segments: list[SegmentReceipt] = []
+    sightings: list[Sighting] = []
+    pending: list[PendingSegment] = []
+    set_aside: list[Change] = []
+    for row in sorted(tasks.to_pylist(), key=lambda row: row["task"]):
+        result = pickle.loads(row["result"])
+        if isinstance(result, PendingSegment):
+            pending.append(result)
+            continue
+        start = layout.starts[row["task"]]
+        segments.append(result.receipt)
+        set_aside += result.set_aside
+        sightings += [s._replace(version=start + s.version) for s in result.sightings]
+    written = sum(segment.transactions for segment in segments)
+    assert written == layout.versions, f"{written} transactions written of {layout.versions}"
+    return Written(segments, sightings, pending, set_aside)
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)

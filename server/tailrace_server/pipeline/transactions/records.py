@@ -1,0 +1,160 @@
+"""From released transactions to the records of a segment.
+
+Versions are relative: the first transaction of a segment is 0. What they become is known when the
+entry is made, so a task needs to know nothing of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from tailrace.criteria import Area, Operation
+from tailrace_server.pipeline.changes import QUARANTINED, Change, line_of
+from tailrace_server.pipeline.sources.debezium.message import restated
+from tailrace_server.pipeline.transactions.consolidate import consolidate
+from tailrace_server.pipeline.transactions.lead_record import lead
+from tailrace_server.wal.record.columns import RECORD_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from tailrace_server.pipeline.columns import ColumnInference
+    from tailrace_server.pipeline.transactions.consolidate import Effect
+    from tailrace_server.pipeline.transactions.grouping import Released
+
+ROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field(field.name, pa.utf8()) if field.name == "entity_type" else field
+        for field in RECORD_SCHEMA
+        if field.name not in ("key_hash", "changed")
+    ]
+).insert(6, pa.field("changed", pa.list_(pa.utf8())))
+"""What a segment writer takes: it hashes keys and encodes names itself."""
+
+Row = tuple[int, int, int, int, str | None, str | None, list[str] | None, *tuple[bytes | None, ...]]
+"""A row of `ROW_SCHEMA`."""
+
+
+class Refused(NamedTuple):
+    """A listing of columns that cannot be taken."""
+
+    entity_type: str
+    columns: str
+    """The text that rows carry of it."""
+    reason: str
+
+
+class RecordBuilder:
+    """Collects the records of consecutive transactions; `take` gives them as a table.
+
+    Holds rows until they are taken, so take after every few thousand (`rows`).
+    """
+
+    def __init__(self, columns: ColumnInference, refused: Collection[Refused] = ()) -> None:
+        """Take where columns are collected, and the listings of columns whose rows are set aside.
+
+        Versions begin at 0.
+        """
+        self._columns = columns
+        self._refused = {(each.entity_type, each.columns): each.reason for each in refused}
+        self.set_aside: list[Change] = []
+        """Rows that came with such a listing, as QUARANTINED changes."""
+        self._rows: list[Row] = []
+        self._version = 0
+
+    @property
+    def rows(self) -> int:
+        """How many records wait to be taken."""
+        return len(self._rows)
+
+    def add(self, released: Released, changes: Iterable[Change]) -> None:
+        """Add a transaction: its lead and the net effects of its changes, given in any order."""
+        ordered = sorted(changes, key=lambda change: (change.total_order, change.place))
+        version = self._version
+        self._version += 1
+        if self._refused:
+            released, ordered = self._without_refused(released, ordered)
+        if released.late_of is None:  # what came too late tells of columns as they once were
+            for change in ordered:
+                if change.columns is not None:
+                    self._columns.announce(version, change.entity_type or "", change.columns)
+        effects = consolidate(ordered)
+        self._rows.append(_lead_row(version, lead(released, effects)))
+        for index, effect in enumerate(effects, 1):
+            self._rows.append(_effect_row(version, index, effect))
+            self._observe(version, effect)
+
+    def take(self) -> pa.Table:
+        """Return what was added since the last take, as a table of `ROW_SCHEMA`."""
+        rows, self._rows = self._rows, []
+        return record_table(rows)
+
+    def _without_refused(
+        self, released: Released, changes: list[Change]
+    ) -> tuple[Released, list[Change]]:
+        """Set aside all rows of the entity types that come with a refused listing, as quarantined."""
+        reasons = {
+            change.entity_type: self._refused[change.entity_type or "", change.columns]
+            for change in changes
+            if change.columns and (change.entity_type or "", change.columns) in self._refused
+        }
+        aside = [change for change in changes if change.entity_type in reasons]
+        if not aside:
+            return released, changes
+        self.set_aside += [_quarantined(change, reasons[change.entity_type]) for change in aside]
+        tally = released.tally
+        tally = replace(
+            tally, rows=tally.rows - len(aside), quarantined=tally.quarantined + len(aside)
+        )
+        kept = [change for change in changes if change.entity_type not in reasons]
+        return released._replace(tally=tally), kept
+
+    def _observe(self, version: int, effect: Effect) -> None:
+        image = effect.after if effect.after is not None else effect.before
+        self._columns.observe(version, effect.entity_type, image, effect.changed or ())
+
+
+def _quarantined(change: Change, reason: str) -> Change:
+    """Return a row as a line of the quarantine: the message that it came in may be long gone."""
+    file, block, number = line_of(change.place)
+    return Change(
+        QUARANTINED,
+        change.place,
+        reason=reason,
+        raw=restated(change),
+        file=file,
+        block=block,
+        line=number,
+    )
+
+
+def record_table(rows: Iterable[Row]) -> pa.Table:
+    """Return rows as a table of `ROW_SCHEMA`."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(ROW_SCHEMA)
+    arrays = [
+        pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+
+
+def _lead_row(version: int, after: bytes) -> Row:
+    area, operation = int(Area.INFRASTRUCTURE), int(Operation.TRANSACTION)
+    return version, 0, area, operation, None, None, None, None, None, after
+
+
+def _effect_row(version: int, index: int, effect: Effect) -> Row:
+    return (
+        version,
+        index,
+        int(Area.DATA),
+        int(effect.operation),
+        effect.entity_type,
+        effect.primary_key,
+        effect.changed,
+        effect.change,
+        effect.before,
+        effect.after,
+    )

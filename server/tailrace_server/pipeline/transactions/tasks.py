@@ -1,0 +1,257 @@
+"""What the tasks of a large batch run, and what is pickled to them; ``distributed.py`` says who gets what.
+
+A task knows the batch by rows alone: changes, each with its task and its version in the commit, and before
+those of each transaction a row of kind ``PLANNED`` with its plan.
+"""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from tailrace_server.pipeline.changes import CHANGE_SCHEMA, Change, to_batch
+from tailrace_server.pipeline.columns import ColumnInference, Sighting
+from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
+from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
+from tailrace_server.pipeline.transactions.driver import ROWS_PER_WRITE
+from tailrace_server.pipeline.transactions.grouping import Released, Tally
+from tailrace_server.pipeline.transactions.lines import runs
+from tailrace_server.pipeline.transactions.records import RecordBuilder, Refused
+from tailrace_server.wal.files.documents import PendingSegment
+from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tailrace_server.pipeline.columns import KnownColumns
+    from tailrace_server.pipeline.sources.debezium.decoder import DebeziumOptions
+
+_ROWS_PER_TASK: Final = 20_000
+PLANNED: Final = 0
+"""`kind` of the row that tells a task of a transaction: before its changes, with the plan in ``raw``."""
+
+ROW_COLUMNS: Final = tuple(
+    name for name in CHANGE_SCHEMA.names[: CHANGE_SCHEMA.names.index("number")]
+)
+SHUFFLED: Final = pa.schema(
+    [
+        *(CHANGE_SCHEMA.field(name) for name in ROW_COLUMNS),
+        CHANGE_SCHEMA.field("raw"),
+        pa.field("version", pa.int64()),
+        pa.field("task", pa.int32()),
+    ]
+)
+"""What a task that writes is given."""
+ROWS: Final = pa.schema([CHANGE_SCHEMA.field(name) for name in ROW_COLUMNS])
+"""What a task that reads pending files gives."""
+PENDING_FILES: Final = pa.schema(
+    [
+        pa.field("path", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("crc32c", pa.int64()),
+        pa.field("keys", pa.list_(pa.string())),
+    ]
+)
+"""Pending files to read, each with the transactions that it is read for."""
+RESULT: Final = pa.schema([pa.field("task", pa.int32()), pa.field("result", pa.binary())])
+"""What a task that writes gives: its number, and a pickled WrittenSegment or PendingSegment."""
+
+
+class Planned(msgspec.Struct, array_like=True):
+    """What a task needs to know of a transaction to write its lead."""
+
+    key: str
+    transaction_id: str | None
+    rows: int
+    quarantined: int
+    expected: int | None
+    timestamp: int | None
+    source: str | None
+    late_of: int | None
+    mark: bytes | None
+
+    @classmethod
+    def of(cls, released: Released) -> Planned:
+        """Return what a task is told of a released transaction."""
+        t = released.tally
+        return cls(
+            t.key,
+            t.transaction_id,
+            t.rows,
+            t.quarantined,
+            t.expected,
+            t.timestamp,
+            t.source,
+            released.late_of,
+            t.mark,
+        )
+
+    def released(self) -> Released:
+        """Return the transaction as far as its lead needs it."""
+        return Released(
+            Tally(
+                key=self.key,
+                transaction_id=self.transaction_id,
+                rows=self.rows,
+                quarantined=self.quarantined,
+                expected=self.expected,
+                timestamp=self.timestamp,
+                source=self.source,
+                mark=self.mark,
+            ),
+            self.late_of,
+        )
+
+
+class WrittenSegment(NamedTuple):
+    """What a task wrote of released transactions."""
+
+    receipt: SegmentReceipt
+    sightings: list[Sighting]
+    set_aside: list[Change]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which task writes which versions: task i those from ``starts[i]`` up to ``starts[i + 1]``."""
+
+    starts: tuple[int, ...]
+    versions: int
+
+    @classmethod
+    def of(cls, rows: Sequence[int], cores: int) -> Layout:
+        """Lay transactions of so many rows out, in order, as evenly as whole ones allow."""
+        total = sum(rows) + len(rows)
+        tasks = min(max(1, total // _ROWS_PER_TASK), 2 * cores)
+        starts = [0]
+        done = 0
+        for version, count in enumerate(rows):
+            if done >= total * len(starts) / tasks:
+                starts.append(version)
+            done += count + 1
+        return cls(tuple(starts), len(rows))
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks write versions; later ones write what stays open."""
+        return len(self.starts)
+
+    def task(self, version: int) -> int:
+        """Return the task of a version."""
+        return bisect_right(self.starts, version) - 1
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What the tasks that write need; pickled to each."""
+
+    layout: Layout
+    columns: KnownColumns
+    refused: tuple[Refused, ...]
+    segment: Path
+    pending: Path
+
+    def partition(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write one task's rows; yields one row with what was written, or none."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        attempt = context.taskAttemptId()
+        rows = _changes(batches)
+        first = next(rows, None)
+        if first is None:
+            return
+        task = first[1]
+        result: WrittenSegment | PendingSegment
+        if task < self.layout.tasks:
+            result = self._write_segment(_suffixed(self.segment, f"{task}-{attempt}"), first, rows)
+        else:
+            left = [first[0], *(change for change, _ in rows)]
+            result = write_pending(_suffixed(self.pending, f"{task}-{attempt}"), to_batch(left))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([task], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
+            schema=RESULT,
+        )
+
+    def _write_segment(
+        self, path: Path, first: tuple[Change, int], rows: Iterable[tuple[Change, int]]
+    ) -> WrittenSegment:
+        columns = ColumnInference(self.columns)
+        builder = RecordBuilder(columns, self.refused)
+        released = _plan_in(first[0])
+        changes: list[Change] = []
+        with SegmentWriter(path) as segment:
+            for change, _ in rows:
+                if change.kind != PLANNED:
+                    changes.append(change)
+                    continue
+                builder.add(released, changes)
+                released, changes = _plan_in(change), []
+                if builder.rows >= ROWS_PER_WRITE:
+                    segment.write(builder.take())
+            builder.add(released, changes)
+            segment.write(builder.take())
+            return WrittenSegment(segment.close(), columns.sightings, builder.set_aside)
+
+
+def decoder_of(
+    options: DebeziumOptions, folder: str, skip: Mapping[tuple[str, int], int]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what decodes the lines of a task."""
+
+    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = DebeziumDecoder(options, skip)
+        for batch in batches:
+            for split, values in runs(batch, folder):
+                yield to_batch(list(decoder.feed(split, values)))
+        yield to_batch(list(decoder.finish()))
+
+    return decode
+
+
+def pending_reader(
+    catalog: Path,
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what reads pending files, given by rows of `PENDING_FILES`, in a task."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                keys = row.pop("keys")
+                rows = list(rows_of(read_pending(catalog, PendingSegment(**row)), keys))
+                yield to_batch(rows).select(list(ROW_COLUMNS))
+
+    return read
+
+
+def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Change, int]]:
+    """Yield the rows of a task as changes, each with the number of the task."""
+    for batch in batches:
+        tasks = batch.column("task").to_pylist()
+        columns = [
+            batch.column(name).to_pylist() if name in SHUFFLED.names else [None] * len(tasks)
+            for name in CHANGE_SCHEMA.names
+        ]
+        yield from zip(map(Change._make, zip(*columns, strict=True)), tasks, strict=True)
+
+
+def _plan_in(change: Change) -> Released:
+    assert change.kind == PLANNED
+    assert change.raw is not None
+    return _decode(change.raw).released()
+
+
+def _suffixed(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.stem}-{suffix}{path.suffix}")
+
+
+encode_plan = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Planned).decode

@@ -1,0 +1,110 @@
+"""This process, as the operating system, the C library, Python and gRPC should treat it.
+
+Each function is called once, early; ``cli/__init__.py`` and ``app.py`` say when. Nothing here imports a
+package that is slow to load, since the first of them runs before anything else does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+from typing import Any, Final, Literal
+
+ARENAS_MAX: Final = 1
+"""Heaps of the C library, for all threads together: what one frees another can use. See ADR 0034."""
+
+COLLECTOR_THRESHOLDS: Final = (20_000, 5, 100)
+"""New objects, net of those freed, before the youngest generation is collected; such collections before
+the next generation is; and so on. Collecting 100,000 objects takes some 10 ms, and cycles of broken
+connections are found after at most as many."""
+
+EXPERIMENTS: Final = "GRPC_EXPERIMENTS"
+"""gRPC's environment variable of experiments to switch on, or off with a minus."""
+
+Scheduling = Literal["batch", "normal"]
+"""How the kernel schedules the server's threads; see ``schedule``."""
+
+_M_ARENA_MAX: Final = -8
+"""The option's number in glibc's malloc.h."""
+
+
+def share_one_arena() -> None:
+    """Have all threads allocate from one arena; to be called before there are any.
+
+    glibc gives threads arenas of their own, up to eight for each processor, and each keeps what was its
+    highest use: frames that one reader thread freed are of no use to the next, nor to gRPC's threads. Under
+    constant load that memory grows for a long time, most of it free. With one arena nothing is lost, as
+    nearly all allocations are made under Python's lock anyway (docs/adr/0034).
+
+    Does nothing where the environment sets ``MALLOC_ARENA_MAX``, nor where the C library has no arenas.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        mallopt(_M_ARENA_MAX, ARENAS_MAX)
+
+
+def poll_in_calling_thread() -> None:
+    """Choose gRPC's older listener; to be called before gRPC is imported, which reads its environment then.
+
+    By default a pool of gRPC's threads polls the sockets and hands each event on to the thread that asked
+    for it. With the older listener the asking thread polls itself, so a message wakes one thread less: a
+    tenth of the server's time where one subscriber catches up, no difference with a hundred (docs/adr/0036).
+
+    Does nothing where the environment says what gRPC is to try.
+    """
+    os.environ.setdefault(EXPERIMENTS, "-event_engine_listener")
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit of file descriptors to the highest that this process may set; a refusal is logged.
+
+    Each connection takes a descriptor, and so does each open file of the log. Shells and service managers
+    start a process with a low limit that it may raise itself, often 1,024: idle connections would reach it
+    long before the server's own bounds do.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        _log().warning("limit of file descriptors stays", limit=soft, reason=str(error))
+
+
+def schedule(scheduling: Scheduling) -> None:
+    """Set how the kernel schedules this thread and all that it starts from now on.
+
+    By default a thread that wakes interrupts the one that runs. On a busy server the running one is nearly
+    always of the same process and holds Python's lock, which the other needs next: it finds that out, sleeps
+    again, and has cost two switches and what lay in the caches. With ``SCHED_BATCH`` it waits for its turn;
+    it gets an idle processor as soon as ever (docs/adr/0035).
+
+    Does nothing where the kernel has no such policy, nor where whoever started the process has set another
+    than the default. A refusal is logged: the server is slower then, not wrong.
+    """
+    if scheduling == "normal" or not hasattr(os, "SCHED_BATCH"):
+        return
+    try:
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError as error:
+        _log().warning("scheduling stays normal", reason=error.strerror)
+
+
+def freeze_collector() -> None:
+    """Exempt what stands at the start from Python's collector of cycles, and collect the rest seldom.
+
+    Subscriptions are kept for hours and freed by reference counts, not by the collector; a full collection
+    walks all of them, on the event loop: 1.1 s at 100,000 (docs/adr/0033).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+
+
+def _log() -> Any:
+    import structlog  # not at the top: see the head of this module
+
+    return structlog.get_logger("tailrace.server")

@@ -1,0 +1,1 @@
+"""The file system below the log: the only place that touches it."""

@@ -1,0 +1,282 @@
+"""Catalog folders: made whole by one rename, found by their catalog.json, dropped by another rename.
+
+::
+
+    <root>/<name>/catalog.json             what makes the folder a catalog
+                  log/  published/  checkpoints/  schemas/     numbered objects
+                  segments/<epoch>/  segments/compact/         files of records
+                  quarantine/  ingest/  state/                 the pipeline's
+                  tmp/                                         objects on their way
+    <root>/system/                         a catalog of the same form: what happened to the others
+    <root>/.new-…, <root>/.dropped-…       not yet, and no longer, catalogs
+
+Names that begin with a dot are never catalogs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Final
+from uuid import UUID, uuid4
+
+from tailrace.errors import InvalidRequest, LogUnreadable
+from tailrace_server.clock import SystemClock
+from tailrace_server.failpoints import reach
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.documents import CATALOG_FILE, FORMAT_VERSION, CatalogDocument
+from tailrace_server.wal.files.objects import TEMPORARY_FOLDER, os_errors, sync_folder, translated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.clock import Clock
+
+SYSTEM_CATALOG: Final = "system"
+"""The log of catalogs created, dropped and replaced."""
+
+SYSTEM_WRITER: Final = "system"
+"""The only writer of that log."""
+
+DROPPED_PREFIX: Final = ".dropped-"
+
+_NEW_PREFIX: Final = ".new-"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+_INGEST: Final = "ingest"
+"""Where Spark has the checkpoints of what feeds a catalog."""
+_LOG_FOLDERS: Final = (
+    documents.ENTRIES,
+    documents.PUBLICATIONS,
+    documents.CHECKPOINTS,
+    documents.SCHEMAS,
+    documents.SEGMENTS,
+)
+_FOLDERS: Final = (
+    *_LOG_FOLDERS,
+    f"{documents.SEGMENTS}/compact",
+    "quarantine",
+    _INGEST,
+    "state",
+    TEMPORARY_FOLDER,
+)
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot name a catalog.
+
+    Raises:
+        InvalidRequest: It is not of the form.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"{name!r} cannot name a catalog: use up to 128 letters, digits, underscores, dots and "
+            "hyphens, a letter, digit or underscore first"
+        )
+
+
+def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | None:
+    """Create a catalog's folder, whole or not at all; return its uuid, or None where one of that name exists.
+
+    Raises:
+        InvalidRequest: The name is not of the form.
+        LogFull: No room.
+        LogUnreadable: No permission, a root that is no folder, or a folder of that name that is not
+            a catalog.
+    """
+    check_name(name)
+    if os.path.exists(root) and not os.path.isdir(root):
+        raise LogUnreadable(f"{root} is not a folder; --log names a folder of catalogs")
+    with os_errors(f"cannot read {root}"):
+        (root / name).exists()
+    with os_errors(f"cannot read {root / name}"):
+        if (root / name / CATALOG_FILE).exists():
+            return None
+    uuid = uuid4()
+    folder = root / f"{_NEW_PREFIX}{uuid.hex}"
+    descriptor = CatalogDocument(FORMAT_VERSION, name, uuid, (clock or SystemClock()).now())
+    with os_errors(f"cannot create catalog {name!r} in {root}"):
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            for each in _FOLDERS:
+                (folder / each).mkdir(parents=True)
+            _write_durably(folder / CATALOG_FILE, documents.sealed(descriptor)[0])
+            for each in _FOLDERS:
+                sync_folder(folder / each)
+            sync_folder(folder)
+            _set_remains_aside(root / name)
+            try:
+                folder.rename(root / name)
+            except OSError:
+                if (root / name / CATALOG_FILE).exists():
+                    return None
+                if (root / name).exists():
+                    raise LogUnreadable(
+                        f"{root / name} exists and is not a catalog; move it away or choose another name"
+                    ) from None
+                raise
+            sync_folder(root)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return uuid
+
+
+def read_catalog(path: Path) -> CatalogDocument:
+    """Return what a catalog's folder says that it is.
+
+    Raises:
+        LogUnreadable: It is not a catalog, may not be read, or has a newer format.
+        LogCorrupted: Its catalog.json is damaged.
+    """
+    found = documents.read(path, CATALOG_FILE, CatalogDocument)
+    if found is None:
+        if not os.path.isdir(path):
+            what = f"{path} is a file" if os.path.exists(path) else f"there is no folder {path}"
+            raise LogUnreadable(f"{what}; check the log's root and the catalog's name")
+        raise LogUnreadable(
+            f"{path} is not a catalog: it has no {CATALOG_FILE}; "
+            "name the folder of a catalog, below the log's root"
+        )
+    return found[0]
+
+
+def read_named(root: Path, name: str) -> CatalogDocument:
+    """Return what a catalog's folder says that it is, which must be a catalog of the folder's name.
+
+    A copy of a folder beside the original would be a second log of the same name and uuid.
+
+    Raises:
+        LogUnreadable: It is another's; or as ``read_catalog``.
+        LogCorrupted: As ``read_catalog``.
+    """
+    document = read_catalog(root / name)
+    if document.name != name:
+        raise LogUnreadable(
+            f"{root / name} is not {name!r}: its {CATALOG_FILE} says that it is catalog {document.name!r}; "
+            f"a copy or a renamed folder: move it out of {root}, or give the folder its name back"
+        )
+    return document
+
+
+def check_folders(path: Path) -> None:
+    """Refuse a catalog that lacks a folder of its log: copied in part, or damaged by hand.
+
+    Raises:
+        LogUnreadable: It does; says which, and what to do.
+    """
+    missing = [each for each in _LOG_FOLDERS if not os.path.isdir(path / each)]
+    if missing and os.access(path, os.X_OK):
+        raise LogUnreadable(
+            f"{path} is not whole: it has no folder {' and no '.join(missing)}; restore that from where the "
+            "catalog was copied from, or make it if it was empty there"
+        )
+
+
+def refuse_system(name: str) -> None:
+    """Refuse the name of the system log for a catalog.
+
+    Raises:
+        LogUnreadable: It is that.
+    """
+    if name == SYSTEM_CATALOG:
+        raise LogUnreadable(
+            f"{SYSTEM_CATALOG!r} is the name of the log of catalogs; choose another"
+        )
+
+
+def list_catalogs(root: Path) -> tuple[str, ...]:
+    """Return the names of the catalogs below a log's root, sorted, the system log left out.
+
+    A root that does not exist yet has none.
+
+    Raises:
+        LogUnreadable: The root may not be read, or is not a folder.
+    """
+    return tuple(name for name in _folders(root) if name != SYSTEM_CATALOG)
+
+
+def is_catalog(path: Path) -> bool:
+    """Whether a folder is a catalog's; one that may not be entered counts as such.
+
+    Whoever opens that one is told of the permission, not that there is no catalog of its name.
+    """
+    try:
+        os.stat(path / CATALOG_FILE)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _folders(root: Path) -> list[str]:
+    try:
+        with os.scandir(root) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if _NAME.fullmatch(entry.name) and is_catalog(root / entry.name)
+            )
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError as error:
+        raise LogUnreadable(f"{root} is not a folder; --log names a folder of catalogs") from error
+    except OSError as error:
+        raise translated(error, f"cannot read {root}") from error
+
+
+def rename_dropped(root: Path, name: str) -> Path:
+    """Take a catalog's folder out of the list of catalogs; return where it is now."""
+    uuid = read_catalog(root / name).uuid
+    dropped = root / f"{DROPPED_PREFIX}{uuid.hex}"
+    with os_errors(f"cannot drop catalog {name!r} in {root}"):
+        (root / name).rename(dropped)
+        sync_folder(root)
+    reach("drop.after_rename")
+    return dropped
+
+
+def _set_remains_aside(folder: Path) -> None:
+    """Treat as dropped what Spark makes anew of a catalog that is dropped while an ingest feeds it.
+
+    That is its checkpoint alone, of no use to anybody; with anything else beside it the folder stays.
+    """
+    try:
+        found = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if found != [_INGEST]:
+        return
+    aside = folder.with_name(f"{DROPPED_PREFIX}{uuid4().hex}")
+    folder.rename(aside)
+    if is_catalog(aside):  # somebody who creates it as well was quicker
+        aside.rename(folder)
+
+
+def delete_dropped(root: Path) -> None:
+    """Delete the folders of dropped catalogs; what cannot be deleted now stays for the next time."""
+    for folder in root.glob(f"{DROPPED_PREFIX}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+__all__ = [
+    "DROPPED_PREFIX",
+    "SYSTEM_CATALOG",
+    "SYSTEM_WRITER",
+    "check_folders",
+    "check_name",
+    "create_folder",
+    "delete_dropped",
+    "is_catalog",
+    "list_catalogs",
+    "read_catalog",
+    "read_named",
+    "rename_dropped",
+]

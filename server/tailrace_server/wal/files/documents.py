@@ -1,0 +1,416 @@
+"""The small objects of the log, as typed values: catalog, entries, publications, checkpoints, schemas.
+
+Fields are written in the order in which they stand here, every number a plain integer, every time µs since
+the Unix epoch. Readers ignore fields that they do not know; a change that they must not ignore raises
+``format_version``. What each field means to a reader in another language stands in docs/wal-format.md.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from tailrace.criteria import ContainerType
+from tailrace.errors import LogCorrupted, LogUnreadable
+from tailrace.schema import Column, Origin, Schema
+from tailrace_server.wal.files.objects import (
+    is_mark,
+    object_name,
+    read_bytes,
+    read_file,
+    seal,
+    unseal,
+    without_records,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tailrace_server.wal.files.objects import FileContent
+
+FORMAT_VERSION: Final = 1
+"""Version of everything in a catalog's folder."""
+
+CATALOG_FILE: Final = "catalog.json"
+ENTRIES: Final = "log"
+PUBLICATIONS: Final = "published"
+CHECKPOINTS: Final = "checkpoints"
+SCHEMAS: Final = "schemas"
+SEGMENTS: Final = "segments"
+
+FieldLists = dict[str, list[int]]
+"""A table by columns: name of the field → its values, all of one length."""
+
+PackedLists = dict[str, msgspec.Raw]
+"""The same in a checkpoint, which may have millions of numbers: each column is decoded when its turn comes."""
+
+
+class CatalogDocument(Struct, frozen=True):
+    """catalog.json: what makes a folder a catalog."""
+
+    format_version: int
+    name: str
+    uuid: UUID
+    created: int
+
+
+class PendingSegment(Struct, frozen=True):
+    """A file of change rows whose transactions are not complete. Its content is the pipeline's business."""
+
+    path: str
+    """Relative to the catalog's folder."""
+    rows: int
+    bytes: int
+    crc32c: int
+    """Of the whole file."""
+
+
+class SegmentDocument(Struct, frozen=True):
+    """A segment as its commit entry names it."""
+
+    path: str
+    rows: int
+    bytes: int
+    base_version: int
+    first: tuple[int, int]
+    """Position of its first record."""
+    last: tuple[int, int]
+    counts: dict[str, int]
+    prefix: list[tuple[int, int, int]]
+    """Offset, length and CRC-32C of the schema and dictionary messages."""
+    batches: FieldLists
+    """By table.BATCH_FIELDS."""
+
+
+class OpenEntry(Struct, frozen=True, tag="open", tag_field="kind"):
+    """A writer has opened the catalog: every lower epoch is fenced from here on."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    """CRC-32C of the entry before; 0 for the first."""
+    epoch: int
+    timestamp: int
+    writer: str
+    run_id: str
+    host: str
+    take_over: bool
+
+
+class CommitEntry(Struct, frozen=True, tag="commit", tag_field="kind"):
+    """Versions have become durable; a publication releases them, unless the entry does so itself."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    epoch: int
+    timestamp: int
+    """The commit timestamp of all its versions; rises strictly from entry to entry."""
+    writer: str
+    batch_id: int
+    k: int
+    """0 the batch, from 1 its flushes."""
+    first_version: int | None
+    """None where the commit has no versions."""
+    last_version: int | None
+    schemas: list[tuple[int, int]]
+    """First version and id of each schema that begins here."""
+    source_positions: dict[str, int | str]
+    """Those that the commit advanced."""
+    pending: list[PendingSegment]
+    """All files still pending after it."""
+    segments: list[SegmentDocument]
+    published: bool = False
+    """It releases everything up to its end to readers, as a publication of it would."""
+
+
+Entry = OpenEntry | CommitEntry
+
+
+class PublicationDocument(Struct, frozen=True):
+    """Everything up to the end of one entry is released to readers."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    """CRC-32C of the publication before; 0 for the first."""
+    epoch: int
+    entry: int
+    version: int
+    """That entry's last version; never falls."""
+    timestamp: int
+    state_versions: dict[str, int]
+    """Version of each state table that shows the catalog at ``version``."""
+
+
+class CheckpointHeader(Struct, frozen=True):
+    """First line of a checkpoint: whether a reader that has read the entries needs the rest."""
+
+    format_version: int
+    number: int
+    uuid: UUID
+    previous_crc32c: int
+    """CRC-32C of the checkpoint before; 0 for the first."""
+    revision: int
+    """Rises with every compaction and trim: what a reader cannot know from the entries."""
+    last_entry: int
+    oldest: tuple[int, int]
+    timestamp: int
+    superseded: bool = False
+    """The body was dropped after a later checkpoint had replaced it; the name stays taken."""
+
+
+class SegmentLists(Struct, frozen=True):
+    """The segments of a checkpoint, by columns."""
+
+    path: list[str]
+    rows: list[int]
+    bytes: list[int]
+    base_version: list[int]
+    counts: list[msgspec.Raw]
+    """Of each: dict[str, int]."""
+    prefix: list[msgspec.Raw]
+    """Of each: list[tuple[int, int, int]]."""
+    batches: list[int]
+    """How many of the batches belong to each, in order."""
+
+
+RemovedFiles = list[tuple[str, int]]
+"""Files that nothing names any more, and since when, µs; they go after ``delete_grace``."""
+
+
+class CheckpointBody(Struct, frozen=True):
+    """Second line of a checkpoint: the state of the log after ``last_entry``, whole."""
+
+    last_entry_crc32c: int
+    last_version: int
+    last_timestamp: int
+    """Of the newest entry of any kind."""
+    last_commit_entry: int
+    """Newest entry with versions; 0 for none."""
+    end_row: int
+    epoch: int
+    writer: str
+    run_id: str
+    host: str
+    writers: dict[str, tuple[int, int, int]]
+    """Writer → batch id, k and entry of its last commit; batch id -1 where it has only opened."""
+    source_positions: dict[str, int | str]
+    pending: list[PendingSegment]
+    schemas: list[tuple[int, int]]
+    publication: PublicationDocument | None
+    publication_crc32c: int
+    removed: msgspec.Raw
+    """RemovedFiles; only who deletes them decodes it."""
+    segments: SegmentLists
+    batches: PackedLists
+    commits: PackedLists
+    """``first_version`` and ``timestamp`` of every commit that has versions at or after ``oldest``."""
+    published_by_entry: int = 0
+    """Highest version that an entry has published itself; 0 for none."""
+
+
+class ColumnDocument(Struct, frozen=True):
+    """A column of a schema; the fields of `tailrace.schema.Column`."""
+
+    name: str
+    role: str
+    sql_type: str | None
+    encoding: str
+    nullable: bool = True
+    key: int = 0
+    origin: Origin = Origin.INFERRED
+    id: int = 0
+    dropped: bool = False
+
+    @classmethod
+    def of(cls, column: Column) -> ColumnDocument:
+        """Return the document of a column."""
+        return cls(
+            name=column.name,
+            role=column.role.name,
+            sql_type=column.sql_type,
+            encoding=column.encoding,
+            nullable=column.nullable,
+            key=column.key,
+            origin=column.origin,
+            id=column.id,
+            dropped=column.dropped,
+        )
+
+    def column(self, id: int) -> Column:
+        """Return the column that it describes, under an id."""
+        return Column(
+            name=self.name,
+            role=ContainerType[self.role],
+            sql_type=self.sql_type,
+            encoding=self.encoding,
+            nullable=self.nullable,
+            key=self.key,
+            origin=self.origin,
+            id=id,
+            dropped=self.dropped,
+        )
+
+
+class SchemaDocument(Struct, frozen=True):
+    """schemas/<id>.json: the columns of every entity type of the catalog."""
+
+    format_version: int
+    id: int
+    entity_types: dict[str, list[ColumnDocument]]
+
+    @classmethod
+    def of(cls, schema: Schema, id: int) -> SchemaDocument:
+        """Return the document of a schema, under an id."""
+        return cls(
+            FORMAT_VERSION,
+            id,
+            {
+                entity_type: [ColumnDocument.of(column) for column in columns]
+                for entity_type, columns in schema.entity_types.items()
+            },
+        )
+
+    def schema(self) -> Schema:
+        """Return the schema that it describes."""
+        # Columns written before they had ids: both orders only ever grew, so the places are ids.
+        return Schema(
+            self.id,
+            {
+                entity_type: tuple(
+                    column.column(column.id or (number << 20) + place)
+                    for place, column in enumerate(columns, 1)
+                )
+                for number, (entity_type, columns) in enumerate(self.entity_types.items())
+            },
+        )
+
+
+class _AnyVersion(Struct):
+    format_version: int = 0
+
+
+_D = TypeVar("_D")
+_encoder = msgspec.json.Encoder()
+
+
+_DECODERS: Final[Mapping[Any, msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (
+        *(CatalogDocument, Entry, PublicationDocument, CheckpointHeader, CheckpointBody),
+        *(RemovedFiles, SchemaDocument, _AnyVersion),
+    )
+}
+"""By kind. Made here, as logs are opened in threads: msgspec (0.22) shares what it knows of a struct as soon as
+it begins to find out, and a thread that decodes one meanwhile ends the process with a fault of memory."""
+
+
+def sealed(*documents: Struct) -> tuple[bytes, int]:
+    """Return the bytes and the CRC of an object made of documents, a line each."""
+    return seal(*(_encoder.encode(document) for document in documents))
+
+
+def load(path: str, data: bytes, kind: type[_D]) -> tuple[_D, int]:
+    """Return an object of one line, and its CRC.
+
+    Args:
+        path: What to call it in an error, relative to the catalog.
+        data: The whole file.
+        kind: What it must be.
+
+    Raises:
+        LogCorrupted: It is not valid, or not of that kind.
+        LogUnreadable: It has a newer format version.
+    """
+    text, crc = unseal(path, data)
+    return parse(path, text, kind), crc
+
+
+def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], offset: int = 0) -> _D:
+    """Return a document from its JSON, which begins at ``offset`` of the file."""
+    try:
+        document: _D = _DECODERS[kind].decode(text)
+    except msgspec.MsgspecError as error:
+        _refuse_newer(path, text)
+        raise LogCorrupted(path, offset, f"the checksum is right, but {error}") from error
+    if getattr(document, "format_version", FORMAT_VERSION) > FORMAT_VERSION:
+        _refuse_newer(path, text)
+    return document
+
+
+def read(catalog: Path | str, path: str, kind: type[_D]) -> tuple[_D, int] | None:
+    """Return an object of one line and its CRC, or None where there is none. Errors as ``load``."""
+    data = read_bytes(os.path.join(catalog, path))
+    return None if data is None else load(path, data, kind)
+
+
+def read_schema(catalog: Path | str, id: int) -> Schema | None:
+    """Return the schema of an id, or None where its file is missing.
+
+    Raises:
+        LogCorrupted: As ``load``, or the file holds the schema of another id, or roles that there are not.
+        LogUnreadable: As ``load``.
+    """
+    path = f"{SCHEMAS}/{id}.json"
+    found = read(catalog, path, SchemaDocument)
+    if found is None:
+        return None
+    document = found[0]
+    if document.id != id:
+        raise LogCorrupted(path, 0, f"the checksum is right, but it is schema {document.id}")
+    try:
+        return document.schema()
+    except KeyError as error:
+        raise LogCorrupted(path, 0, f"the checksum is right, but {error} is no role") from error
+
+
+class ReadEntry(NamedTuple):
+    """An entry as it was read."""
+
+    path: str
+    """Relative to the catalog."""
+    entry: Entry
+    crc: int
+    data: bytes
+    """The whole file, with the records that it carries."""
+    marked: bool
+    """Whether its writer had said by then that its name is durable."""
+
+
+def read_entry(catalog: Path | str, number: int) -> ReadEntry | None:
+    """Return an entry, or None where there is none. Errors as ``load``."""
+    path = f"{ENTRIES}/{object_name(number)}"
+    file = read_file(os.path.join(catalog, path))
+    return None if file is None else entry_in(path, file)
+
+
+def entry_in(path: str, file: FileContent) -> ReadEntry:
+    """Return the entry that a file holds. Errors as ``load``.
+
+    Args:
+        path: Where it is or will be, relative to the catalog.
+        file: What was read of it.
+    """
+    found: tuple[Entry, int] = load(path, without_records(file.data), Entry)  # type: ignore[arg-type]
+    entry, crc = found
+    return ReadEntry(path, entry, crc, file.data, is_mark(file.modified_ns, entry.timestamp))
+
+
+def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw) -> None:
+    try:
+        found = _DECODERS[_AnyVersion].decode(text).format_version
+    except msgspec.MsgspecError:
+        return
+    if found > FORMAT_VERSION:
+        raise LogUnreadable(
+            f"{path} has format version {found}, and this tailrace reads up to {FORMAT_VERSION}; upgrade it"
+        )

@@ -1,0 +1,1 @@
+"""One record: its columns, its key hash, and the checks of its images."""

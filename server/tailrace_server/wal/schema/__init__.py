@@ -1,0 +1,1 @@
+"""What columns a catalog has, version by version."""

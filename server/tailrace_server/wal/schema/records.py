@@ -1,0 +1,287 @@
+"""SCHEMA records: what a schema change looks like in the log, and how it gets into a segment.
+
+One record for each entity type that changes, right after the lead of the first transaction that needs it::
+
+    index 0   the lead; its counts hold the SCHEMA records, "schema_changes" says how many there are
+          1   area SCHEMA, operation UPSERT, entity type "order", no key, the first change
+          …   further entity types, in the order of the schema
+          n   the transaction's own records, as they would stand from 1 on without
+
+    before    {"entity_type": …, "columns": [{"id", "name", "role", "sql_type", "encoding", "nullable", "key",
+              "origin"[, "dropped"]}, …]}, columns by ordinal; null for an entity type that is new
+    after     the same, as of this version
+    change    {"changes": [{"what": …, …}, …]}: see `_column_changes`
+    changed   names of the columns that are new or other than before; null for an entity type that is new
+
+The record of an entity type that is renamed is filed under its old name; every later one is under the new.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+import orjson
+import pyarrow as pa
+
+from tailrace.criteria import Area, Operation
+from tailrace_server.wal.segment.writer import SegmentWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.wal.segment.writer import SegmentReceipt
+
+SUFFIX: Final = "-schema"
+"""What the name of a segment ends in that schema records were put into."""
+
+_ROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("version", pa.int64()),
+        pa.field("index", pa.int32()),
+        pa.field("area", pa.uint8()),
+        pa.field("operation", pa.uint8()),
+        pa.field("entity_type", pa.utf8()),
+        pa.field("primary_key", pa.utf8()),
+        pa.field("changed", pa.list_(pa.utf8())),
+        pa.field("change", pa.binary()),
+        pa.field("before", pa.binary()),
+        pa.field("after", pa.binary()),
+    ]
+)
+_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class SchemaRecord(NamedTuple):
+    """What changes about one entity type."""
+
+    entity_type: str
+    """Its name before; of a new one its name."""
+    changed: tuple[str, ...] | None
+    change: bytes
+    before: bytes | None
+    after: bytes
+
+
+def schema_records(before: Schema, after: Schema) -> list[SchemaRecord]:
+    """Return the records that lead from one schema to the next, in the order of the entity types."""
+    if before is after:
+        return []
+    names_before = {columns[0].id: name for name, columns in before.entity_types.items() if columns}
+    records = []
+    for name, columns in after.entity_types.items():
+        was = names_before.get(columns[0].id, name) if columns else name
+        columns_before = before.entity_types.get(was)
+        if columns_before and columns_before[0].id != columns[0].id:
+            columns_before = None  # another one had the name, and has a new one now
+        if (was, columns_before) != (name, columns):
+            records.append(_record(was, columns_before, name, columns))
+    return records
+
+
+def _record(
+    was: str, before: tuple[Column, ...] | None, name: str, after: tuple[Column, ...]
+) -> SchemaRecord:
+    if before is None:
+        changes: list[dict[str, Any]] = [{"what": "entity_type_added"}]
+        changes += [{"what": "column_added", "column": column.name} for column in after]
+        return SchemaRecord(
+            name, None, orjson.dumps({"changes": changes}), None, entity_type_text(name, after)
+        )
+    changes = [] if was == name else [{"what": "entity_type_renamed", "from": was, "to": name}]
+    changed = []
+    for place, column in enumerate(after):
+        column_before = before[place] if place < len(before) else None
+        found = list(_column_changes(column_before, column))
+        if found:
+            changed.append(column.name)
+            changes += found
+    return SchemaRecord(
+        was,
+        tuple(changed),
+        orjson.dumps({"changes": changes}),
+        entity_type_text(was, before),
+        entity_type_text(name, after),
+    )
+
+
+def _column_changes(before: Column | None, after: Column) -> Iterator[dict[str, Any]]:
+    """Yield what has happened to a column.
+
+    ``column_added``; ``column_renamed`` with ``from``; ``column_dropped``; ``column_restored``, for one that
+    comes again after it was dropped; ``column_changed``, with ``from`` and ``to`` of each property that is
+    another: a wider type, a role that a mapping now declares.
+    """
+    if before is None:
+        yield {"what": "column_added", "column": after.name}
+        return
+    if before.name != after.name:
+        yield {"what": "column_renamed", "column": after.name, "from": before.name}
+    if before.dropped != after.dropped:
+        yield {
+            "what": "column_dropped" if after.dropped else "column_restored",
+            "column": after.name,
+        }
+    was, now = column_members(before), column_members(after)
+    other = [name for name in now if name not in ("name", "dropped") and was.get(name) != now[name]]
+    if other:
+        yield {
+            "what": "column_changed",
+            "column": after.name,
+            "from": {name: was[name] for name in other},
+            "to": {name: now[name] for name in other},
+        }
+
+
+def column_members(column: Column) -> dict[str, Any]:
+    """Return a column as a JSON object."""
+    members: dict[str, Any] = {
+        "id": column.id,
+        "name": column.name,
+        "role": column.role.name,
+        "sql_type": column.sql_type,
+        "encoding": column.encoding,
+        "nullable": column.nullable,
+        "key": column.key,
+        "origin": column.origin.value,
+    }
+    if column.dropped:
+        members["dropped"] = True
+    return members
+
+
+def entity_type_text(name: str, columns: Sequence[Column]) -> bytes:
+    """Return an entity type as a record's body states it."""
+    return orjson.dumps(
+        {"entity_type": name, "columns": [column_members(column) for column in columns]}
+    )
+
+
+def record_rows(version: int, records: Sequence[SchemaRecord]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of records in a segment, from index 1 on: columns as in ``LogWriter``'s buffer."""
+    for index, record in enumerate(records, 1):
+        yield (
+            version,
+            index,
+            int(Area.SCHEMA),
+            int(Operation.UPSERT),
+            record.entity_type,
+            None,
+            record.changed,
+            record.change,
+            record.before,
+            record.after,
+        )
+
+
+def insert_schema_records(
+    catalog: Path,
+    receipts: Sequence[SegmentReceipt],
+    before: Schema,
+    schemas: Sequence[tuple[int, Schema]],
+) -> list[SegmentReceipt]:
+    """Return the segments of a commit with the records of its schema changes put in.
+
+    Tasks write side by side and do not know what the others see first, so the records are put in once all have
+    reported. Only segments in which a schema begins are written again; that is rare once a catalog has its
+    columns.
+
+    Args:
+        catalog: The catalog's folder.
+        receipts: In the order of their transactions, none of which lies in two segments.
+        before: The schema that the commit goes on from.
+        schemas: Version relative to the commit and the schema that begins there, rising.
+
+    Raises:
+        LogFull: No room.
+    """
+    by_version = {}
+    for version, schema in schemas:
+        by_version[version] = schema_records(before, schema)
+        before = schema
+    done = []
+    start = 0
+    for receipt in receipts:
+        assert not receipt.continues, receipt.path
+        stop = start + receipt.transactions
+        own = {v - start: records for v, records in by_version.items() if start <= v < stop}
+        done.append(_with_records(catalog, receipt, own) if own else receipt)
+        start = stop
+    return done
+
+
+def _with_records(
+    catalog: Path, receipt: SegmentReceipt, by_version: Mapping[int, Sequence[SchemaRecord]]
+) -> SegmentReceipt:
+    """Write a segment again with records put in behind the leads of some versions; the old file goes."""
+    old = catalog / receipt.path
+    with (
+        SegmentWriter(old.with_name(f"{old.stem}{SUFFIX}{old.suffix}")) as segment,
+        pa.OSFile(str(old)) as file,
+        pa.ipc.open_file(file) as reader,
+    ):
+        for place in range(reader.num_record_batches):
+            for part in _parts(reader.get_batch(place), by_version):
+                segment.write(part)
+        written = segment.close()
+    old.unlink()
+    return written
+
+
+def _parts(
+    batch: pa.RecordBatch, by_version: Mapping[int, Sequence[SchemaRecord]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a batch, those put in among them."""
+    versions = batch.column("version")
+    first, last = versions[0].as_py(), versions[-1].as_py()
+    if not any(first <= version <= last for version in by_version):
+        yield batch
+        return
+    listed = versions.to_pylist()
+    shift = pa.array([len(by_version.get(version, ())) for version in listed], pa.int32())
+    indexes = batch.column("index")
+    moved = pa.compute.if_else(
+        pa.compute.equal(indexes, 0), indexes, pa.compute.add(indexes, shift)
+    )
+    place = batch.schema.get_field_index("index")
+    moved_batch = batch.set_column(place, batch.schema.field(place), moved)
+    start = 0
+    leads = zip(listed, indexes.to_pylist(), strict=True)
+    for row, (version, index) in enumerate(leads):
+        records = by_version.get(version) if index == 0 else None
+        if not records:
+            continue
+        if row > start:
+            yield moved_batch.slice(start, row - start)
+        start = row + 1
+        lead = lead_with_schema_changes(batch.column("after")[row].as_py(), records)
+        area, operation = int(Area.INFRASTRUCTURE), int(Operation.TRANSACTION)
+        lead_row = (version, 0, area, operation, None, None, None, None, None, lead)
+        rows = [lead_row, *record_rows(version, records)]
+        yield rows_batch(rows)
+    if start < batch.num_rows:
+        yield moved_batch.slice(start)
+
+
+def rows_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Return rows as a record batch that a segment takes."""
+    columns = zip(*rows, strict=True)
+    arrays = [
+        pa.array(column, field.type) for column, field in zip(columns, _ROW_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ROW_SCHEMA)
+
+
+def lead_with_schema_changes(lead: bytes, records: Sequence[SchemaRecord]) -> bytes:
+    """Return a lead's ``after`` that counts some schema records as well; all else in it stays as it is."""
+    members: dict[str, Any] = dict(_members.decode(lead))
+    if "counts" in members:
+        counts = orjson.loads(bytes(members["counts"]))
+        for record in records:
+            counts[record.entity_type] = counts.get(record.entity_type, 0) + 1
+        members["counts"] = counts
+    if "mutation_count" in members:
+        members["mutation_count"] = orjson.loads(bytes(members["mutation_count"])) + len(records)
+    return msgspec.json.encode({**members, "schema_changes": len(records)})

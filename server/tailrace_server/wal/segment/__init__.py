@@ -1,0 +1,1 @@
+"""Segments: Arrow files of records, written once, read in part."""

@@ -1,0 +1,358 @@
+"""Reading record batches: pread into memory that the process owns, checked, then given to Arrow.
+
+A head is read without its bodies, a body without the others. Nothing is mapped: under a map a flipped
+offset would be a segmentation fault and a truncated file a bus error. Here both are ``LogCorrupted`` before
+Arrow sees a byte.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import LogCorrupted, LogError
+from tailrace_server.wal.files.documents import ENTRIES
+from tailrace_server.wal.files.objects import OpenFile, crc32c, is_scarce, translated
+from tailrace_server.wal.record.columns import (
+    BODY_COLUMNS,
+    RECORD_SCHEMA,
+    body_places,
+    misplaced_body,
+)
+from tailrace_server.wal.record.small_arrays import FEW, int32s, int64s
+from tailrace_server.wal.record.text_columns import Dictionary, NameLists, Texts
+from tailrace_server.wal.segment import arrow_ipc
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from tailrace_server.wal.state.batch_table import BatchRef, SegmentRef
+
+_ENTRIES: Final = f"{ENTRIES}/"
+_OPEN_FILES_MAX: Final = 64
+_DICTIONARIES_MAX: Final = 256
+_UTF8, _BINARY = pa.utf8(), pa.binary()
+_INT64, _INT32, _UINT8, _UINT64 = map(np.dtype, (np.int64, np.int32, np.uint8, np.uint64))
+
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
+_EMPTY_BATCH: Final = RECORD_SCHEMA.empty_table().to_batches(max_chunksize=1) or [
+    pa.RecordBatch.from_arrays(
+        [pa.array([], field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA
+    )
+]
+_DICTIONARY_TAIL: Final = _EMPTY_BATCH[0].serialize().to_pybytes() + _END_OF_STREAM
+"""Behind a file's schema and dictionary messages: a stream whose one, empty batch has the dictionaries."""
+
+
+class SegmentMissing(LogError):
+    """A segment's file is gone, compacted or trimmed since the view was taken: take the newest view."""
+
+    code = "SEGMENT_MISSING"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"segment {path} is not there; the newest checkpoint may have replaced it")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """The head columns of one batch, in row order."""
+
+    ref: BatchRef
+    versions: npt.NDArray[np.int64]
+    """Absolute."""
+    indexes: npt.NDArray[np.int32]
+    areas: npt.NDArray[np.uint8]
+    operations: npt.NDArray[np.uint8]
+    type_codes: npt.NDArray[np.int32]
+    """Places in ``entity_types``; -1 for null."""
+    entity_types: tuple[str, ...]
+    """The segment's dictionary; the batch may use some of it only."""
+    key_hashes: npt.NDArray[np.uint64]
+    keys: Texts
+    """Primary keys."""
+    names: NameLists
+    """Of the columns that changed."""
+    nbytes: int
+    """Memory that it owns."""
+
+    @property
+    def primary_keys(self) -> pa.StringArray:
+        """The primary keys as Arrow has them."""
+        return self.keys.array
+
+    @property
+    def changed(self) -> pa.ListArray:
+        """The columns that changed as Arrow has them: lists of dictionary-encoded names."""
+        return self.names.array
+
+
+@dataclass(frozen=True, slots=True)
+class _Dictionaries:
+    """The names that the codes of a segment stand for."""
+
+    entity_types: tuple[str, ...]
+    columns: Dictionary
+
+
+class _Part(NamedTuple):
+    """A part of a segment that is read at once."""
+
+    name: str
+    offset: int
+    length: int
+    crc: int
+
+
+class BatchReader:
+    """Reads the batches of one catalog. Thread-safe; blocks, so call it from reader threads.
+
+    It keeps up to 64 files open and the dictionaries of 4,096 segments; ``close`` lets both go.
+    """
+
+    def __init__(self, catalog: Path) -> None:
+        """Bind to a catalog's folder; nothing is opened yet."""
+        self._catalog = os.fspath(catalog)
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, OpenFile] = OrderedDict()
+        self._dictionaries: OrderedDict[Hashable, _Dictionaries] = OrderedDict()
+
+    def __enter__(self) -> BatchReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files; those that are being read close with their reader."""
+        with self._lock:
+            self._files.clear()
+            self._dictionaries.clear()
+
+    def head(self, ref: BatchRef, file: bytes | None = None) -> Head:
+        """Read a batch's head.
+
+        Args:
+            ref: The batch.
+            file: The bytes of its file, where they have been read already; so in ``texts``.
+
+        Raises:
+            LogCorrupted: A byte of it is wrong, the file ends too early, or it says of the bodies that they do
+                not lie as the format has it, which is how they are read.
+            SegmentMissing: The file is gone.
+        """
+        part = _Part("the batch's head", ref.offset, ref.head_length, ref.crc_head)
+        data = self._read(ref.segment, part, file)
+        dictionaries = self._dictionaries_of(ref.segment, file)
+        buffers = _Buffers(data)
+        buffers.check_bodies(ref)
+        rows = ref.rows
+        versions = buffers.array(0, _INT64, rows)
+        types_validity, type_codes = buffers.validity(8), buffers.array(4, _INT32, rows)
+        if rows <= FEW:
+            base = ref.segment.base_version
+            versions = int64s([base + version for version in versions.tolist()])
+            if types_validity is not None:
+                type_codes = int32s(
+                    [
+                        code if types_validity[row >> 3] >> (row & 7) & 1 else -1
+                        for row, code in enumerate(type_codes.tolist())
+                    ]
+                )
+        else:
+            versions = versions + ref.segment.base_version
+            if types_validity is not None:
+                bits = np.frombuffer(types_validity, _UINT8)
+                present = np.unpackbits(bits, count=rows, bitorder="little")
+                type_codes = type_codes | (present - np.uint8(1)).view(np.int8)  # -1 where null
+        return Head(
+            ref=ref,
+            versions=versions,
+            indexes=buffers.array(1, _INT32, rows),
+            areas=buffers.array(2, _UINT8, rows),
+            operations=buffers.array(3, _UINT8, rows),
+            type_codes=type_codes,
+            entity_types=dictionaries.entity_types,
+            key_hashes=buffers.array(5, _UINT64, rows),
+            keys=Texts(rows, buffers.validity(12), buffers.buffer(13), buffers.buffer(14), _UTF8),
+            names=NameLists(
+                rows,
+                buffers.validity(15),
+                buffers.buffer(16),
+                buffers.buffer(18),
+                dictionaries.columns,
+            ),
+            nbytes=data.nbytes + versions.nbytes + type_codes.nbytes,
+        )
+
+    def body(self, ref: BatchRef, columns: Collection[str]) -> dict[str, pa.BinaryArray]:
+        """Read some of a batch's bodies: any of ``change``, ``before``, ``after``.
+
+        Raises:
+            LogCorrupted: As of ``texts``; so SegmentMissing.
+        """
+        return {name: texts.array for name, texts in self.texts(ref, columns).items()}
+
+    def texts(
+        self, ref: BatchRef, columns: Collection[str], file: bytes | None = None
+    ) -> dict[str, Texts]:
+        """Read the same, and leave it as it lies in memory; one read each.
+
+        Raises:
+            LogCorrupted: A byte of them is wrong, or the file ends too early.
+            SegmentMissing: The file is gone.
+        """
+        found = {}
+        offset = ref.offset + ref.head_length
+        for place, name in enumerate(BODY_COLUMNS):
+            length = ref.body_lengths[place]
+            if name in columns:
+                part = _Part(f"the batch's {name}", offset, length, ref.crc_body[place])
+                data = self._read(ref.segment, part, file)
+                found[name] = _body(data, ref.rows, nullable=bool(ref.body_nullable >> place & 1))
+            offset += length
+        return found
+
+    def _dictionaries_of(self, segment: SegmentRef, file: bytes | None) -> _Dictionaries:
+        key = (segment.path, segment.prefix)  # an entry that is read ahead may become another
+        with self._lock:
+            known = self._dictionaries.get(key)
+        if known is not None:
+            return known
+        parts = []
+        for offset, length, crc in segment.prefix:
+            part = _Part("a schema or dictionary message", offset, length, crc)
+            parts.append(self._read(segment, part, file).tobytes())
+        found = _decoded(b"".join(parts))
+        with self._lock:
+            self._dictionaries[key] = found
+            while len(self._dictionaries) > _DICTIONARIES_MAX:
+                self._dictionaries.popitem(last=False)
+        return found
+
+    def _read(self, segment: SegmentRef, part: _Part, whole: bytes | None) -> memoryview:
+        """Return a part of a segment in memory of its own; ``whole`` is all of its file, if that was read."""
+        if whole is not None and part.offset + part.length <= len(whole):
+            taken = whole[part.offset : part.offset + part.length]
+            _check(segment, part, taken)
+            return memoryview(taken)
+        data = self._read_file(segment, part)
+        _check(segment, part, data)
+        return data.data
+
+    def _read_file(self, segment: SegmentRef, part: _Part) -> npt.NDArray[np.uint8]:
+        file = self._file(segment.path)
+        data = np.empty(part.length, np.uint8)
+        done = 0
+        try:
+            while done < part.length:
+                read = os.preadv(file.descriptor, [data[done:].data], part.offset + done)
+                if not read:
+                    end = os.fstat(file.descriptor).st_size
+                    raise LogCorrupted(
+                        segment.path, end, "the file ends here, before its batches do"
+                    )
+                done += read
+        except OSError as error:
+            doing = f"cannot read {segment.path} at byte {part.offset}"
+            raise translated(error, doing) from error
+        return data
+
+    def _file(self, path: str) -> OpenFile:
+        with self._lock:
+            file = self._files.get(path)
+            if file is not None:
+                self._files.move_to_end(path)
+                return file
+            try:
+                file = self._opened(path)
+                # An entry keeps its lines when the records go that it carried.
+                gone = path.startswith(_ENTRIES) and os.pread(file.descriptor, 1, 0) == b"{"
+            except FileNotFoundError as error:
+                raise SegmentMissing(path) from error
+            except OSError as error:
+                raise translated(error, f"cannot read {path}") from error
+            if gone:
+                del file  # or the traceback would keep it open
+                raise SegmentMissing(path)
+            self._files[path] = file
+            while len(self._files) > _OPEN_FILES_MAX:
+                self._files.popitem(last=False)
+            return file
+
+    def _opened(self, path: str) -> OpenFile:
+        """Open a file; in a process without descriptors, with one of those that are kept for later."""
+        while True:
+            try:
+                flags = os.O_RDONLY | os.O_CLOEXEC
+                return OpenFile(os.open(os.path.join(self._catalog, path), flags))
+            except OSError as error:
+                if not self._files or not is_scarce(error):
+                    raise
+            self._files.popitem(last=False)
+
+
+@lru_cache(maxsize=_DICTIONARIES_MAX)
+def _decoded(prefix: bytes) -> _Dictionaries:
+    """Return the dictionaries of a file's schema and dictionary messages; most files of a log have the same."""
+    stream = pa.ipc.open_stream(pa.py_buffer(prefix + _DICTIONARY_TAIL))
+    batch = stream.read_next_batch()
+    return _Dictionaries(
+        entity_types=tuple(batch.column("entity_type").dictionary.to_pylist()),
+        columns=Dictionary.of(batch.column("changed").values.dictionary),
+    )
+
+
+def _check(segment: SegmentRef, part: _Part, data: bytes | npt.NDArray[np.uint8]) -> None:
+    if crc32c(data) != part.crc:
+        raise LogCorrupted(segment.path, part.offset, f"checksum of {part.name}")
+
+
+class _Buffers:
+    """The buffers of a head, by their number in the message."""
+
+    __slots__ = ("_memory", "_places")
+
+    def __init__(self, data: memoryview) -> None:
+        self._memory = data
+        self._places = arrow_ipc.batch_buffers(self._memory, arrow_ipc.outline(self._memory))
+
+    def buffer(self, number: int) -> memoryview:
+        """Return a buffer's bytes."""
+        offset, length = self._places[number]
+        return self._memory[offset : offset + length]
+
+    def validity(self, number: int) -> memoryview | None:
+        """Return a validity bitmap, None where it is left out."""
+        return self.buffer(number) if self._places[number][1] else None
+
+    def check_bodies(self, ref: BatchRef) -> None:
+        """Hold where the parts of the bodies lie against where they are read, without the metadata."""
+        starts = list(accumulate(ref.body_lengths[:-1], initial=ref.head_length))
+        name = misplaced_body(self._places, ref.rows, starts, ref.body_nullable)
+        if name is not None:
+            at = ref.offset + starts[BODY_COLUMNS.index(name)]
+            fault = f"the parts of the batch's {name} do not lie as the format has it"
+            raise LogCorrupted(ref.segment.path, at, fault)
+
+    def array(self, column: int, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
+        """Return the values of a fixed-width column of the first six."""
+        return np.frombuffer(self._memory, dtype, rows, self._places[2 * column + 1][0])
+
+
+def _body(memory: memoryview, rows: int, *, nullable: bool) -> Texts:
+    """Return a body column from its bytes: validity, if any, offsets and data, each padded to 8."""
+    offsets, values = body_places(rows, nullable=nullable)
+    validity = memory[:offsets] if nullable else None
+    return Texts(rows, validity, memory[offsets:values], memory[values:], _BINARY)

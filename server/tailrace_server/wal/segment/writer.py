@@ -1,0 +1,355 @@
+r"""Segments: Arrow IPC files of records, written once.
+
+Layout (Arrow's own, "File format")::
+
+    "ARROW1\0\0"
+    schema message                          the columns of record.py
+    dictionary messages, record batch, …    deltas of the two dictionaries may come before a batch
+    end of stream, footer, its length, "ARROW1"
+
+Batches close at BATCH_ROWS_MAX rows or BATCH_BYTES_MAX bytes; a row larger than that is a batch alone. In
+each batch the head's buffers come first, so a head is the first ``head_length`` bytes of the message::
+
+    | prefix, metadata | version … changed | change | before | after |
+    |<---------- head_length ------------->|<- lengths of the bodies ->|
+
+Each of the four parts has its CRC-32C, and so has every schema and dictionary message. None of that is in
+the file: it travels in the receipt and becomes part of the commit entry, which also says at which version
+the file begins. Versions in the file count from 0. A segment whose first row has an index above 0 continues
+the last transaction of the segment before it.
+
+A file is linked to its name when it is complete and durable; see objects.py.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from tailrace_server.failpoints import reach
+from tailrace_server.wal.files.objects import (
+    WRITE_BUFFERS_MAX,
+    NewFile,
+    begin_sync,
+    crc32c,
+    make_folder_of,
+    os_errors,
+    write_all,
+)
+from tailrace_server.wal.record.columns import (
+    BATCH_BYTES_MAX,
+    BATCH_ROWS_MAX,
+    BODY_COLUMNS,
+    BUFFERS_OF_BODY,
+    BUFFERS_OF_HEAD,
+    HEAD_COLUMNS,
+    NAME_TYPE,
+    RECORD_SCHEMA,
+    misplaced_body,
+)
+from tailrace_server.wal.segment import arrow_ipc
+from tailrace_server.wal.segment.rows import Rows, RowsEncoder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+_SYNC_BYTES: Final = 4 << 20
+"""So much is written before the device is told to begin."""
+_LIST_TYPE: Final = pa.list_(NAME_TYPE)
+
+BatchRow = tuple[int, ...]
+"""One record batch of a receipt, in the order of table.BATCH_FIELDS, without what only the commit knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReceipt:
+    """What a finished segment holds; goes to the commit, possibly from another process."""
+
+    path: str
+    """Relative to the catalog's folder."""
+    rows: int
+    bytes: int
+    transactions: int
+    """Distinct versions in it."""
+    continues: bool
+    """Whether its first row continues the last transaction of the segment before it."""
+    counts: dict[str, int]
+    """Records by entity type; leads are not counted."""
+    batches: tuple[BatchRow, ...]
+    """Versions relative, the running number missing."""
+    prefix: tuple[tuple[int, int, int], ...]
+    """Offset, length and CRC-32C of the schema and dictionary messages, in the order of the file."""
+
+
+class _Sink(io.RawIOBase):
+    """What Arrow writes to: keeps the buffers, without copying, until a message is whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chunks: list[Any] = []
+        self.position = 0
+
+    def writable(self) -> bool:
+        """Say yes to Arrow."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self.position
+
+    def write(self, data: Any, /) -> int:
+        """Keep a buffer."""
+        self.chunks.append(data)
+        self.position += len(data)
+        return len(data)
+
+
+class SegmentWriter:
+    """Writes one segment; vectorised, no work per row in Python.
+
+    Not thread-safe. Use as a context manager, or end with ``close`` or ``abandon``.
+    """
+
+    def __init__(self, path: Path, *, fsync: bool = True) -> None:
+        """Begin a file at ``path``, below a catalog's ``segments`` folder.
+
+        Raises:
+            LogFull: No room.
+        """
+        self._path = path
+        self._fsync = fsync
+        self._encoder = RowsEncoder()
+        self._rest: list[Rows] = []
+        self._rest_rows = 0
+        self._rest_bytes = 0
+        self._rows = 0
+        self._batches: list[BatchRow] = []
+        self._prefix: list[tuple[int, int, int]] = []
+        self._sink = _Sink()
+        self._syncing = 0
+        with os_errors(f"cannot write {path}"):
+            self._file = _new_file(path)
+        file = pa.PythonFile(self._sink, mode="w")
+        self._arrow = pa.ipc.new_file(file, RECORD_SCHEMA, options=WRITE_OPTIONS)
+
+    def __enter__(self) -> SegmentWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abandon()
+
+    def write(self, table: pa.Table | pa.RecordBatch) -> None:
+        """Append rows.
+
+        Args:
+            table: Columns of RECORD_SCHEMA by name, sorted by (version, index), versions from 0. Plain utf8 is
+                accepted for dictionary columns and as bodies; ``key_hash``, ``changed`` and bodies may be
+                missing.
+
+        Raises:
+            ValueError: The rows are not dense and in order: the caller's bug.
+            LogFull: No room; abandon the segment.
+        """
+        batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+        for batch in batches:
+            if batch.num_rows:
+                self._append(self._encoder.encode(batch))
+
+    def close(self) -> SegmentReceipt:
+        """Finish the file, make it durable and give it its name.
+
+        Raises:
+            LogFull: No room; abandon the segment.
+        """
+        self._emit_rest(last=True)
+        self._arrow.close()
+        with os_errors(f"cannot write {self._path}"):
+            self._write_out()
+            if self._fsync:
+                os.fsync(self._file.descriptor)
+            reach("segment.before_rename")
+            self._file.link(sync=self._fsync)
+            self._file.close()
+            reach("segment.after_rename")
+        return SegmentReceipt(
+            path=relative_path(self._path),
+            rows=self._rows,
+            bytes=self._sink.position,
+            transactions=self._encoder.transactions,
+            continues=self._encoder.continues,
+            counts=self._encoder.counts(),
+            batches=tuple(self._batches),
+            prefix=tuple(self._prefix),
+        )
+
+    def abandon(self) -> None:
+        """Remove an unfinished file; nothing after ``close``."""
+        self._file.close()
+
+    def _append(self, rows: Rows) -> None:
+        """Cut rows into batches; what does not fill one waits for more."""
+        start = 0
+        while start < len(rows):
+            stop = rows.end_of_batch(
+                start,
+                rows_max=BATCH_ROWS_MAX - self._rest_rows,
+                bytes_max=BATCH_BYTES_MAX - self._rest_bytes,
+            )
+            if stop == start and not self._rest_rows:
+                stop = start + 1  # larger than a batch may be: alone
+            if stop > start:
+                self._rest.append(rows.slice(start, stop))
+                self._rest_rows += stop - start
+                self._rest_bytes += rows.bytes_between(start, stop)
+            if stop < len(rows) or self._rest_rows == BATCH_ROWS_MAX:
+                self._emit_rest()
+            start = stop
+
+    def _emit_rest(self, *, last: bool = False) -> None:
+        if not self._rest:
+            return
+        rows = self._rest[0] if len(self._rest) == 1 else Rows.concat(self._rest)
+        self._rest, self._rest_rows, self._rest_bytes = [], 0, 0
+        types, names = self._encoder.dictionaries(may_grow=not last)
+        arrays = list(rows.batch.columns)
+        arrays[-len(BODY_COLUMNS) :] = map(_exact, arrays[-len(BODY_COLUMNS) :])
+        place = HEAD_COLUMNS.index("entity_type")
+        arrays[place] = pa.DictionaryArray.from_arrays(arrays[place], types, safe=False)
+        place = HEAD_COLUMNS.index("changed")
+        arrays[place] = with_dictionary(arrays[place], names)
+        self._arrow.write_batch(pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA))
+        self._rows += len(rows)
+        versions, indexes = rows.column("version"), rows.column("index")
+        self._take_messages((versions[0], indexes[0], versions[-1], indexes[-1]))
+        with os_errors(f"cannot write {self._path}"):
+            self._write_out()
+
+    def _take_messages(self, ends: tuple[Any, ...]) -> None:
+        """Note offset, length and checksums of the messages that Arrow has just written."""
+        chunks = self._sink.chunks
+        start = self._sink.position - sum(map(len, chunks))
+        data = iter(chunks)
+        if start == 0:
+            start = _skip(data, len(arrow_ipc.MAGIC))
+        for chunk in data:
+            prefix = bytes(chunk)
+            while len(prefix) < arrow_ipc.PREFIX_LENGTH:
+                prefix += bytes(next(data))
+            length = arrow_ipc.metadata_length(prefix)
+            while len(prefix) < length:
+                prefix += bytes(next(data))
+            message = arrow_ipc.outline(prefix)
+            if message.kind is arrow_ipc.MessageKind.BATCH:
+                row = _batch_row(start, prefix, message, data, ends)
+                self._batches.append(row)
+            else:
+                crc = _crc_up_to(crc32c(prefix), data, message.length - len(prefix))
+                self._prefix.append((start, message.length, crc))
+            start += message.length
+
+    def _write_out(self) -> None:
+        chunks, self._sink.chunks = self._sink.chunks, []
+        for place in range(0, len(chunks), WRITE_BUFFERS_MAX):
+            write_all(self._file.descriptor, chunks[place : place + WRITE_BUFFERS_MAX])
+        written = self._sink.position - self._syncing
+        if self._fsync and written >= _SYNC_BYTES:
+            begin_sync(self._file.descriptor, self._syncing, written)
+            self._syncing += written
+
+
+def _new_file(path: Path) -> NewFile:
+    """Open the file of a segment, in a folder that is made if it is missing."""
+    text = str(path)
+    temporary = text + TEMPORARY_SUFFIX
+    try:
+        return NewFile(text, temporary)
+    except FileNotFoundError:
+        make_folder_of(path)
+        return NewFile(text, temporary)
+
+
+def relative_path(path: Path) -> str:
+    """Return a segment's path relative to its catalog's folder: from ``segments`` on."""
+    parts = path.parts
+    return "/".join(parts[len(parts) - 1 - parts[::-1].index("segments") :])
+
+
+def with_dictionary(lists: pa.ListArray, names: pa.StringArray) -> pa.ListArray:
+    """Return lists of codes as lists of names."""
+    child = pa.DictionaryArray.from_arrays(lists.values, names, safe=False)
+    buffers = lists.buffers()[:2]
+    return pa.Array.from_buffers(
+        _LIST_TYPE, len(lists), buffers, lists.null_count, lists.offset, children=[child]
+    )
+
+
+def _exact(body: pa.BinaryArray) -> pa.BinaryArray:
+    """Return a body with a bitmap of its rows alone; of some that share one with more, Arrow may write all."""
+    bitmap, *others = body.buffers()
+    length = (len(body) + 7) // 8
+    if bitmap is None or body.offset or bitmap.size <= length:
+        return body
+    buffers = [bitmap.slice(0, length), *others]
+    return pa.Array.from_buffers(body.type, len(body), buffers, body.null_count)
+
+
+def _batch_row(
+    start: int, prefix: bytes, message: arrow_ipc.Message, data: Any, ends: tuple[Any, ...]
+) -> BatchRow:
+    """Return a batch's row of the receipt, its four checksums taken from the buffers in passing."""
+    buffers = arrow_ipc.batch_buffers(prefix, message)
+    body_at = [
+        buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][0] for place in range(len(BODY_COLUMNS))
+    ]
+    borders = [*body_at, message.length]
+    head_crc = _crc_up_to(crc32c(prefix), data, borders[0] - len(prefix))
+    lengths = [end - begin for begin, end in pairwise(borders)]
+    crcs = [_crc_up_to(0, data, length) for length in lengths]
+    nullable = sum(
+        1 << place
+        for place in range(len(BODY_COLUMNS))
+        if buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][1]
+    )
+    rows = arrow_ipc.batch_rows(prefix, message)
+    if (name := misplaced_body(buffers, rows, body_at, nullable)) is not None:
+        raise AssertionError(f"Arrow wrote the parts of {name} where no reader looks for them")
+    first_last = (int(end.as_py()) for end in ends)
+    return (
+        start,
+        message.length,
+        borders[0],
+        rows,
+        *first_last,
+        head_crc,
+        *lengths,
+        nullable,
+        *crcs,
+    )
+
+
+def _crc_up_to(crc: int, data: Any, length: int) -> int:
+    """Continue a CRC over exactly ``length`` bytes of the buffers to come."""
+    while length > 0:
+        chunk = next(data)
+        crc = crc32c(chunk, crc)
+        length -= len(chunk)
+    if length:
+        raise AssertionError("a buffer that Arrow wrote spans two parts of a message")
+    return crc
+
+
+def _skip(data: Any, length: int) -> int:
+    """Pass over exactly ``length`` bytes."""
+    _crc_up_to(0, data, length)
+    return length
+
+
+__all__ = ["BatchRow", "SegmentReceipt", "SegmentWriter", "relative_path"]

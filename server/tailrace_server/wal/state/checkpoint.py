@@ -1,0 +1,116 @@
+"""Checkpoints: when one is due, how it is made, and what becomes of the old ones.
+
+A checkpoint is due when the entries since the last one number at least 256 and at least an eighth of the
+rows of its tables (batches and commits). So opening reads a bounded share of a log one entry at a time, and
+all checkpoints together write a bounded multiple of the newest one.
+
+Checkpoints are a sequence of their own, dense and created exclusively: k + 1 is computed from k, and who
+loses k + 1 reads it and starts again. Their names therefore stay taken for ever; but the body of one that
+two later ones have followed is dropped after ``delete_grace``, and its header says so. Nobody loses by that:
+a reader begins with the newest.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.documents import CHECKPOINTS, ENTRIES
+from tailrace_server.wal.files.objects import (
+    carries_records,
+    create,
+    object_name,
+    object_numbers,
+    os_errors,
+    replace,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.state import LogState
+
+CHECKPOINT_ENTRIES_MIN: Final = 256
+"""Entries since the last checkpoint before another is due, …"""
+
+CHECKPOINT_SHARE: Final = 8
+"""… and at least one of this many rows of its tables."""
+
+DELETE_GRACE_S: Final = 600.0
+"""Seconds for which a file stays that nothing names any more."""
+
+_HEADER_BYTES_MAX: Final = 4_096
+_KEPT: Final = 2
+"""Newest checkpoints that keep their bodies whatever their age."""
+
+
+def checkpoint_is_due(log: CommitLog, *, times: int = 1) -> bool:
+    """Return whether the rule at the head of this file asks for a checkpoint, so many times over."""
+    state = log.state
+    entries = state.last_entry - state.checkpoint_entry
+    rows = len(state.batches) + len(state.commits)
+    return entries >= times * max(CHECKPOINT_ENTRIES_MIN, rows // CHECKPOINT_SHARE)
+
+
+def write_checkpoint_if_due(log: CommitLog, now: int, *, times: int = 1) -> bool:
+    """Write a checkpoint if one is due, so many times over; return whether it was written."""
+    return checkpoint_is_due(log, times=times) and write_checkpoint(log, log.state, now)
+
+
+def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
+    """Write checkpoint k + 1 of a state as it is; False when another took the number.
+
+    Args:
+        log: Where the checkpoint goes.
+        state: ``log.state``, or a changed copy of it (compaction, trim).
+        now: µs since the epoch.
+
+    Raises:
+        LogFull: No room.
+    """
+    if state is log.state:
+        log.read_newest_checkpoint()
+    # What has not had its grace is there: only the rest, which few wait in, is asked after.
+    settled = now - int(DELETE_GRACE_S * 1e6)
+    state.removed = {
+        path: since
+        for path, since in state.removed.items()
+        if since > settled or is_left(log.path, path)
+    }
+    # A durable checkpoint must not name an entry that a power cut could take back.
+    log.make_durable()
+    header, body = state.to_checkpoint(timestamp=now)
+    data, crc = documents.sealed(header, body)
+    path = f"{CHECKPOINTS}/{object_name(header.number)}"
+    if not create(log.path, path, data, failpoint="checkpoint"):
+        return False
+    state.checkpoint, state.checkpoint_crc = header.number, crc
+    state.checkpoint_entry = header.last_entry
+    return True
+
+
+def is_left(catalog: Path, path: str) -> bool:
+    """Return whether a segment that nothing names is there still."""
+    if path.startswith(f"{ENTRIES}/"):
+        return carries_records(catalog, path)
+    return os.path.exists(os.path.join(catalog, path))
+
+
+def drop_old_bodies(log: CommitLog, *, before: int) -> None:
+    """Replace old checkpoints by their headers, those that were made before a time, µs."""
+    newest = log.state.checkpoint
+    for number in object_numbers(log.path / CHECKPOINTS):
+        path = f"{CHECKPOINTS}/{object_name(number)}"
+        if number > newest - _KEPT:
+            return
+        with os_errors(f"cannot read {path}"):
+            if os.stat(log.path / path).st_size <= _HEADER_BYTES_MAX:
+                continue
+        header = log.checkpoint_header(number)
+        if header is not None and header.timestamp < before:
+            superseded = msgspec.structs.replace(header, superseded=True)
+            replace(log.path, path, documents.sealed(superseded)[0])

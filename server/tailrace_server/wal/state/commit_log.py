@@ -1,0 +1,426 @@
+"""The reader's side of a catalog's log: newest checkpoint, then entries and publications as they appear.
+
+The order of reading is what makes a view right: the publication first, then the entries. An entry is
+durable before a publication that names it exists, so everything up to the published version has been read
+when it is shown.
+
+An entry that publishes itself is visible a moment before its writer has made its name durable. Nobody may be
+told of a version that a power cut could still take back, so what it publishes is shown only once its writer
+has marked the file (its time of modification becomes the commit's timestamp), or the reader has made the name
+durable itself. A follower reads the entry while it waits for the mark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import CatalogReplaced, LogCorrupted
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.catalog_folder import check_folders, read_catalog
+from tailrace_server.wal.files.documents import (
+    CATALOG_FILE,
+    CHECKPOINTS,
+    ENTRIES,
+    PUBLICATIONS,
+    SCHEMAS,
+    SEGMENTS,
+    CheckpointBody,
+    CheckpointHeader,
+    PublicationDocument,
+    ReadEntry,
+    RemovedFiles,
+)
+from tailrace_server.wal.files.objects import (
+    is_marked,
+    object_name,
+    object_numbers,
+    os_errors,
+    read_bytes,
+    sync_names,
+    translated,
+    unseal,
+)
+from tailrace_server.wal.state.arriving_entry import ArrivingEntry
+from tailrace_server.wal.state.batch_table import BatchRef, SegmentRef, end_of_rows
+from tailrace_server.wal.state.state import LogState
+from tailrace_server.wal.state.view import LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from uuid import UUID
+
+    from tailrace.schema import Schema
+
+    Prepare = Callable[[LogView, ReadEntry | None], None]
+    """Makes ready what a view shows anew; is given the entry that was read last for it, if there was one."""
+    Wait = Callable[[str, Callable[[], bool]], bool]
+    """Waits until a condition of the file at a path holds, or as long as a writer should take to make its name
+    durable; returns whether it holds."""
+
+_HEADER_BYTES_MAX: Final = 4_096
+"""A checkpoint's header is shorter than this."""
+_PAST_COMMITS_MAX: Final = 1 << 18
+"""Commits below the oldest that a trim has left which who only reads keeps, the newest of them: 4 MiB. What was
+read before the trim may be delivered after it, and is to say when it was committed."""
+
+
+class CommitLog:
+    """One catalog's log, read as far as it goes. Thread-safe; every call does I/O, the attributes do none."""
+
+    def __init__(self, path: Path, uuid: UUID, name: str, *, reads_only: bool = False) -> None:
+        """Hold the empty log of a catalog; use ``open``."""
+        self._reads_only = reads_only
+        self.path = path
+        self.state = LogState(name, uuid)
+        self._name = name
+        self._folder = str(path)
+        self._identity_file = os.path.join(path, CATALOG_FILE)
+        self._lock = threading.RLock()
+        self._identity: tuple[int, int] | None = None
+        self._durable_entry = 0
+        """The names of the entries up to this one are durable for certain."""
+        self._marks = True
+        """Whether the catalog's writer marks entries as durable; False until it is seen to, once it did not."""
+        self._arriving: ArrivingEntry | None = None
+        """The entry that has been read ahead."""
+        self._schemas: dict[int, Schema] = {}
+        self._schema_versions: list[int] = []
+        self._schema_values: list[Schema] = []
+        self.committed = 0
+        """Newest committed version; it moves also where there is no new view, as nothing was published."""
+        self.view: LogView
+
+    @classmethod
+    def open(cls, path: Path, *, reads_only: bool = False) -> CommitLog:
+        """Open a catalog's folder: one checkpoint and the entries after it.
+
+        Args:
+            path: The catalog's folder.
+            reads_only: Forget what only a maker of checkpoints needs, the names of the files that wait for
+                their deletion: at 200 commits a second 120,000 of them, 30 MB. Keep what no checkpoint may
+                have, when trimmed versions were committed.
+
+        Raises:
+            LogUnreadable: It is not a catalog, may not be read, or has a newer format.
+            LogCorrupted: One of its objects is damaged.
+        """
+        document = read_catalog(path)
+        check_folders(path)
+        log = cls(path, document.uuid, document.name, reads_only=reads_only)
+        log.check_folder()
+        newest = log._newest_checkpoint()
+        if newest:
+            log._load_checkpoint(newest)
+        log.advance()
+        log._refuse_hole()
+        log._show(log._make_view())
+        return log
+
+    @property
+    def uuid(self) -> UUID:
+        """The log's identity."""
+        return self.state.uuid
+
+    def refresh(
+        self,
+        prepare: Prepare = lambda view, read: None,
+        *,
+        new_entries: int | None = None,
+        wait: Wait | None = None,
+    ) -> LogView | None:
+        """Read what is new; return the view of it, or None if nothing is that readers can see.
+
+        Args:
+            prepare: Called with the view before it is shown. It must not raise.
+            new_entries: How many names have appeared among the entries, if nothing else has changed, as who
+                watches the folders knows; None: everything is looked at.
+            wait: How to wait for the writer's mark; None: the name is made durable here, at once.
+
+        Raises:
+            CatalogReplaced: Another log stands in this one's place, or none does.
+            LogCorrupted: An object is damaged, or does not continue the chain.
+            LogUnreadable: No permission any more, or a newer format.
+        """
+        with self._lock:
+            read = self.advance() if new_entries is None else self.follow_entries(new_entries)
+            before, state = self.view, self.state
+            seen = (before.published, before.revision, before.oldest)
+            if seen == (state.published, state.revision, state.oldest):
+                self.committed = state.last_version
+                return None
+            view = self._make_view()
+            prepare(view, read)
+            self._show(view, wait)
+            return view
+
+    def advance(self) -> ReadEntry | None:
+        """Read what is new to the end: checkpoints, publications, entries; return the last entry of them.
+
+        Errors as ``refresh``.
+        """
+        with self._lock:
+            self.check_folder()
+            self.follow_checkpoints()
+            self._follow_publications()
+            return self.follow_entries()
+
+    def read_entry(self, number: int) -> ReadEntry | None:
+        """Return one entry, or None where there is none yet."""
+        return documents.read_entry(self._folder, number)
+
+    def check_folder(self) -> None:
+        """Notice that another catalog stands here now: its catalog.json is another file.
+
+        Raises:
+            CatalogReplaced: Another log stands in this one's place, or none does.
+        """
+        try:
+            status = os.stat(self._identity_file)
+        except (FileNotFoundError, NotADirectoryError):
+            raise CatalogReplaced(self._name, self.uuid, None) from None
+        except OSError as error:
+            raise translated(error, f"cannot read {self.path}") from error
+        identity = (status.st_ino, status.st_mtime_ns)
+        if identity != self._identity:
+            found = read_catalog(self.path).uuid
+            if found != self.uuid:
+                raise CatalogReplaced(self._name, self.uuid, found)
+            self._identity = identity
+
+    def _newest_checkpoint(self) -> int:
+        try:
+            return max(object_numbers(self.path / CHECKPOINTS), default=0)
+        except OSError as error:
+            raise translated(error, f"cannot read {self.path / CHECKPOINTS}") from error
+
+    def follow_checkpoints(self) -> None:
+        """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
+        number, newest = self.state.checkpoint, None
+        while (header := self.checkpoint_header(number + 1)) is not None:
+            number, newest = header.number, header
+        if newest is None:
+            return
+        if newest.revision != self.state.revision:
+            self._load_checkpoint(newest.number)
+        else:
+            self.state.checkpoint, self.state.checkpoint_crc = newest.number, None
+            self.state.checkpoint_entry = newest.last_entry
+
+    def read_newest_checkpoint(self) -> None:
+        """Read what only a maker of checkpoints needs of the newest one: its CRC, and the files to delete."""
+        assert not self._reads_only
+        with self._lock:
+            if self.state.checkpoint_crc is None:
+                path = _checkpoint_path(self.state.checkpoint)
+                _, body, crc = self._read_checkpoint(path)
+                self.state.removed = _removed(path, body) | self.state.removed
+                self.state.checkpoint_crc = crc
+
+    def checkpoint_header(self, number: int) -> CheckpointHeader | None:
+        """Return a checkpoint's header without reading the rest; the checksum is checked when it is used."""
+        path = _checkpoint_path(number)
+        data = read_bytes(os.path.join(self._folder, path), _HEADER_BYTES_MAX)
+        if data is None:
+            return None
+        header = documents.parse(path, data.partition(b"\n")[0], CheckpointHeader)
+        if header.number != number:
+            raise LogCorrupted(path, 0, f"it says that it is number {header.number}")
+        return header
+
+    def _read_checkpoint(self, path: str) -> tuple[CheckpointHeader, CheckpointBody, int]:
+        data = read_bytes(self.path / path)
+        if data is None:
+            raise LogCorrupted(path, 0, "the checkpoint is missing")
+        text, crc = unseal(path, memoryview(data))  # a large one is not copied
+        end = data.find(b"\n") + 1
+        header = documents.parse(path, text[:end], CheckpointHeader)
+        body = documents.parse(path, text[end:], CheckpointBody, end)
+        if header.uuid != self.uuid:
+            raise CatalogReplaced(self._name, self.uuid, header.uuid)
+        return header, body, crc
+
+    def _load_checkpoint(self, number: int) -> None:
+        path = _checkpoint_path(number)
+        header, body, crc = self._read_checkpoint(path)
+        self._durable_entry = max(self._durable_entry, header.last_entry)
+        state = LogState.from_checkpoint(path, self._name, header, body, crc)
+        if not self._reads_only:
+            state.removed = _removed(path, body)
+        self.state.adopt(state, past_commits_max=_PAST_COMMITS_MAX if self._reads_only else 0)
+
+    def make_durable(self, wait: Wait | None = None) -> None:
+        """See that the names of the entries read so far are durable, whatever has become of who wrote them.
+
+        Raises:
+            LogError: The device failed.
+        """
+        entry = self.state.last_entry
+        if self._durable_entry >= entry:
+            return
+        marked = self._is_marked()
+        if not marked and self._marks and wait is not None:
+            marked = self._marks = wait(self._last_path, self._is_marked)
+        if not marked:
+            with os_errors(f"cannot make {self.path / ENTRIES} durable"):
+                sync_names(self.path / ENTRIES)
+            marked = self._is_marked()  # its writer, too, has synced by now
+        self._note_durable(entry, marked=marked)
+
+    def _note_durable(self, entry: int, *, marked: bool) -> None:
+        self._durable_entry = entry
+        self._marks = self._marks or marked
+
+    def _show(self, view: LogView, wait: Wait | None = None) -> None:
+        if view.published == self.state.published_by_entry:
+            self.make_durable(wait)
+        self.committed = view.committed
+        self.view = view
+
+    def _is_marked(self) -> bool:
+        """Return whether the writer of the last entry has said that its name is durable."""
+        return is_marked(self._last_path, self.state.last_timestamp)
+
+    @property
+    def _last_path(self) -> str:
+        """Where the last entry is."""
+        return os.path.join(self._folder, ENTRIES, object_name(self.state.last_entry))
+
+    def _follow_publications(self) -> None:
+        state = self.state
+        while True:
+            path = _publication_path(state.last_publication + 1)
+            found = documents.read(self._folder, path, PublicationDocument)
+            if found is None:
+                return
+            state.apply_publication(path, *found)
+
+    def follow_entries(self, count_max: int | None = None) -> ReadEntry | None:
+        """Read the entries that are new, to the end or as many as are known of; return the last of them."""
+        state, last = self.state, None
+        for _ in itertools.count() if count_max is None else range(count_max):
+            found = self._next_entry()
+            if found is None:
+                break
+            state.apply(found.path, found.entry, found.crc)
+            last = found
+        if last is not None and last.marked:
+            self._note_durable(last.entry.number, marked=True)
+        if self._reads_only:
+            state.removed.clear()
+        released = state.publication
+        if released is not None and released.entry > state.last_entry:
+            # Entries are there before what publishes them, are read after it, and are never deleted.
+            self.check_folder()
+            raise LogCorrupted(
+                f"{ENTRIES}/{object_name(state.last_entry + 1)}",
+                0,
+                f"the entry is missing, and publication {released.number} goes up to {released.entry}",
+            )
+        for version, id in state.schemas[len(self._schema_values) :]:
+            self._schema_values.append(self._schema(id))
+            self._schema_versions.append(version)
+        return last
+
+    def _next_entry(self) -> ReadEntry | None:
+        number, found = self.state.last_entry + 1, None
+        if self._arriving is not None and self._arriving.read.entry.number == number:
+            found = self._arriving.arrived()
+        if found is None:
+            found = self.read_entry(number)
+        if found is not None:
+            self._arriving = None
+        return found
+
+    def foresee(self, name: str) -> ReadEntry | None:
+        """Read the next entry by its temporary name, so that it need not be read once it is there.
+
+        Return it, or None if it is not the next one. Nothing that it says is true yet.
+        """
+        with self._lock:
+            number = self.state.last_entry + 1
+            if not ArrivingEntry.may_be(name, number):
+                return None
+            self._arriving = ArrivingEntry.find(self._folder, name, number)
+            return None if self._arriving is None else self._arriving.read
+
+    def forget_foreseen(self) -> None:
+        """Let go of what ``foresee`` has read; whoever followed the log does so no more."""
+        with self._lock:
+            self._arriving = None
+
+    def _refuse_hole(self) -> None:
+        """Notice at opening that the next entry or publication is lost: what can only come after it is there.
+
+        Publications tell how far the entries must go, but entries that publish themselves have none.
+        """
+        while True:
+            state = self.state
+            what, missing = "entry", f"{ENTRIES}/{object_name(state.last_entry + 1)}"
+            after_next = f"{ENTRIES}/{object_name(state.last_entry + 2)}"
+            next_epoch = f"{SEGMENTS}/{state.epoch + 1}"
+            found = next(filter(self._exists, (after_next, next_epoch)), None)
+            if found is None:
+                what, missing = "publication", _publication_path(state.last_publication + 1)
+                found = _publication_path(state.last_publication + 2)
+                if not self._exists(found):
+                    return
+            if not self._exists(missing):
+                raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
+            self.advance()
+
+    def _exists(self, path: str) -> bool:
+        return os.path.exists(os.path.join(self._folder, path))
+
+    def _schema(self, id: int) -> Schema:
+        known = self._schemas.get(id)
+        if known is None:
+            known = documents.read_schema(self.path, id)
+            if known is None:
+                missing = "an entry names this schema, and it is missing"
+                raise LogCorrupted(f"{SCHEMAS}/{id}.json", 0, missing)
+            self._schemas[id] = known
+        return known
+
+    def _make_view(self) -> LogView:
+        state = self.state
+        published = state.published
+        count = state.published_batches()
+        commits = state.commits.columns
+        commit_count = state.commits.count_up_to(0, published)
+        return LogView(
+            uuid=state.uuid,
+            name=state.name,
+            published=published,
+            oldest=state.oldest,
+            end_row=end_of_rows(state.batches, count, state.end_row),
+            committed=state.last_version,
+            newest_timestamp=commits.item(1, commit_count - 1) if commit_count else 0,
+            revision=state.revision,
+            entry=state.last_entry,
+            _batches=state.batches.columns,
+            _batch_count=count,
+            _segments=state.batches.segments,
+            _commits=commits,
+            _commit_count=commit_count,
+            _schema_versions=self._schema_versions,
+            _schemas=self._schema_values,
+        )
+
+
+def _checkpoint_path(number: int) -> str:
+    return f"{CHECKPOINTS}/{object_name(number)}"
+
+
+def _publication_path(number: int) -> str:
+    return f"{PUBLICATIONS}/{object_name(number)}"
+
+
+def _removed(path: str, body: CheckpointBody) -> dict[str, int]:
+    return dict(documents.parse(path, body.removed, RemovedFiles))
+
+
+__all__ = ["BatchRef", "CommitLog", "LogView", "SegmentRef"]

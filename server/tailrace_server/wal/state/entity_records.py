@@ -1,0 +1,209 @@
+"""The records of one entity type in a log, version by version, whatever the type was called when.
+
+An entity type keeps its identity when it is renamed: the id of its first column. Records of earlier versions
+stand under the name that it had then. Published versions only.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from tailrace.criteria import Area
+from tailrace.errors import InvalidRequest, LogCorrupted, PositionCompacted
+from tailrace.position import Position
+from tailrace_server.wal.segment.reader import SegmentMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.view import LogView
+
+_NO_GAPS: Final = (
+    "rows are folded from every version since; what the log has lost has to be ingested again, into another "
+    "catalog"
+)
+
+
+class Record(NamedTuple):
+    """One record of the entity type."""
+
+    operation: int
+    key_hash: int
+    key: str | None
+    """None: all rows of the entity type (a truncate)."""
+    updated: bool
+    """Whether the record itself says that there was a row before: it names the columns that changed."""
+    change: bytes | None
+    before: bytes | None
+    after: bytes | None
+
+
+class Version(NamedTuple):
+    """The records of one version; at least one."""
+
+    number: int
+    columns: tuple[Column, ...]
+    """Those of the entity type in this version's schema, dropped ones included."""
+    records: list[Record]
+
+
+class EntityRecords:
+    """Reads one entity type's records from one log. Blocks; one thread at a time."""
+
+    def __init__(self, log: CommitLog, reader: BatchReader, entity_type: str) -> None:
+        """Bind to the entity type that has a name now.
+
+        Raises:
+            InvalidRequest: No entity type of the newest published schema is called so.
+        """
+        self._log = log
+        self._reader = reader
+        schema = log.view.schema_of(log.view.published)
+        if entity_type not in schema.entity_types:
+            names = ", ".join(sorted(schema.entity_types)) or "none yet"
+            raise InvalidRequest(
+                f"catalog {log.view.name!r} has no entity type {entity_type!r}; known: {names}"
+            )
+        self._name = entity_type
+        columns = schema.entity_types[entity_type]
+        self._identity = columns[0].id if columns else None
+        self._names: dict[int, str | None] = {}
+
+    @property
+    def view(self) -> LogView:
+        """The newest view that was read."""
+        return self._log.view
+
+    def columns_in(self, schema: Schema) -> tuple[Column, ...]:
+        """Return the entity type's columns in a schema; none before it was known."""
+        name = self._name_in(schema)
+        return () if name is None else schema.entity_types[name]
+
+    def require(self, version: int) -> None:
+        """Check that the log reaches back to a version.
+
+        Raises:
+            PositionCompacted: It does not.
+        """
+        view = self.view
+        if view.oldest > Position(version, 0):
+            newest = Position(view.published, 0)
+            raise PositionCompacted(Position(version, 0), view.oldest, newest, _NO_GAPS)
+
+    def versions(self, first: int, stop: int) -> Iterator[Version]:
+        """Yield the versions from ``first`` up to ``stop``, exclusive, that have records of the entity type.
+
+        Files that a compaction has replaced meanwhile are looked for in the newest view.
+
+        Raises:
+            PositionCompacted: Retention has taken one of them.
+            LogCorrupted: A segment is damaged, or missing.
+        """
+        missed = ""
+        while True:
+            self.require(first)
+            try:
+                for version in self._read(self.view, first, stop):
+                    yield version
+                    first, missed = version.number + 1, ""
+            except SegmentMissing as missing:
+                if missing.path == missed and not self._refreshed():
+                    raise LogCorrupted(missing.path, 0, "the segment is missing") from missing
+                missed = missing.path
+                self._refreshed()
+            else:
+                return
+
+    def is_late(self, version: int) -> bool:
+        """Return whether a version holds what came too late for the one it belongs to, as its lead says."""
+        view = self.view
+        place = view.find(Position(version, 0))
+        ref = view.batch(place)
+        head = self._reader.head(ref)
+        row = int(np.searchsorted(head.versions, version))
+        lead = self._reader.body(ref, ("after",))["after"][row].as_py()
+        return bool(orjson.loads(lead or b"{}").get("late"))
+
+    def _refreshed(self) -> bool:
+        return self._log.refresh() is not None
+
+    def _read(self, view: LogView, first: int, stop: int) -> Iterator[Version]:
+        open_version: Version | None = None
+        for place in range(view.find(Position(first, 0)), len(view)):
+            ref = view.batch(place)
+            if ref.first.version >= stop:
+                break
+            for version in self._in_batch(view, ref, first, stop):
+                if open_version is not None and open_version.number == version.number:
+                    open_version.records.extend(version.records)
+                    continue
+                if open_version is not None:
+                    yield open_version
+                open_version = version
+        if open_version is not None:
+            yield open_version
+
+    def _in_batch(self, view: LogView, ref: BatchRef, first: int, stop: int) -> Iterator[Version]:
+        """Yield what a batch has; the first version may go on from the batch before, the last in the next."""
+        head = self._reader.head(ref)
+        versions = head.versions
+        wanted = (head.areas == Area.DATA) & (versions >= first) & (versions < stop)
+        wanted &= self._is_ours(view, head.type_codes, head.entity_types, versions)
+        rows = np.flatnonzero(wanted)
+        if not len(rows):
+            return
+        body = self._reader.body(ref, ("change", "before", "after"))
+        taken = pa.array(rows)
+        fields = (
+            head.operations[rows].tolist(),
+            head.key_hashes[rows].tolist(),
+            head.primary_keys.take(taken).to_pylist(),
+            head.changed.is_valid().take(taken).to_pylist(),
+            *(body[name].take(taken).to_pylist() for name in ("change", "before", "after")),
+        )
+        records = list(map(Record, *fields))
+        numbers = versions[rows]
+        borders = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rows)]
+        for start, end in pairwise(borders):
+            number = int(numbers[start])
+            columns = self.columns_in(view.schema_of(number))
+            yield Version(number, columns, records[start:end])
+
+    def _is_ours(
+        self,
+        view: LogView,
+        codes: np.ndarray[tuple[int], np.dtype[np.int32]],
+        entity_types: tuple[str, ...],
+        versions: np.ndarray[tuple[int], np.dtype[np.int64]],
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return which rows are of the entity type, each under the name that it had at its version."""
+        ours = np.zeros(len(codes), np.bool_)
+        one_schema = view.schema_of(int(versions[0])) is view.schema_of(int(versions[-1]))
+        for number in versions[:1].tolist() if one_schema else np.unique(versions).tolist():
+            name = self._name_in(view.schema_of(number))
+            if name is not None and name in entity_types:
+                mine = codes == entity_types.index(name)
+                ours |= mine if one_schema else mine & (versions == number)
+        return ours
+
+    def _name_in(self, schema: Schema) -> str | None:
+        """Return what the entity type is called in a schema; None where it is not known."""
+        if schema.id not in self._names:
+            self._names[schema.id] = next(
+                (
+                    name
+                    for name, columns in schema.entity_types.items()
+                    if (columns[0].id == self._identity if columns else name == self._name)
+                ),
+                None,
+            )
+        return self._names[schema.id]

@@ -1,0 +1,146 @@
+"""What readers see of a log: an immutable snapshot of what is published, and nothing above it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.schema import Schema
+from tailrace_server.wal.record.small_arrays import repeated
+from tailrace_server.wal.state.batch_table import (
+    FIRST_ROW,
+    ROWS,
+    SEGMENT,
+    BatchRef,
+    SegmentRef,
+    batch_ref,
+    find_position,
+    find_row,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    import numpy.typing as npt
+
+    from tailrace.position import Position
+    from tailrace_server.wal.state.segment_table import SegmentTable
+
+_EMPTY_SCHEMA = Schema()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogView:
+    """A catalog as published at one moment. Taking one is O(1); all look-ups are in memory, O(log n)."""
+
+    uuid: UUID
+    name: str
+    published: int
+    """Highest version that may be seen; 0 for none."""
+    oldest: Position
+    """First position that is retained; (1, 0) until something is trimmed."""
+    end_row: int
+    """Running number after the last published record."""
+    committed: int
+    """Newest version that was committed when the view was made, for information: what lies above ``published``
+    cannot be read through this."""
+    newest_timestamp: int
+    """Commit timestamp of ``published``, µs; 0 for none."""
+    revision: int
+    """Changes with every compaction and trim."""
+    entry: int
+    """Newest log entry read."""
+    _batches: npt.NDArray[np.int64]
+    _batch_count: int
+    _segments: SegmentTable
+    _commits: npt.NDArray[np.int64]
+    _commit_count: int
+    _schema_versions: Sequence[int]
+    _schemas: Sequence[Schema]
+
+    def __len__(self) -> int:
+        """Return the number of record batches."""
+        return self._batch_count
+
+    def __bool__(self) -> bool:
+        """Return True: a view without batches is a view."""
+        return True
+
+    def batch(self, place: int) -> BatchRef:
+        """Return the batch at a place, in log order."""
+        if not 0 <= place < self._batch_count:
+            raise IndexError(f"batch {place} of {self._batch_count}")
+        return batch_ref(self._segments, self._batches, place)
+
+    def rows(self, place: int) -> int:
+        """Return the number of records of the batch at a place."""
+        return int(self._batches[ROWS, place])
+
+    def find(self, position: Position) -> int:
+        """Return the first batch whose last position is at or after one; ``len(self)`` if there is none."""
+        return find_position(self._batches, self._batch_count, position)
+
+    def find_row(self, row: int) -> int:
+        """Return the batch of a running number: the first for a lower one, ``len(self)`` past the end."""
+        return find_row(self._batches, self._batch_count, row)
+
+    @property
+    def first_row(self) -> int:
+        """Running number of the first record that is retained in its batch."""
+        return int(self._batches[FIRST_ROW, 0]) if self._batch_count else self.end_row
+
+    def timestamp_of(self, version: int) -> int:
+        """Return the commit timestamp of a retained, published version, µs."""
+        return int(self.timestamps_of(np.array([version], np.int64))[0])
+
+    def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the commit timestamps, µs, of retained, published versions that do not fall.
+
+        Where a batch begins with trimmed versions, those whose commits are forgotten get the oldest one known.
+        """
+        count = self._commit_count
+        if not count or not len(versions):
+            return np.zeros_like(versions)
+        first, timestamp = map(self._commits.item, (0, 1), (count - 1, count - 1))
+        if versions.item(0) >= first:  # all are of the newest commit, as what is live is
+            return repeated(timestamp, len(versions))
+        firsts, timestamps = self._commits[0, :count], self._commits[1, :count]
+        first = max(int(firsts.searchsorted(versions[0], "right")) - 1, 0)
+        last = max(int(firsts.searchsorted(versions[-1], "right")) - 1, 0)
+        if first == last:  # of one commit, as large batches are
+            return repeated(timestamps.item(first), len(versions))
+        places = firsts[first : last + 1].searchsorted(versions, "right") - 1
+        found: npt.NDArray[np.int64] = timestamps[first + np.maximum(places, 0)]
+        return found
+
+    def version_at(self, timestamp: int) -> int:
+        """Return the first retained version whose commit timestamp is at or after a time, µs.
+
+        ``published + 1`` if there is none.
+        """
+        firsts, timestamps = self._commits[:, : self._commit_count]
+        place = int(np.searchsorted(timestamps, timestamp, "left"))
+        if place == self._commit_count:
+            return self.published + 1
+        return max(int(firsts[place]), self.oldest.version)
+
+    @property
+    def schemas(self) -> Sequence[Schema]:
+        """The schemas of published versions, oldest first."""
+        return self._schemas[: bisect_right(self._schema_versions, self.published)]
+
+    def schema_of(self, version: int) -> Schema:
+        """Return the schema that a version was written with; the empty one before the first."""
+        place = bisect_right(self._schema_versions, version) - 1
+        return self._schemas[place] if place >= 0 else _EMPTY_SCHEMA
+
+    def segments(self) -> list[SegmentRef]:
+        """Return the segments that hold what can be seen, in log order."""
+        if not self._batch_count:
+            return []
+        last = int(self._batches[SEGMENT, self._batch_count - 1])
+        return [self._segments[place] for place in range(last + 1)]

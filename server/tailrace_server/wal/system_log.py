@@ -1,0 +1,133 @@
+"""The system log: what happened to the catalogs of a root, as a log of the same form.
+
+Each record is of area SCHEMA, entity type ``catalog``, key the catalog's name, and known by (uuid, event)::
+
+    created    UPSERT   change {"event": "created"}     after {name, uuid, created}
+    replaced   UPSERT   change {"event": "replaced"}    before and after, with different uuids
+    dropped    REMOVE   change {"event": "dropped"}     before {name, uuid, created}
+
+The records follow from the folders: ``record_changes`` compares the catalogs that are there with what the
+log says and writes what is missing, so a crash between a folder's rename and its record loses nothing and a
+repeat adds nothing. Also a folder changed by hand is recorded, by the next writer command. Several
+processes may do so at once: each takes the log over from the other, and the loser starts again from what
+the winner wrote.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import LogCorrupted, LogUnreadable, WriterFenced
+from tailrace_server.wal.files.catalog_folder import (
+    SYSTEM_CATALOG,
+    SYSTEM_WRITER,
+    create_folder,
+    is_catalog,
+    list_catalogs,
+    read_named,
+)
+from tailrace_server.wal.files.documents import CATALOG_FILE
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tailrace_server.clock import Clock
+
+Descriptor = dict[str, Any]
+"""Name, uuid and time of creation of a catalog."""
+
+ENTITY_TYPE: Final = "catalog"
+
+_log = logging.getLogger("tailrace.wal")
+
+
+def record_changes(root: Path, *, clock: Clock | None = None) -> None:
+    """Write to the system log what happened to the catalogs and is not recorded yet.
+
+    Raises:
+        LogFull: No room; the next call records it.
+        LogCorrupted: The system log is damaged.
+    """
+    create_folder(root, SYSTEM_CATALOG, clock)
+    while True:
+        recorded = _recorded(root)
+        if not _missing(recorded, _standing(root, recorded)):
+            return
+        try:
+            with LogWriter.open(root, SYSTEM_CATALOG, writer=SYSTEM_WRITER, clock=clock) as writer:
+                # What the opening published may be part of it: look again before writing.
+                recorded = _recorded(root)
+                for mutation in _missing(recorded, _standing(root, recorded)):
+                    writer.append([mutation])
+        except WriterFenced:
+            _log.debug("the system log of %s was taken over by another process", root)
+
+
+def _standing(root: Path, recorded: Mapping[str, Descriptor]) -> dict[str, Descriptor]:
+    """Return the catalogs that are there, by name; one that cannot be read is as it was recorded."""
+    found = {}
+    for name in list_catalogs(root):
+        try:
+            document = read_named(root, name)
+        except (LogUnreadable, LogCorrupted):
+            # Not ours to read, of a newer format, damaged, a copy of another: none of that is a drop, and no
+            # reason to keep the others from being recorded. Or it was dropped since it was listed.
+            if name in recorded and is_catalog(root / name):
+                found[name] = recorded[name]
+            continue
+        found[name] = {"name": name, "uuid": str(document.uuid), "created": document.created}
+    return found
+
+
+def _recorded(root: Path) -> dict[str, Descriptor]:
+    """Return the catalogs that the system log says are there, by name."""
+    assert (root / SYSTEM_CATALOG / CATALOG_FILE).exists()
+    standing: dict[str, Descriptor] = {}
+    view = CommitLog.open(root / SYSTEM_CATALOG).view
+    with BatchReader(root / SYSTEM_CATALOG) as reader:
+        for place in range(len(view)):
+            batch = view.batch(place)
+            keys = reader.head(batch).primary_keys.to_pylist()
+            images = reader.body(batch, ["after"])["after"].to_pylist()
+            for name, after in zip(keys, images, strict=True):
+                if name is None:
+                    continue
+                if after is None:
+                    standing.pop(name, None)
+                else:
+                    standing[name] = orjson.loads(after)
+    return standing
+
+
+def _missing(
+    recorded: Mapping[str, Descriptor], standing: Mapping[str, Descriptor]
+) -> list[Mutation]:
+    """Return the records that turn one into the other."""
+    missing = []
+    for name in sorted(recorded.keys() | standing.keys()):
+        before, after = recorded.get(name), standing.get(name)
+        if before == after:
+            continue
+        event = "created" if before is None else "dropped" if after is None else "replaced"
+        missing.append(
+            Mutation(
+                entity_type=ENTITY_TYPE,
+                primary_key=name,
+                operation=Operation.UPSERT if after is not None else Operation.REMOVE,
+                before=None if before is None else orjson.dumps(before),
+                after=None if after is None else orjson.dumps(after),
+                change=orjson.dumps({"event": event}),
+                changed=("uuid", "created") if event == "replaced" else None,
+                area=Area.SCHEMA,
+            )
+        )
+    return missing

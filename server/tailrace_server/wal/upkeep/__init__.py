@@ -1,0 +1,1 @@
+"""What keeps a log small and sound: compaction, retention, verification, inspection."""

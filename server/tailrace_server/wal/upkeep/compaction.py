@@ -1,0 +1,280 @@
+"""Compaction: neighbouring small segments become large ones, and nobody can tell but by the speed.
+
+Small commits make small record batches, and a batch costs the same to read whatever it holds. So published
+neighbours of fewer than 16,384 rows (and 16 MiB) are rewritten into segments of up to 65,536 rows (and 64 MiB),
+whose batches are full. Positions, running numbers and bytes of the records stay; commit timestamps are kept in
+the table of commits anyway. A compaction is due when 512 neighbours are small; a result that is still small is
+taken along by the next one, so a row is rewritten a few times at most.
+
+The new files are named by checkpoint k + 1 only, and k + 1 is created exclusively: if another process takes the
+number and has changed the tables, what was written is deleted and the work begins again. The old files stay for
+``delete_grace``, for readers that still hold an older view.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import secrets
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace_server.wal.files.objects import sync_folder
+from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
+from tailrace_server.wal.state.batch_table import (
+    FIRST_ROW,
+    FIRST_VERSION,
+    LAST_VERSION,
+    ROWS,
+    SEGMENT,
+    BatchRef,
+    BatchTable,
+    SegmentRef,
+    batch_ref,
+)
+from tailrace_server.wal.state.checkpoint import write_checkpoint
+from tailrace_server.wal.state.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tailrace_server.wal.state.state import LogState
+
+SMALL_ROWS: Final = 16_384
+"""A segment of fewer rows and fewer than SMALL_BYTES is small: they are not even two full batches."""
+
+SMALL_BYTES: Final = 16 << 20
+"""A segment of fewer bytes and fewer than SMALL_ROWS is small: few large rows are read well as they are."""
+
+LARGE_ROWS: Final = 65_536
+"""A new segment closes before what would take it past this: it is not small any more."""
+
+LARGE_BYTES: Final = 64 << 20
+"""A new segment closes before what would take it past this, too: it is made in memory."""
+
+DUE_SEGMENTS: Final = 512
+"""Small neighbours that make a compaction due: a row is rewritten three times or so, and few stay small."""
+
+COMPACT_FOLDER: Final = "segments/compact"
+
+_ATTEMPTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction did."""
+
+    segments_before: int
+    segments_after: int
+    rows: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Neighbouring batches that become one segment: places in the table, and of their segments."""
+
+    batches: range
+    segments: range
+
+
+def is_due(state: LogState) -> bool:
+    """Return whether some published neighbours are many and small enough to be compacted."""
+    return any(len(run) >= DUE_SEGMENTS for run in _small_runs(state))
+
+
+def compact(path: Path, now: int) -> Compaction | None:
+    """Compact all small neighbours of a catalog; None when there are none. Any process may, at any time.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch; the replaced files count as unnamed from then on.
+
+    Raises:
+        LogCorrupted: A batch to be rewritten is damaged; nothing was changed.
+        LogFull: No room; nothing was changed.
+    """
+    for _ in range(_ATTEMPTS):
+        log = CommitLog.open(path)
+        stretches = [
+            stretch
+            for run in _small_runs(log.state)
+            if len(run) > 1
+            for stretch in _cut(log.state, run)
+        ]
+        if not stretches:
+            return None
+        segments = log.state.batches.segments
+        old = [segments[place] for stretch in stretches for place in stretch.segments]
+        written: list[SegmentReceipt] = []
+        named = False
+        try:
+            for stretch in stretches:
+                written.append(_rewrite(log, stretch))  # noqa: PERF401 - kept if one fails
+            named = _name(log, stretches, written, now)
+        finally:
+            if not named:
+                for receipt in written:
+                    (path / receipt.path).unlink(missing_ok=True)
+        if named:
+            return Compaction(
+                segments_before=len(old),
+                segments_after=len(written),
+                rows=sum(receipt.rows for receipt in written),
+                bytes_before=sum(segment.bytes for segment in old),
+                bytes_after=sum(receipt.bytes for receipt in written),
+            )
+    return None
+
+
+def _name(
+    log: CommitLog, stretches: Sequence[_Stretch], written: list[SegmentReceipt], now: int
+) -> bool:
+    """Name what was written by the next checkpoint; False when another compaction or a trim came first.
+
+    A checkpoint that only sums up entries may take the number too. It changes no place in the tables, so
+    the files get the next number and are named by that one.
+    """
+    revision = log.state.revision
+    for _ in range(_ATTEMPTS):
+        log.read_newest_checkpoint()
+        if write_checkpoint(log, _with_replaced(log.state, stretches, written, now), now):
+            return True
+        log.advance()
+        if log.state.revision != revision:
+            return False
+        for place, receipt in enumerate(written):
+            path = f"{COMPACT_FOLDER}/{_file_name(log.state, receipt.path.split('-', 1)[1])}"
+            try:
+                os.link(log.path / receipt.path, log.path / path)
+            except FileNotFoundError:
+                return False  # taken for an orphan, since its number was gone
+            (log.path / receipt.path).unlink()
+            written[place] = replace(receipt, path=path)
+        sync_folder(log.path / COMPACT_FOLDER)
+    return False
+
+
+def _file_name(state: LogState, rest: str) -> str:
+    """Return the name of a file that the next checkpoint is to name."""
+    return f"{state.checkpoint + 1:020d}-{rest}"
+
+
+def _small_runs(state: LogState) -> list[range]:
+    """Return the runs of neighbouring small published segments, as places in the table of segments."""
+    runs, start = [], 0
+    segments = state.batches.segments
+    stop = _published_segments(state)
+    are_small = (segments.rows < SMALL_ROWS) & (segments.sizes < SMALL_BYTES)
+    for place, small in enumerate([*are_small[:stop].tolist(), False]):
+        if not small:
+            if place > start:
+                runs.append(range(start, place))
+            start = place + 1
+    return runs
+
+
+def _published_segments(state: LogState) -> int:
+    """Return how many segments hold nothing but published records."""
+    count = state.published_batches()
+    if count == len(state.batches):
+        return len(state.batches.segments)
+    return int(state.batches.columns[SEGMENT, count])
+
+
+def _cut(state: LogState, run: range) -> list[_Stretch]:
+    """Cut a run of small segments where a new segment is full; a stretch of one segment is left alone."""
+    lengths, sizes = state.batches.segments.rows.tolist(), state.batches.segments.sizes.tolist()
+    owners = state.batches.columns[SEGMENT, : len(state.batches)]
+    stretches, start, rows, size = [], run.start, 0, 0
+    for place in (*run, run.stop):
+        full = place == run.stop or (
+            rows + lengths[place] > LARGE_ROWS or size + sizes[place] > LARGE_BYTES
+        )
+        if full and place > start:
+            if place - start > 1:
+                first, last = np.searchsorted(owners, [start, place])
+                stretches.append(_Stretch(range(int(first), int(last)), range(start, place)))
+            start, rows, size = place, 0, 0
+        if place < run.stop:
+            rows += lengths[place]
+            size += sizes[place]
+    return stretches
+
+
+def _rewrite(log: CommitLog, stretch: _Stretch) -> SegmentReceipt:
+    """Write the records of a stretch into one new segment."""
+    table = log.state.batches
+    base_version = int(table.columns[FIRST_VERSION, stretch.batches.start])
+    name = _file_name(log.state, f"{base_version}-{secrets.token_hex(4)}.arrow")
+    with BatchReader(log.path) as reader:
+        parts = [
+            _records(reader, batch_ref(table.segments, table.columns, place), base_version)
+            for place in stretch.batches
+        ]
+    with SegmentWriter(log.path / COMPACT_FOLDER / name) as writer:
+        writer.write(pa.Table.from_batches(parts).combine_chunks())
+        return writer.close()
+
+
+def _records(reader: BatchReader, ref: BatchRef, base_version: int) -> pa.RecordBatch:
+    """Return the records of a batch as a segment writer takes them."""
+    head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
+    codes = pa.array(head.type_codes, mask=head.type_codes < 0)
+    names = head.changed.values.dictionary_decode()
+    changed = pa.Array.from_buffers(
+        pa.list_(pa.utf8()), ref.rows, head.changed.buffers()[:2], children=[names]
+    )
+    return pa.RecordBatch.from_pydict(
+        {
+            "version": head.versions - base_version,
+            "index": head.indexes,
+            "area": head.areas,
+            "operation": head.operations,
+            "entity_type": pa.array(head.entity_types, pa.utf8()).take(codes),
+            "key_hash": head.key_hashes,
+            "primary_key": head.primary_keys,
+            "changed": changed,
+            **body,
+        }
+    )
+
+
+def _with_replaced(
+    state: LogState, stretches: Sequence[_Stretch], written: Sequence[SegmentReceipt], now: int
+) -> LogState:
+    """Return a copy of a state in which new segments stand for the stretches."""
+    old, table, place = state.batches, BatchTable(), 0
+    changed = copy.copy(state)
+    changed.removed = dict(state.removed)
+    for stretch, receipt in zip(stretches, written, strict=True):
+        table.extend(old.slice(place, stretch.batches.start))
+        base_version = int(old.columns[FIRST_VERSION, stretch.batches.start])
+        columns = np.array(receipt.batches, np.int64).T
+        columns[FIRST_VERSION] += base_version
+        columns[LAST_VERSION] += base_version
+        first_row = int(old.columns[FIRST_ROW, stretch.batches.start])
+        first_rows = first_row + np.cumsum(columns[ROWS]) - columns[ROWS]
+        ref = SegmentRef(
+            path=receipt.path,
+            base_version=base_version,
+            prefix=receipt.prefix,
+            rows=receipt.rows,
+            bytes=receipt.bytes,
+            counts=receipt.counts,
+        )
+        table.append_segment(ref, np.concatenate([columns, first_rows[None, :]]))
+        replaced = old.segments.paths(stretch.segments.start, stretch.segments.stop)
+        changed.removed |= dict.fromkeys(replaced, now)
+        place = stretch.batches.stop
+    table.extend(old.slice(place))
+    changed.batches = table
+    changed.revision += 1
+    return changed

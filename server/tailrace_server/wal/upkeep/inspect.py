@@ -1,0 +1,346 @@
+"""What a log consists of, as plain records for a person or a program to look at. Reads only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import PositionCompacted
+from tailrace.position import END, Position
+from tailrace.schema import Schema
+from tailrace_server.wal.files.catalog_folder import read_catalog
+from tailrace_server.wal.files.documents import CommitEntry, OpenEntry
+from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.schema.records import column_members, schema_records
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.batch_table import SEGMENT, batch_ref
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.retention import orphans, unnamed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from uuid import UUID
+
+    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.state.state import Holder, LogState
+
+
+@dataclass(frozen=True, slots=True)
+class LogSummary:
+    """A catalog at a glance."""
+
+    name: str
+    uuid: UUID
+    created: int
+    """µs since the epoch, as all times here."""
+    committed: int
+    """Newest durable version; 0 for none."""
+    published: int
+    """Newest version that readers see; 0 for none."""
+    oldest: Position
+    newest_timestamp: int
+    """Commit timestamp of the newest published version; 0 for none."""
+    epoch: int
+    holder: Holder
+    entries: int
+    publications: int
+    """Objects; an entry that publishes itself needs none."""
+    checkpoint: int
+    """Number of the newest checkpoint; 0 for none."""
+    checkpoint_entry: int
+    """Last entry that it covers."""
+    segments: int
+    batches: int
+    rows: int
+    """Records in the segments, leads included, committed ones too."""
+    bytes: int
+    counts: dict[str, int]
+    """Records in the segments by entity type, most first; leads are not counted."""
+    holds_trimmed: bool
+    """Whether trimmed versions are among them: a segment goes once all of its versions are."""
+    schemas: int
+    pending: tuple[str, ...]
+    """Files of transactions that are not complete."""
+    source_positions: dict[str, int | str]
+    unnamed: int
+    """Files that nothing names any more and that wait for their deletion."""
+    orphans: int
+    """Files that nothing has ever named or will."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySummary:
+    """One entry of the log."""
+
+    number: int
+    kind: str
+    """``open`` or ``commit``."""
+    epoch: int
+    timestamp: int
+    writer: str
+    batch_id: int | None
+    """None on an OPEN, as are the next four."""
+    k: int | None
+    first_version: int | None
+    last_version: int | None
+    rows: int | None
+    counts: dict[str, int]
+    segments: int
+    pending: int
+    published: bool
+    """Whether readers see it; an entry without versions counts with the one before."""
+    publishes: bool
+    """Whether it releases itself, and what comes before it, without a publication."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """One segment as the newest checkpoint and the entries after it name it."""
+
+    path: str
+    first: Position
+    last: Position
+    rows: int
+    bytes: int
+    batches: int
+    counts: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """A schema that began at a version, and what it changed about one entity type."""
+
+    first_version: int
+    schema_id: int
+    entity_type: str
+    changes: tuple[dict[str, Any], ...]
+    """As the SCHEMA record states them (schema_records.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordDetail:
+    """One record in full."""
+
+    version: int
+    index: int
+    row: int
+    """Its running number."""
+    commit_timestamp: int
+    area: str
+    operation: str
+    entity_type: str | None
+    primary_key: str | None
+    key_hash: int
+    changed: tuple[str, ...] | None
+    change: bytes | None
+    before: bytes | None
+    after: bytes | None
+    segment: str
+    batch_offset: int
+    """Byte offset of its batch in the segment."""
+
+
+def summarize(path: Path) -> LogSummary:
+    """Return a catalog at a glance.
+
+    Raises:
+        LogUnreadable: Not a catalog, no permission, or a newer format.
+        LogCorrupted: One of the objects that opening reads is damaged.
+    """
+    created = read_catalog(path).created
+    log = CommitLog.open(path)
+    log.read_newest_checkpoint()
+    state, view = log.state, log.view
+    counts: Counter[str] = Counter()
+    for segment in state.batches.segments:
+        counts.update(segment.counts or {})
+    return LogSummary(
+        name=state.name,
+        uuid=state.uuid,
+        created=created,
+        committed=state.last_version,
+        published=state.published,
+        oldest=state.oldest,
+        newest_timestamp=view.newest_timestamp,
+        epoch=state.epoch,
+        holder=state.holder,
+        entries=state.last_entry,
+        publications=state.last_publication,
+        checkpoint=state.checkpoint,
+        checkpoint_entry=state.checkpoint_entry,
+        segments=len(state.batches.segments),
+        batches=len(state.batches),
+        rows=sum(segment.rows for segment in state.batches.segments),
+        bytes=sum(segment.bytes for segment in state.batches.segments),
+        counts=dict(counts.most_common()),
+        holds_trimmed=bool(len(state.batches)) and _batch(state, 0).first < state.oldest,
+        schemas=len(state.schemas),
+        pending=tuple(pending.path for pending in state.pending),
+        source_positions=dict(state.source_positions),
+        unnamed=len(unnamed(log)),
+        orphans=len(orphans(log)),
+    )
+
+
+def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[EntrySummary]:
+    """Yield entries by number, both ends inclusive, None the newest. Errors as ``summarize``."""
+    log = CommitLog.open(path)
+    published = log.state.published
+    version = _version_before(log, first)
+    stop = log.state.last_entry if last is None else min(last, log.state.last_entry)
+    for number in range(max(1, first), stop + 1):
+        found = log.read_entry(number)
+        if found is None:
+            return
+        entry = found.entry
+        if isinstance(entry, CommitEntry):
+            version = entry.last_version or version
+        yield _entry_summary(entry, published=version <= published)
+
+
+def segments(path: Path) -> list[SegmentSummary]:
+    """Return the retained segments in log order, committed ones too. Errors as ``summarize``."""
+    state = CommitLog.open(path).state
+    columns = state.batches.columns[:, : len(state.batches)]
+    starts = np.searchsorted(columns[SEGMENT], np.arange(len(state.batches.segments) + 1)).tolist()
+    return [
+        SegmentSummary(
+            path=segment.path,
+            first=_batch(state, starts[place]).first,
+            last=_batch(state, starts[place + 1] - 1).last,
+            rows=segment.rows,
+            bytes=segment.bytes,
+            batches=starts[place + 1] - starts[place],
+            counts=dict(segment.counts or {}),
+        )
+        for place, segment in enumerate(state.batches.segments)
+    ]
+
+
+def schema(path: Path) -> tuple[dict[str, list[dict[str, Any]]], list[SchemaChange]]:
+    """Return the newest schema, and how it came about from the empty one; of committed versions too.
+
+    Reads the schemas, not the records, so that it tells the changes of versions that are trimmed as well.
+    Errors as ``summarize``.
+    """
+    log = CommitLog.open(path)
+    newest = Schema()
+    history = []
+    for first_version, id in log.state.schemas:
+        begun = log.view.schema_of(first_version)
+        for each in schema_records(newest, begun):
+            changes = orjson.loads(each.change)["changes"]
+            history.append(SchemaChange(first_version, id, each.entity_type, tuple(changes)))
+        newest = begun
+    types = {
+        name: [column_members(column) for column in columns]
+        for name, columns in newest.entity_types.items()
+    }
+    return types, history
+
+
+def record(path: Path, position: Position) -> RecordDetail | None:
+    """Return one published record in full, None where there is none at that position.
+
+    Raises:
+        PositionCompacted: It is no longer kept.
+        LogCorrupted: Its batch is damaged.
+    """
+    view = CommitLog.open(path).view
+    if position < view.oldest:
+        raise PositionCompacted(position, view.oldest, Position(view.published, END))
+    place = view.find(position)
+    if place == len(view):
+        return None
+    with BatchReader(path) as reader:
+        ref = view.batch(place)
+        head = reader.head(ref)
+        rows = np.flatnonzero(
+            (head.versions == position.version) & (head.indexes == position.index)
+        )
+        if not len(rows):
+            return None
+        row = int(rows[0])
+        body = {
+            name: column[row].as_py() for name, column in reader.body(ref, BODY_COLUMNS).items()
+        }
+    code = int(head.type_codes[row])
+    changed = head.changed[row].as_py()
+    return RecordDetail(
+        version=position.version,
+        index=position.index,
+        row=ref.first_row + row,
+        commit_timestamp=view.timestamp_of(position.version),
+        area=Area(int(head.areas[row])).name,
+        operation=Operation(int(head.operations[row])).name,
+        entity_type=head.entity_types[code] if code >= 0 else None,
+        primary_key=head.primary_keys[row].as_py(),
+        key_hash=int(head.key_hashes[row]),
+        changed=None if changed is None else tuple(changed),
+        segment=ref.segment.path,
+        batch_offset=ref.offset,
+        **body,
+    )
+
+
+def _batch(state: LogState, place: int) -> BatchRef:
+    """Return a batch of what is committed."""
+    return batch_ref(state.batches.segments, state.batches.columns, place)
+
+
+def _version_before(log: CommitLog, entry: int) -> int:
+    """Return the newest version that was committed before an entry; 0 for none that is still written down."""
+    for number in range(entry - 1, 0, -1):
+        found = log.read_entry(number)
+        if found is None:
+            break
+        if isinstance(found.entry, CommitEntry) and found.entry.last_version:
+            return found.entry.last_version
+    return 0
+
+
+def _entry_summary(entry: OpenEntry | CommitEntry, *, published: bool) -> EntrySummary:
+    if isinstance(entry, OpenEntry):
+        return EntrySummary(
+            number=entry.number,
+            kind="open",
+            epoch=entry.epoch,
+            timestamp=entry.timestamp,
+            writer=entry.writer,
+            batch_id=None,
+            k=None,
+            first_version=None,
+            last_version=None,
+            rows=None,
+            counts={},
+            segments=0,
+            pending=0,
+            published=published,
+            publishes=False,
+        )
+    counts: Counter[str] = Counter()
+    for segment in entry.segments:
+        counts.update(segment.counts)
+    return EntrySummary(
+        number=entry.number,
+        kind="commit",
+        epoch=entry.epoch,
+        timestamp=entry.timestamp,
+        writer=entry.writer,
+        batch_id=entry.batch_id,
+        k=entry.k,
+        first_version=entry.first_version,
+        last_version=entry.last_version,
+        rows=sum(segment.rows for segment in entry.segments),
+        counts=dict(counts),
+        segments=len(entry.segments),
+        pending=len(entry.pending),
+        published=published,
+        publishes=entry.published,
+    )

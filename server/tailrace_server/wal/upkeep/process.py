@@ -1,0 +1,58 @@
+"""The process that trigger.py starts: ``python -m tailrace_server.wal.upkeep.process CATALOG_FOLDER``.
+
+Its input is a line for each look, the time in µs; it does what is due then, and ends with its input. Killing it
+at any moment is harmless: all that it does is exclusive or repeatable (compaction.py, retention.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from tailrace.errors import TailraceError
+from tailrace_server.wal.state.checkpoint import write_checkpoint_if_due
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.compaction import compact, is_due
+from tailrace_server.wal.upkeep.retention import (
+    DELETE_FILES,
+    delete_unnamed,
+    deletion_is_due,
+    last_writer_left_orphans,
+)
+
+_log = logging.getLogger("tailrace.wal")
+
+
+def look(path: Path, now: int) -> None:
+    """Do what is due in a catalog.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch.
+
+    Raises:
+        LogError: It cannot be done; the log is as it was.
+    """
+    log = CommitLog.open(path)
+    if compacts := is_due(log.state):
+        _log.debug("catalog %s: %s", path.name, compact(path, now))
+    else:
+        write_checkpoint_if_due(log, now)
+    if compacts or deletion_is_due(log, now) or last_writer_left_orphans(log):
+        deleted = delete_unnamed(path, now, files_max=DELETE_FILES)
+        _log.debug("catalog %s: %d files deleted", path.name, len(deleted))
+
+
+def main() -> None:
+    """Look whenever told to."""
+    path = Path(sys.argv[1])
+    for line in sys.stdin.buffer:
+        try:
+            look(path, int(line))
+        except TailraceError as error:
+            _log.warning("no upkeep of catalog %s: %s", path.name, error)
+
+
+if __name__ == "__main__":
+    main()

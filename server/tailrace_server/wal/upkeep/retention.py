@@ -1,0 +1,260 @@
+"""Retention: what leaves the log, first by name and then from the disk.
+
+A trim moves ``oldest`` in a new checkpoint; files that hold nothing at or above it are no longer named.
+Files that nothing names any more (trimmed, compacted, or pending and spent) are deleted ``delete_grace``
+after the checkpoint or entry that stopped naming them: readers with an older view have that long, and one
+that still misses a file takes the newest checkpoint and goes on by position. A writer at work has them
+deleted (trigger.py); where none is, ``tailrace log trim`` and ``tailrace log compact`` do it.
+
+Orphans are files below ``segments`` that no checkpoint or entry has ever named: what tasks left that
+failed. Whether one may still be committed is decided by what the log says, not by a clock:
+
+* its epoch is below the newest: that writer is fenced;
+* or its epoch is the newest and a later batch of its writer has been committed;
+* or it was written for checkpoint k + 1, and k + 1 exists without it.
+
+To find them costs a listing of all segments, so they go with whatever else is deleted; and at its start a
+writer looks at what the one before it has left, in the folder of that epoch.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tailrace.position import Position
+from tailrace_server.wal.files.documents import ENTRIES, SEGMENTS
+from tailrace_server.wal.files.objects import (
+    TEMPORARY_FOLDER,
+    os_errors,
+    read_bytes,
+    replace,
+    unseal,
+    without_records,
+)
+from tailrace_server.wal.state.batch_table import LAST_VERSION, SEGMENT, CommitTable
+from tailrace_server.wal.state.checkpoint import (
+    DELETE_GRACE_S,
+    drop_old_bodies,
+    is_left,
+    write_checkpoint,
+)
+from tailrace_server.wal.state.commit_log import CommitLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.wal.state.state import LogState
+
+DELETE_FILES: Final = 4_096
+"""Deleted in one look of a writer's upkeep, oldest first: some seconds, so that a compaction waits no longer
+for the files of a large trim, nor the end of the writer; the rest goes with the next look."""
+
+_TEMPORARY_MAX_AGE_S: Final = 3_600.0
+"""Objects on their way take milliseconds; deleting one too early would cost its writer a retry."""
+
+_ATTEMPTS: Final = 8
+
+
+def trim(path: Path, before: int, now: int) -> Position:
+    """Let go of all versions below ``before``; return the oldest position that is kept now.
+
+    ``before`` above the newest published version lets go of everything published. Nothing is deleted yet; see
+    ``delete_unnamed``.
+
+    Args:
+        path: The catalog's folder.
+        before: First version to keep.
+        now: µs since the epoch.
+
+    Raises:
+        LogFull: No room for the checkpoint; nothing was changed.
+    """
+    for _ in range(_ATTEMPTS):
+        log = CommitLog.open(path)
+        state = log.state
+        oldest = Position(min(before, state.published + 1), 0)
+        if oldest <= state.oldest:
+            return state.oldest
+        log.read_newest_checkpoint()
+        if write_checkpoint(log, _trimmed(state, oldest, now), now):
+            return oldest
+    return CommitLog.open(path).view.oldest
+
+
+def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
+    """Return a copy of a state that begins at ``oldest``."""
+    trimmed = copy.copy(state)
+    versions = state.batches.columns[LAST_VERSION, : len(state.batches)]
+    start = int(np.searchsorted(versions, oldest.version, "left"))
+    all_gone = start == len(state.batches)
+    kept = len(state.batches.segments) if all_gone else int(state.batches.columns[SEGMENT, start])
+    gone = state.batches.segments.paths(0, kept)
+    trimmed.removed = state.removed | dict.fromkeys(gone, now)
+    trimmed.batches = state.batches.slice(start)
+    commits = state.commits.columns[:, : len(state.commits)]
+    # The commit of the version before `oldest` stays: its timestamp bounds what can still appear.
+    first = max(0, int(np.searchsorted(commits[0], oldest.version - 1, "right")) - 1)
+    trimmed.commits = CommitTable()
+    trimmed.commits.append(commits[:, first:])
+    trimmed.oldest = oldest
+    trimmed.revision += 1
+    return trimmed
+
+
+def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S) -> bool:
+    """Return whether files that nothing names any more have had their grace and are there still.
+
+    They go in one order, so where the last of those that are due is gone, all are: only that one is looked
+    for. Where it is gone the log's state forgets them.
+
+    Raises:
+        LogError: The device failed.
+    """
+    state, before = log.state, _before(now, grace_s)
+    due = _due(state, before)
+    if not due:
+        return False
+    if is_left(log.path, max(due)[1]):
+        return True
+    state.removed = {file: since for file, since in state.removed.items() if since > before}
+    return False
+
+
+def delete_unnamed(
+    path: Path, now: int, *, grace_s: float = DELETE_GRACE_S, files_max: int | None = None
+) -> list[str]:
+    """Delete what nothing names any more and has had its grace, and the orphans; return their paths.
+
+    Any process may, at any time.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch.
+        grace_s: Seconds for which a file stays that nothing names.
+        files_max: How many to delete, those first that have waited longest; None: all.
+
+    Raises:
+        LogError: The device failed; what is left goes the next time.
+    """
+    log = CommitLog.open(path)
+    log.read_newest_checkpoint()
+    before = _before(now, grace_s)
+    gone = [file for _, file in sorted(_due(log.state, before))]
+    deleted: list[str] = []
+    with os_errors(f"cannot delete from {path}"):
+        for file in itertools.chain(gone, orphans(log)):
+            if len(deleted) == files_max:
+                break
+            if _delete(path, file):
+                deleted.append(file)
+        _delete_stale_temporaries(path)
+    drop_old_bodies(log, before=before)
+    return deleted
+
+
+def unnamed(log: CommitLog) -> list[str]:
+    """Return the files that nothing names any more and that are there still, those first that go first.
+
+    Raises:
+        LogError: The device failed.
+    """
+    log.read_newest_checkpoint()
+    removed = sorted((since, file) for file, since in log.state.removed.items())
+    return [file for _, file in removed if is_left(log.path, file)]
+
+
+def _before(now: int, grace_s: float) -> int:
+    """Return the time, µs, since which a file must have been unnamed to be deleted now."""
+    return now - int(grace_s * 1e6)
+
+
+def _due(state: LogState, before: int) -> list[tuple[int, str]]:
+    """Return since when files have been unnamed, up to a time inclusive, and what they are.
+
+    Deleted in the order of these pairs, they go in the same order whoever deletes them.
+    """
+    return [(since, file) for file, since in state.removed.items() if since <= before]
+
+
+def _delete(catalog: Path, file: str) -> bool:
+    """Delete a segment; return whether it was there. An entry loses its records and keeps its lines."""
+    if file.startswith(f"{ENTRIES}/"):
+        data = read_bytes(catalog / file)
+        if data is None or (text := without_records(data)) == data:
+            return False
+        unseal(file, text)
+        replace(catalog, file, text)
+        return True
+    try:
+        os.unlink(catalog / file)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def orphans(log: CommitLog) -> list[str]:
+    """Return the files below ``segments`` that nothing names and nothing can name any more."""
+    with os_errors(f"cannot read {log.path / SEGMENTS}"), os.scandir(log.path / SEGMENTS) as found:
+        return _orphans_in(log, sorted(each.name for each in found if each.is_dir()))
+
+
+def last_writer_left_orphans(log: CommitLog) -> bool:
+    """Return whether there are orphans of the epoch before the newest; lists that one's folder alone.
+
+    Raises:
+        LogError: The device failed.
+    """
+    folder = str(log.state.epoch - 1)
+    with os_errors(f"cannot read {log.path / SEGMENTS / folder}"):
+        try:
+            return bool(_orphans_in(log, [folder]))
+        except FileNotFoundError:
+            return False
+
+
+def _orphans_in(log: CommitLog, folders: list[str]) -> list[str]:
+    files = [
+        f"{SEGMENTS}/{folder}/{name}"
+        for folder in folders
+        for name in sorted(os.listdir(log.path / SEGMENTS / folder))
+    ]
+    if not files:
+        return []
+    state = log.state
+    named = set(state.batches.segments.paths())
+    named |= {pending.path for pending in state.pending} | state.removed.keys()
+    return [file for file in files if file not in named and _is_spent(state, file)]
+
+
+def _is_spent(state: LogState, file: str) -> bool:
+    """Return whether nothing can name a file any more that nothing names now."""
+    _, folder, name = file.split("/", 2)
+    if folder == "compact":
+        number = name.partition("-")[0]
+        return number.isdecimal() and int(number) <= state.checkpoint
+    if not folder.isdecimal() or int(folder) > state.epoch:
+        return False
+    if int(folder) < state.epoch:
+        return True
+    writer = state.holder.writer
+    batch = name.removeprefix(f"{writer}-").partition("-")[0]
+    if not name.startswith(f"{writer}-") or not batch.isdecimal():
+        return False
+    return int(batch) < state.writers[writer].batch_id
+
+
+def _delete_stale_temporaries(path: Path) -> None:
+    limit = time.time() - _TEMPORARY_MAX_AGE_S
+    for name in os.listdir(path / TEMPORARY_FOLDER):
+        file = path / TEMPORARY_FOLDER / name
+        try:
+            if file.stat().st_mtime < limit:
+                file.unlink()
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,127 @@
+"""Upkeep beside a writer: checkpoints, compaction by its rule, deletion of what is no longer named.
+
+It runs in a process of its own (upkeep.py), started the first time that a compaction or a deletion is due and
+told to look from then on, because a thread would take the interpreter from the commits for milliseconds, many
+times over. A failure is logged there and tried again when the rule next asks: a log without compaction is
+slower, not wrong. What only bounds the time to open, the checkpoint, the writer makes itself while there is no
+such process, and when that one leaves it undone for too long.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import LogError, LogFull
+from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkpoint_if_due
+from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, is_due
+from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_left_orphans
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.clock import Clock
+    from tailrace_server.wal.state.commit_log import CommitLog
+
+DELETION_CHECK_S: Final = 60.0
+"""A writer looks this often, when it publishes, whether files have had their grace: a tenth of it."""
+
+_OVERDUE: Final = 2
+"""The writer makes a checkpoint itself once it is this many times due."""
+
+_NICENESS: Final = 10
+"""Of its process: commits come first where both want the processor."""
+
+_log = logging.getLogger("tailrace.wal")
+
+
+class Maintenance:
+    """Has upkeep done when a writer's log is due for it."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        """Bind to a catalog's folder."""
+        self._path = path
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._next_entry = 0
+        self._next_deletion_check: float | None = None
+        """By the monotonic clock; None before the first."""
+
+    def look(self, log: CommitLog) -> None:
+        """Have done what is due; cheap when nothing is."""
+        try:
+            write_checkpoint_if_due(
+                log, self._clock.now(), times=_OVERDUE if self._is_running() else 1
+            )
+        except LogFull as error:
+            _log.warning("no checkpoint of catalog %s: %s", self._path.name, error)
+        if self._compaction_is_due(log) or self._deletion_is_due(log):
+            self._put_off_deletion_check()  # whatever the process is asked for, it makes it itself
+            self._ask()
+
+    def close(self) -> None:
+        """Wait until nothing runs any more."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait()
+            self._process = None
+
+    def _compaction_is_due(self, log: CommitLog) -> bool:
+        """Return whether one is, or a checkpoint that is the process's to make."""
+        state = log.state
+        if state.last_entry < self._next_entry:
+            return False
+        self._next_entry = state.last_entry + DUE_SEGMENTS // 8
+        return is_due(state) or (self._is_running() and checkpoint_is_due(log))
+
+    def _deletion_is_due(self, log: CommitLog) -> bool:
+        """Return whether files have had their grace or, the first time, the last writer left some behind."""
+        planned = self._next_deletion_check
+        if planned is not None and self._clock.monotonic() < planned:
+            return False
+        self._put_off_deletion_check()
+        try:
+            return deletion_is_due(log, self._clock.now()) or (
+                planned is None and last_writer_left_orphans(log)
+            )
+        except LogError as error:
+            _log.warning("no upkeep of catalog %s: %s", self._path.name, error)
+            return False
+
+    def _put_off_deletion_check(self) -> None:
+        self._next_deletion_check = self._clock.monotonic() + DELETION_CHECK_S
+
+    def _is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _ask(self) -> None:
+        """Tell the process to look, one line with the time; start it if it does not run."""
+        try:
+            if not self._is_running():
+                self.close()
+                self._process = self._start()
+            assert self._process is not None
+            assert self._process.stdin is not None
+            os.write(self._process.stdin.fileno(), b"%d\n" % self._clock.now())
+        except BlockingIOError:
+            return  # it has been told often enough
+        except OSError as error:
+            _log.warning("no upkeep of catalog %s: %s", self._path.name, error)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start the process. It ends when its input does: with ``close``, or with this process."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tailrace_server.wal.upkeep.process", self._path.absolute()],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            process_group=0,  # ctrl-c is the writer's, whose end is the process's
+        )
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        # From here rather than by itself: its imports alone would take a commit's processor for 0.2 s.
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+        return process

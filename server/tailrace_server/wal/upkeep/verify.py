@@ -1,0 +1,424 @@
+"""Verification of a whole log: checksums, the chain from entry 1, and what records claim of each other.
+
+It reads everything and goes on behind a fault, so that one run names all that is damaged. Checked:
+
+* objects: the checksum of each entry, publication and checkpoint, and that each continues its chain; that each
+  schema is there under its own id;
+* the newest checkpoint against the state that the entries alone give;
+* segments: size, the checksum of every schema and dictionary message, head and body; pending files: size
+  and checksum;
+* bodies: each is a UTF-8 JSON object; ``changed``: the version's schema has each column;
+* records: versions and indexes dense and in order from the oldest on, running numbers without a hole, key
+  hashes, counts of each segment, and the counts of every lead against the records of its transaction.
+
+Not covered by a checksum, because nothing reads them: the magic, the end-of-stream mark and the footer of a
+segment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Area, Operation
+from tailrace.errors import LogCorrupted, LogError
+from tailrace.position import FIRST
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.catalog_folder import check_folders
+from tailrace_server.wal.files.documents import (
+    CHECKPOINTS,
+    ENTRIES,
+    PUBLICATIONS,
+    CheckpointHeader,
+    PublicationDocument,
+)
+from tailrace_server.wal.files.objects import (
+    crc32c,
+    object_name,
+    object_numbers,
+    read_bytes,
+    unseal,
+)
+from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.record.json_check import first_no_object
+from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.segment.reader import BatchReader, Head
+from tailrace_server.wal.state.batch_table import SegmentRef, batch_ref
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.state import LogState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tailrace_server.wal.state.batch_table import BatchRef
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as it was written."""
+
+    path: str
+    """Relative to the catalog's folder."""
+    offset: int
+    """Byte in the file from which on it is wrong."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} at byte {self.offset}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was looked at, and what is wrong with it."""
+
+    entries: int = 0
+    publications: int = 0
+    checkpoints: int = 0
+    segments: int = 0
+    batches: int = 0
+    rows: int = 0
+    transactions: int = 0
+    bytes: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """The transaction that is being read: what its lead says, and what has come of it."""
+
+    version: int
+    claimed: dict[str, int]
+    mutation_count: int
+    where: tuple[str, int]
+    found: Counter[str] = field(default_factory=Counter)
+
+
+def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> Verification:
+    """Read a whole log and return what is wrong with it.
+
+    Args:
+        path: The catalog's folder.
+        progress: Called after each batch with (batches done, batches in all).
+
+    Raises:
+        LogUnreadable: Not a catalog, no permission, or a newer format.
+        CatalogReplaced: It was dropped or replaced meanwhile.
+    """
+    result = Verification()
+    chain = _verify_objects(path, result)
+    try:
+        log = CommitLog.open(path)
+    except LogCorrupted as error:
+        _note(result, error)
+        return result
+    if not result.faults:
+        _compare(path, log.state, chain, result)
+    _Records(path, log, result, progress).verify()
+    _verify_pending(path, log.state, result)
+    return result
+
+
+def _verify_objects(path: Path, result: Verification) -> LogState:
+    """Read entries and publications from the first on; a fault ends its chain, not the other one."""
+    document = documents.read(path, documents.CATALOG_FILE, documents.CatalogDocument)
+    if document is None:
+        return CommitLog.open(path).state  # raises what a folder that is no catalog deserves
+    check_folders(path)
+    state = LogState(document[0].name, document[0].uuid)
+    try:
+        while True:
+            found = documents.read_entry(path, state.last_entry + 1)
+            if found is None:
+                break
+            state.apply(found.path, found.entry, found.crc)
+            result.entries += 1
+    except LogCorrupted as error:
+        _note(result, error)
+    try:
+        while True:
+            name = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
+            publication = documents.read(path, name, PublicationDocument)
+            if publication is None:
+                _refuse_hole(path, state.last_publication)
+                break
+            state.apply_publication(name, *publication)
+            result.publications += 1
+    except LogCorrupted as error:
+        _note(result, error)
+    _verify_checkpoints(path, result)
+    return state
+
+
+def _refuse_hole(path: Path, last: int) -> None:
+    """Notice that publications go on behind one that is not there."""
+    newest = max(object_numbers(path / PUBLICATIONS), default=0)
+    if newest > last:
+        missing = f"{PUBLICATIONS}/{object_name(last + 1)}"
+        fault = f"the publication is missing, and they go on to {newest}"
+        raise LogCorrupted(missing, 0, fault)
+
+
+def _verify_checkpoints(path: Path, result: Verification) -> None:
+    for number in range(1, max(object_numbers(path / CHECKPOINTS), default=0) + 1):
+        name = f"{CHECKPOINTS}/{object_name(number)}"
+        data = read_bytes(path / name)
+        result.checkpoints += 1
+        try:
+            if data is None:
+                raise LogCorrupted(name, 0, "the checkpoint is missing")
+            text, _ = unseal(name, data)
+            documents.parse(name, text.partition(b"\n")[0], CheckpointHeader)
+        except LogCorrupted as error:
+            _note(result, error)
+
+
+def _compare(path: Path, opened: LogState, chain: LogState, result: Verification) -> None:
+    """Compare the state that a reader opens with the one that the entries alone give."""
+    missing = f"{ENTRIES}/{object_name(chain.last_entry + 1)}"
+    if chain.last_entry < opened.last_entry and not (path / missing).exists():
+        fault = f"the entry is missing, and the log goes on to {opened.last_entry}"
+        _note(result, LogCorrupted(missing, 0, fault))
+    name = f"{CHECKPOINTS}/{object_name(opened.checkpoint)}"
+    for what in (
+        *("last_entry", "last_entry_crc", "last_version", "end_row", "epoch", "schemas"),
+        "published_by_entry",
+    ):
+        found, wanted = getattr(opened, what), getattr(chain, what)
+        if found != wanted and opened.last_entry == chain.last_entry:
+            _note(
+                result, LogCorrupted(name, 0, f"{what} is {found}, but the entries give {wanted}")
+            )
+
+
+class _Records:
+    """Reads all records in order and holds them against each other."""
+
+    def __init__(
+        self,
+        path: Path,
+        log: CommitLog,
+        result: Verification,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._path = path
+        self._state = state = log.state
+        self._schema_of = log.view.schema_of
+        self._result = result
+        self._progress = progress
+        self._last: tuple[int, int] | None = (0, 0) if state.oldest == FIRST else None
+        self._next_row: int | None = 0 if state.oldest == FIRST else None
+        self._transaction: _Transaction | None = None
+
+    def verify(self) -> None:
+        """Go through all batches, committed ones too."""
+        table, result = self._state.batches, self._result
+        total, before = len(table), None
+        counts: Counter[str] = Counter()
+        with BatchReader(self._path) as reader:
+            for place in range(total):
+                ref = batch_ref(table.segments, table.columns, place)
+                if ref.segment != before:
+                    self._end_segment(before, counts)
+                    before, counts = ref.segment, Counter()
+                    self._begin_segment(ref)
+                try:
+                    head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
+                except LogError as error:
+                    _note(result, error, ref.segment.path, ref.offset)
+                    self._last = self._next_row = self._transaction = None
+                else:
+                    counts.update(self._check_batch(ref, head, body["after"]))
+                    self._check_bodies(ref, head, body)
+                    self._check_names(ref, head)
+                result.batches += 1
+                if self._progress is not None:
+                    self._progress(place + 1, total)
+        self._end_segment(before, counts)
+        self._end_transaction()
+
+    def _begin_segment(self, ref: BatchRef) -> None:
+        segment = ref.segment
+        self._result.segments += 1
+        self._result.bytes += segment.bytes
+        try:
+            size = os.stat(self._path / segment.path).st_size
+        except OSError:
+            return  # its first batch will say so
+        if segment.path.startswith(f"{ENTRIES}/"):
+            return  # the entry has been read, and the batches say what is missing
+        if size != segment.bytes:
+            fault = f"the file has {size} bytes, but its entry says {segment.bytes}"
+            _note(self._result, LogCorrupted(segment.path, min(size, segment.bytes), fault))
+
+    def _end_segment(self, segment: SegmentRef | None, counts: Counter[str]) -> None:
+        """Compare the counts of a segment that was read whole."""
+        if segment is None or segment.counts is None or sum(counts.values()) == 0:
+            return
+        claimed = {name: count for name, count in segment.counts.items() if count}
+        whole = self._state.oldest == FIRST and not any(
+            fault.path == segment.path for fault in self._result.faults
+        )
+        if whole and claimed != dict(counts):
+            reason = f"it holds {dict(counts)}, but its entry says {claimed}"
+            _note(self._result, LogCorrupted(segment.path, 0, reason))
+
+    def _check_batch(self, ref: BatchRef, head: Head, after: pa.BinaryArray) -> Counter[str]:
+        path, offset = ref.segment.path, ref.offset
+        self._result.rows += ref.rows
+        ends = (
+            (int(head.versions[0]), int(head.indexes[0])),
+            (int(head.versions[-1]), int(head.indexes[-1])),
+        )
+        if ends != (ref.first, ref.last):
+            self._fault(
+                path, offset, f"it holds {ends}, but its entry says {(ref.first, ref.last)}"
+            )
+        if self._next_row not in (None, ref.first_row):
+            self._fault(path, offset, f"row {ref.first_row} follows row {self._next_row}")
+        self._next_row = ref.first_row + ref.rows
+        self._check_order(head, path, offset)
+        self._check_hashes(head, path, offset)
+        return self._check_leads(head, after, path, offset)
+
+    def _check_bodies(self, ref: BatchRef, head: Head, bodies: dict[str, pa.BinaryArray]) -> None:
+        """Find the first body of each kind that is no object."""
+        for name, texts in bodies.items():
+            found = first_no_object(texts)
+            if found is not None:
+                reason = f"{name} of {_position(head, found.row)} {found.reason}"
+                self._fault(ref.segment.path, ref.offset, reason)
+
+    def _check_names(self, ref: BatchRef, head: Head) -> None:
+        """Find the first row of data that names a column as changed that its version's schema does not have.
+
+        Rows in a batch share their names: each name is looked up once for each entity type and schema.
+        """
+        names = head.names.names
+        changed = head.changed
+        if not names or not len(changed.values):
+            return
+        rows = pc.list_parent_indices(changed).to_numpy()
+        codes = pc.list_flatten(changed).indices.to_numpy().astype(np.int64)
+        of_data = (head.areas[rows] == Area.DATA) & (head.type_codes[rows] >= 0)
+        rows, codes = rows[of_data], codes[of_data]
+        begun = [version for version, _ in self._state.schemas]
+        schemas = np.searchsorted(begun, head.versions[rows], "right")
+        kinds = (schemas * len(head.entity_types) + head.type_codes[rows]) * len(names) + codes
+        wrong = []
+        for kind in pc.unique(pa.array(kinds)).to_pylist():
+            row = int(rows[np.argmax(kinds == kind)])
+            name, entity_type = names[kind % len(names)], head.entity_types[head.type_codes[row]]
+            schema = self._schema_of(int(head.versions[row]))
+            columns = schema.entity_types.get(entity_type, ())
+            if all(column.name != name for column in columns):
+                wrong.append((row, f"{name!r}, which schema {schema.id} does not have"))
+        if wrong:
+            row, reason = min(wrong)
+            reason = f"changed of {_position(head, row)} has {reason}"
+            self._fault(ref.segment.path, ref.offset, reason)
+
+    def _check_order(self, head: Head, path: str, offset: int) -> None:
+        versions, indexes = head.versions, head.indexes.astype(np.int64)
+        if self._last is not None:
+            versions = np.concatenate([[self._last[0]], versions])
+            indexes = np.concatenate([[self._last[1]], indexes])
+        step = np.diff(versions)
+        right = np.where(step == 0, np.diff(indexes) == 1, (step == 1) & (indexes[1:] == 0))
+        if not right.all():
+            row = int(np.argmin(right))
+            self._fault(
+                path,
+                offset,
+                f"({versions[row]}, {indexes[row]}) is followed by ({versions[row + 1]}, {indexes[row + 1]})",
+            )
+        self._last = (int(versions[-1]), int(indexes[-1]))
+
+    def _check_hashes(self, head: Head, path: str, offset: int) -> None:
+        seeds = np.array([*map(type_seed, head.entity_types), 0], np.uint64)[head.type_codes]
+        if not np.array_equal(key_hashes(seeds, head.primary_keys), head.key_hashes):
+            self._fault(path, offset, "a key hash is not that of its key")
+
+    def _check_leads(
+        self, head: Head, after: pa.BinaryArray, path: str, offset: int
+    ) -> Counter[str]:
+        """Hold each transaction against its lead; return the records by entity type."""
+        borders = [0, *np.flatnonzero(np.diff(head.versions)).tolist(), len(head.versions) - 1]
+        total: Counter[str] = Counter()
+        start = 0
+        for border in borders[1:]:
+            stop = border + 1
+            if head.operations[start] == Operation.TRANSACTION:
+                self._begin_transaction(
+                    int(head.versions[start]), after[start].as_py(), path, offset
+                )
+                start += 1
+            codes = head.type_codes[start:stop]
+            counts = np.bincount(codes[codes >= 0], minlength=len(head.entity_types)).tolist()
+            found = {name: n for name, n in zip(head.entity_types, counts, strict=True) if n}
+            total.update(found)
+            if self._transaction is not None:
+                self._transaction.found.update(found)
+            start = stop
+        return total
+
+    def _begin_transaction(self, version: int, lead: bytes | None, path: str, offset: int) -> None:
+        self._end_transaction()
+        self._result.transactions += 1
+        try:
+            document: Any = orjson.loads(lead or b"null")
+            counts, total = dict(document["counts"]), int(document["mutation_count"])
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            self._fault(path, offset, f"the lead of version {version} does not say its counts")
+            return
+        claimed = {name: count for name, count in counts.items() if count}
+        self._transaction = _Transaction(version, claimed, total, (path, offset))
+
+    def _end_transaction(self) -> None:
+        transaction, self._transaction = self._transaction, None
+        if transaction is None:
+            return
+        found = dict(transaction.found)
+        if found != transaction.claimed or sum(found.values()) != transaction.mutation_count:
+            self._fault(
+                *transaction.where,
+                f"version {transaction.version} has the records {found}, but its lead says "
+                f"{transaction.claimed} and {transaction.mutation_count} in all",
+            )
+
+    def _fault(self, path: str, offset: int, reason: str) -> None:
+        self._result.faults.append(Fault(path, offset, reason))
+
+
+def _position(head: Head, row: int) -> str:
+    return f"({head.versions[row]}, {head.indexes[row]})"
+
+
+def _verify_pending(path: Path, state: LogState, result: Verification) -> None:
+    for pending in state.pending:
+        data = read_bytes(path / pending.path)
+        if data is None:
+            _note(result, LogCorrupted(pending.path, 0, "the pending file is missing"))
+        elif len(data) != pending.bytes or crc32c(data) != pending.crc32c:
+            _note(result, LogCorrupted(pending.path, 0, "checksum of the pending file"))
+
+
+def _note(result: Verification, error: LogError, path: str = "", offset: int = 0) -> None:
+    if isinstance(error, LogCorrupted):
+        fault = Fault(error.path, error.offset, error.reason)
+    else:
+        fault = Fault(path, offset, str(error))
+    if fault not in result.faults:
+        result.faults.append(fault)

@@ -1,0 +1,167 @@
+"""Small batches that were just published: taken out of the entry that the tailer has read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tailrace.criteria import Area, Content, Criteria, canonical
+from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
+from tailrace_server.capture.matching.run import Run
+from tailrace_server.capture.reading.batch_cache import BatchCache
+from tailrace_server.capture.reading.catalog_reader import CatalogReading
+from tailrace_server.capture.reading.small_commits import FreshBatch, FreshBatches, Taker
+from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.wal.catalog_writer import CatalogWriter
+from tailrace_server.wal.files.objects import object_name
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.writer import LogWriter
+from tests.server.wal.logs import SteppingClock, upsert
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.state.view import LogView
+
+TAKER = Taker(Predicate(canonical([Criteria(area=Area.DATA)])), PROTOBUF, Content.AFTER)
+
+
+def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "empty"
+    elsewhere.mkdir()
+    with (
+        LogWriter.open(log_root, "shop") as writer,
+        BatchReader(log_root / "shop") as reader,
+        BatchReader(elsewhere) as blind,
+    ):
+        log = CommitLog.open(log_root / "shop")
+        fresh = FreshBatches(log.uuid, blind, EngineSettings())
+        fresh.add(TAKER)
+        fresh.end_row = log.view.end_row
+        writer.append([upsert("1")])
+        writer.commit(publish=True)
+        view = log.refresh(fresh.prepare)
+        assert view is not None
+        ref = view.batch(len(view) - 1)
+        batch = fresh.get(ref)
+        assert batch is not None
+        found = {name: texts.array for name, texts in batch.bodies.columns.items()}
+        assert found == reader.body(ref, found)
+        assert batch.grouped.head.primary_keys == reader.head(ref).primary_keys
+
+
+def test_a_batch_out_of_an_entry_keeps_nothing_of_the_entry(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer, BatchReader(log_root / "shop") as reader:
+        log = CommitLog.open(log_root / "shop")
+        writer.append([upsert("1")])
+        writer.commit(publish=True)
+        read = log.advance()
+        assert read is not None
+        assert log.advance() is None
+        entry = np.frombuffer(read.data, np.uint8)
+        view = CommitLog.open(log_root / "shop").view
+        ref = view.batch(len(view) - 1)
+        assert ref.segment.path == read.path
+        head = reader.head(ref, read.data)
+        body = reader.texts(ref, ["after"], read.data)["after"]
+        parts = (
+            head.indexes,
+            head.key_hashes,
+            body.array.buffers()[2],
+            head.primary_keys.buffers()[2],
+        )
+        assert not any(np.shares_memory(np.frombuffer(part, np.uint8), entry) for part in parts)
+
+
+class Foreseen:
+    """A log with a subscriber; what another writer of its epoch would commit next is foreseen."""
+
+    def __init__(
+        self, log_root: Path, copies: Path, reader: BatchReader, taker: Taker = TAKER
+    ) -> None:
+        self.writer = LogWriter.open(log_root, "shop", clock=SteppingClock(1_000))
+        commit(self.writer, "1")
+        shutil.copytree(log_root, copies)
+        attached = CatalogWriter.attach(
+            copies, "shop", epoch=1, writer="log-writer", clock=SteppingClock(2_000)
+        )
+        commit(LogWriter(attached), "2")
+        self.log = CommitLog.open(log_root / "shop")
+        self.fresh = FreshBatches(self.log.uuid, reader, EngineSettings())
+        self.fresh.add(taker)
+        self.fresh.end_row = self.log.view.end_row
+        self.entry = self.log.path / "log" / object_name(3)
+        self.arriving = self.log.path / "tmp" / f"{self.entry.name}.1"
+        shutil.copyfile(copies / "shop" / "log" / self.entry.name, self.arriving)
+        read = self.log.foresee(self.arriving.name)
+        assert read is not None
+        self.fresh.foresee(read)
+
+    def newest(self) -> tuple[LogView, BatchRef, FreshBatch]:
+        view = self.log.refresh(self.fresh.prepare)
+        assert view is not None
+        ref = view.batch(len(view) - 1)
+        batch = self.fresh.get(ref)
+        assert batch is not None
+        return view, ref, batch
+
+
+def commit(writer: LogWriter, key: str) -> None:
+    writer.append([upsert(key)])
+    writer.commit(publish=True)
+
+
+async def test_frames_made_ahead_are_those_that_would_be_made(
+    log_root: Path, tmp_path: Path
+) -> None:
+    with BatchReader(log_root / "shop") as reader, ThreadPoolExecutor(1) as threads:
+        foreseen = Foreseen(log_root, tmp_path / "copy", reader)
+        os.link(foreseen.arriving, foreseen.entry)
+        view, ref, batch = foreseen.newest()
+        [ahead] = batch.frames.values()
+        cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads)
+        reading = CatalogReading(view.uuid, reader, cache, EngineSettings())
+        selection = TAKER.predicate.select(batch.grouped, NO_IMAGES)
+        run = Run(ref, selection, ref.first)
+        made = await reading.frames(run, view, TAKER.codec, TAKER.content)
+        assert ahead.messages == made.messages
+        assert batch.grouped.head.ref == ref
+
+
+@pytest.mark.parametrize(
+    "criteria",
+    [
+        Criteria(area=Area.DATA, primary_key=tuple(map(str, range(10_000)))),
+        Criteria(area=Area.DATA, container_name=("value",)),
+    ],
+    ids=["keys", "columns"],
+)
+def test_nothing_is_made_ahead_for_who_asks_for_keys_or_columns(
+    log_root: Path, tmp_path: Path, criteria: Criteria
+) -> None:
+    with BatchReader(log_root / "shop") as reader:
+        asking = Taker(Predicate(canonical([criteria])), PROTOBUF, Content.AFTER)
+        foreseen = Foreseen(log_root, tmp_path / "copy", reader, asking)
+        os.link(foreseen.arriving, foreseen.entry)
+        _, _, batch = foreseen.newest()
+        assert batch.frames == {}
+
+
+def test_contract_06_frames_of_an_entry_that_never_came_are_given_to_nobody(
+    log_root: Path, tmp_path: Path
+) -> None:
+    with BatchReader(log_root / "shop") as reader:
+        foreseen = Foreseen(log_root, tmp_path / "copy", reader)
+        commit(foreseen.writer, "2")  # byte for byte the same records, at another time
+        view, ref, batch = foreseen.newest()
+        assert view.timestamp_of(ref.last.version) != 2_000
+        assert batch.frames == {}
+        assert not foreseen.fresh.get(view.batch(0)), "what is old is not read"

@@ -1,0 +1,244 @@
+"""A stream that begins in a catalog with rows of another source knows what the log last said of its keys."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark import TaskContext
+
+from tailrace.cdcv2 import Progress, Update
+from tailrace.criteria import Operation
+from tailrace_server.pipeline.cdcv2 import spark_steps
+from tailrace_server.pipeline.cdcv2.files import Split, read_split
+from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict, leaving
+from tailrace_server.pipeline.cdcv2.ingest import WRITER
+from tailrace_server.pipeline.cdcv2.seeding import seed_index
+from tailrace_server.pipeline.cdcv2.updates import joined, share_out
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
+from tailrace_server.wal.writer import CatalogWriter, LogWriter
+from tests.process.ingest.reading import data
+from tests.server.pipeline.cdcv2 import test_product_times as products
+from tests.server.pipeline.cdcv2.streams import SCHEMA
+from tests.server.pipeline.cdcv2.test_ingest import Stream, finished, told, update
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE = b'{"id": 1, "name": "\\u00e4", "price": 7}'
+"""Not as the stream itself would write it: `HELD`."""
+HELD = {"id": 1, "name": "ä", "price": 7}
+RENAMES = """
+[entity_types.product]
+renamed_from = "article"
+columns.name.renamed_from = "title"
+"""
+
+
+@pytest.fixture
+def stream(tmp_path: Path, log_root: Path) -> Stream:
+    folder = tmp_path / "input"
+    folder.mkdir()
+    return Stream(folder, log_root)
+
+
+def put(
+    key: object, image: bytes | None, before: bytes | None = None, of: str = "product"
+) -> Mutation:
+    operation = Operation.REMOVE if image is None else Operation.UPSERT
+    return Mutation(of, None if key is None else str(key), operation, before, image)
+
+
+def image(key: int, name: str) -> bytes:
+    return json.dumps({"id": key, "name": name, "price": None}).encode()
+
+
+def other_source(log: Path, *transactions: list[Mutation], **changes: Any) -> None:
+    with LogWriter.open(log, "shop", writer="other", **changes) as writer:
+        for transaction in transactions:
+            writer.append(transaction)
+
+
+def befores(stream: Stream, since: int) -> dict[str, Any]:
+    return {key: before for version, _, key, _, before, _ in told(stream) if version >= since}
+
+
+def test_a_lone_row_has_what_the_log_said_of_its_key_before_the_stream_began(
+    stream: Stream,
+) -> None:
+    other_source(
+        stream.log,
+        [put(1, image(1, "old")), put(2, image(2, "b")), put(3, image(3, "c"))],
+        [put(1, ONE, image(1, "old")), put(2, None, image(2, "b"))],
+        [put(3, image(3, "else"), of="shelf")],
+    )
+    rows = [(1, "new", 7), (2, "new", None), (3, "new", None), (4, "new", None)]
+    stream.add(*(update(row, 1, 1) for row in rows[:2]), finished(0, 2, t1=2))
+    stream.ingest(take_over=True)
+    assert befores(stream, 4) == {"1": HELD, "2": None}
+    [first] = [record for record in told(stream) if record[0] == 4 and record[2] == "1"]
+    assert first[3] == {"name": "new"}
+    stream.add(*(update(row, 2, 1) for row in rows[2:]), finished(2, 3, t2=2))
+    stream.ingest()
+    stream.add(update((1, "newer", 7), 3, 1), finished(3, 4, t3=1))
+    stream.ingest()
+    third = {"id": 3, "name": "c", "price": None}
+    assert befores(stream, 5) == {"3": third, "4": None, "1": {**HELD, "name": "new"}}
+    assert verify(stream.catalog).sound
+
+
+def test_the_row_that_the_log_holds_is_no_change_however_it_was_written(stream: Stream) -> None:
+    other_source(stream.log, [put(1, ONE)])
+    stream.add(update((1, "ä", 7), 1, 1), finished(0, 2, t1=1))
+    stream.ingest(take_over=True)
+    assert befores(stream, 2) == {}
+
+
+def test_a_truncate_leaves_nothing_and_what_comes_behind_it_is_known(stream: Stream) -> None:
+    other_source(
+        stream.log,
+        [put(1, ONE), put(2, image(2, "b"))],
+        [put(None, None), put(3, image(3, "c"))],
+    )
+    rows = [(1, "new", 7), (2, "new", None), (3, "new", None)]
+    stream.add(*(update(row, 1, 1) for row in rows), finished(0, 2, t1=3))
+    stream.ingest(take_over=True)
+    third = {"id": 3, "name": "c", "price": None}
+    assert befores(stream, 3) == {"1": None, "2": None, "3": third}
+
+
+def test_an_image_that_is_no_row_of_the_stream_stays_as_it_is() -> None:
+    for kept in (
+        b'{"id":1,"name":"a","price":7,"note":"more"}',
+        b'{"id":1.5,"name":"a","price":7}',
+        b'{"id":36893488147419103232,"name":"a","price":7}',
+        b'{"id":1,"name":null,"price":7}',
+        b'{"id":1,"name":2,"price":7}',
+        b'{"id":1}',
+        b"[1]",
+    ):
+        assert SCHEMA.fitted(kept) == kept
+    assert SCHEMA.fitted(b'{"name":"a", "id":1}') == b'{"id":1,"name":"a","price":null}'
+
+
+def test_records_under_former_names_of_type_and_column_are_known(stream: Stream) -> None:
+    other_source(stream.log, [put(1, b'{"id":1,"title":"a","price":7}', of="article")])
+    mapping = SchemaMapping.parse(RENAMES)
+    other_source(stream.log, [put(2, image(2, "b"))], mapping=mapping)
+    stream.add(update((1, "new", 7), 1, 1), finished(0, 2, t1=1))
+    stream.ingest(take_over=True)
+    assert befores(stream, 3) == {"1": {"id": 1, "name": "a", "price": 7}}
+
+
+def test_a_first_batch_that_failed_leaves_nothing_and_the_next_reads_the_log_anew(
+    stream: Stream,
+) -> None:
+    other_source(stream.log, [put(1, image(1, "old"))])
+    name = stream.raw(b"")
+    (stream.input / name).unlink()
+    stream.add(update((1, "a", 1), 1, 1), update((1, "b", 1), 1, 1), finished(0, 2, t1=2))
+    with pytest.raises(KeyConflict):
+        stream.ingest(take_over=True)
+    assert CommitLog.open(stream.catalog).state.pending == ()
+    (stream.input / "0002.json").unlink()
+    other_source(stream.log, [put(1, ONE)], take_over=True)
+    stream.add(update((1, "new", 1), 1, 1), finished(0, 2, t1=1))
+    stream.ingest(take_over=True)
+    assert befores(stream, 3) == {"1": HELD}
+
+
+def test_what_was_committed_and_never_published_is_known_too(stream: Stream) -> None:
+    writer = LogWriter.open(stream.log, "shop", writer="other")
+    writer.append([put(1, ONE)])
+    writer.commit()
+    writer.close()
+    stream.add(update((1, "new", 1), 1, 1), finished(0, 2, t1=1))
+    stream.ingest(take_over=True)
+    assert befores(stream, 2) == {"1": HELD}
+
+
+def test_without_key_columns_rows_are_counted_from_the_beginning_of_the_stream(
+    stream: Stream,
+) -> None:
+    stream.key = ()
+    other_source(stream.log, [put(1, ONE)])
+    stream.add(update((1, "ä", 7), 1, 1), finished(0, 2, t1=1))
+    stream.ingest(take_over=True)
+    assert befores(stream, 2) == {'[1,"ä",7]': None}
+
+
+def test_a_stream_of_product_times_knows_the_keys_of_the_log(
+    tmp_path: Path, log_root: Path
+) -> None:
+    other_source(log_root, [put(1, ONE), put(2, image(2, "b"))], [put(2, None, image(2, "b"))])
+    stream = products.Stream(tmp_path / "input", log_root)
+    rows = [Update((1, "new", 7), (0, 1), 1), Update((2, "new", 7), (1, 0), 1)]
+    stream.add(rows, Progress(((0, 0),), (), (((0, 1), 1), ((1, 0), 1))))
+    assert stream.ingest(take_over=True).closed
+    found = {record.primary_key: record.before for record in data(stream.catalog)[-2:]}
+    assert found == {"1": json.dumps(HELD, ensure_ascii=False).replace(" ", "").encode(), "2": None}
+
+
+@pytest.mark.parametrize("shares", [1, 2, 8])
+def test_each_share_of_a_large_batch_finds_its_keys_in_the_files_of_the_beginning(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, shares: int
+) -> None:
+    """The step that a task of Spark runs, without Spark."""
+    monkeypatch.setattr(TaskContext, "_taskContext", object.__new__(TaskContext))
+    monkeypatch.setattr(TaskContext, "_taskAttemptId", 0)
+    other_source(stream.log, [put(key, image(key, f"n{key}")) for key in range(40)])
+    folding = Folding(SCHEMA, "product", ("id",))
+    stream.add([Update((key, "new", None), 1, 1) for key in range(41)])
+    file = stream.input / "0001.json"
+    size = file.stat().st_size
+    [came] = read_split(Split(str(file), 1, 0, size, size), SCHEMA)
+    rows = leaving(joined(came.updates), folding)
+    with CatalogWriter.open(stream.log, "shop", writer=WRITER, take_over=True) as writer:
+        files = tuple(seed_index(writer, folding, 0, file_rows=10))
+        assert len(files) == 4
+        assert sum(each.file.rows for each in files) == 40
+        path = writer.segment_path(0, "pending-cdcv2")
+    step = spark_steps.Fold(path, writer.path, files, files, 0, True, shares, ())
+    found: dict[str, str | None] = {}
+    index = 0
+    for share, mine in share_out(rows, rows.column("hash").to_numpy(), shares):
+        pieces = {spark_steps.LEFT: [spark_steps.encoded(mine)]}
+        results = [(kind, piece) for _, kind, piece in step.rows(share, pieces)]
+        index += sum(
+            pickle.loads(piece).state.file.rows
+            for kind, piece in results
+            if kind == spark_steps.FILE
+        )
+        for effects in (
+            spark_steps.decoded(piece) for kind, piece in results if kind == spark_steps.DONE
+        ):
+            keys, befores = (effects.column(name).to_pylist() for name in ("key", "before"))
+            found |= {
+                key: before and json.loads(before)["name"]
+                for key, before in zip(keys, befores, strict=True)
+            }
+    assert found == {str(key): f"n{key}" for key in range(40)} | {"40": None}
+    assert index == 41
+
+
+def test_only_a_count_that_comes_to_zero_is_a_removal_also_from_below(stream: Stream) -> None:
+    stream.key = ()
+    changes = [(1, -1), (2, -1), (3, 2), (4, 1), (5, -2), (6, 2), (7, -1)]
+    stream.add(*(update((1, "a", None), time, diff) for time, diff in changes))
+    stream.add(finished(0, 8, **{f"t{time}": 1 for time, _ in changes}))
+    stream.ingest()
+    row = {"id": 1, "name": "a", "price": None}
+    assert [(op, *images) for _, op, _, *images in told(stream)] == [
+        ("UPSERT", {"diff": -1}, None, row),
+        ("UPSERT", {"diff": -1}, row, row),
+        ("REMOVE", {"diff": 2}, row, None),
+        ("UPSERT", {"diff": 1}, None, row),
+        ("UPSERT", {"diff": -2}, row, row),
+        ("UPSERT", {"diff": 2}, row, row),
+        ("REMOVE", {"diff": -1}, row, None),
+    ]

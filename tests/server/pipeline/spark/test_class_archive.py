@@ -1,0 +1,74 @@
+"""`spark.class_archive` and `prepare_spark`: where an archive lies, who uses it, who has none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace_server.pipeline import prepare_spark
+from tailrace_server.pipeline.prepare_spark import ArchiveNotMade
+from tailrace_server.pipeline.spark.class_archive import archive_name, options_to_use
+
+_MAKE = """
+import sys
+sys.prefix = sys.base_prefix  # so that it goes to the cache folder of the environment
+from tailrace_server.pipeline.prepare_spark import prepare
+print(prepare())
+"""
+
+_USE = """
+import sys
+sys.prefix = sys.base_prefix
+from pathlib import Path
+from tailrace_server.pipeline.spark.session import spark_session
+with spark_session("test", master="local[1]") as spark:
+    assert spark.range(3).count() == 3
+    machine = spark.sparkContext._gateway.proc.pid
+    print(*{line.split()[-1] for line in Path(f"/proc/{machine}/maps").read_text().splitlines()})
+"""
+
+
+def run(script: str, cache: Path) -> str:
+    """Run a script whose cache folder is this one; return what it printed last."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"XDG_CACHE_HOME": str(cache)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_session_maps_the_archive_that_was_made(tmp_path: Path) -> None:
+    assert f"{tmp_path}/" not in run(_USE, tmp_path)
+    archive = Path(run(_MAKE, tmp_path))
+    assert [archive] == list(tmp_path.iterdir()), "what was made aside is gone"
+    assert str(archive) in run(_USE, tmp_path).split()
+
+
+def test_an_archive_is_of_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    one, other = Path("/usr/lib/jvm/one"), Path("/usr/lib/jvm/other")
+    (tmp_path / archive_name(one)).touch()
+    assert f"-XX:SharedArchiveFile={tmp_path}/{archive_name(one)}" in options_to_use(one).split()
+    assert options_to_use(other) == ""
+
+
+def test_a_java_without_an_archive_of_its_own_is_told_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_spark, "ensure_java", lambda: tmp_path)
+    with pytest.raises(
+        ArchiveNotMade, match=r"no archive of its own classes \(lib/server/classes\.jsa\)"
+    ):
+        prepare_spark.prepare()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,34 @@
+"""What is made of Spark's idle events; that they come, tests/process/ingest sees."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from pyspark.sql.streaming.listener import QueryIdleEvent
+
+from tailrace_server.pipeline.spark.idle_listener import QuietQuery
+
+
+def test_the_moment_is_that_at_which_the_trigger_began_and_other_queries_say_nothing() -> None:
+    quiet, other, run = QuietQuery(), QuietQuery(), uuid4()
+    quiet.run_id, other.run_id = str(run), str(uuid4())
+    began = (datetime.now(UTC) - timedelta(seconds=7)).isoformat(timespec="milliseconds")
+    event = QueryIdleEvent(uuid4(), run, began.replace("+00:00", "Z"))
+    before = time.monotonic()
+    quiet.onQueryIdle(event)
+    other.onQueryIdle(event)
+    assert other.at is None
+    assert quiet.at is not None
+    assert -7.1 < quiet.at - before < -5.0
+
+
+def test_a_moment_in_the_future_is_now() -> None:
+    """As when the machine's clock is set back meanwhile."""
+    quiet, run = QuietQuery(), uuid4()
+    quiet.run_id = str(run)
+    ahead = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="milliseconds")
+    quiet.onQueryIdle(QueryIdleEvent(uuid4(), run, ahead))
+    assert quiet.at is not None
+    assert quiet.at <= time.monotonic()

@@ -1,0 +1,149 @@
+"""Records, leads and columns of released transactions."""
+
+from __future__ import annotations
+
+import orjson
+
+from tailrace.schema import Column, Schema
+from tailrace_server.pipeline.columns import FIXED, ColumnInference, Sighting, evolve, known_columns
+from tailrace_server.pipeline.transactions.grouping import Released, Tally, tally
+from tailrace_server.pipeline.transactions.lead_record import lead
+from tailrace_server.pipeline.transactions.records import ROW_SCHEMA, RecordBuilder
+from tailrace_server.pipeline.transactions.tasks import Planned
+from tests.server.pipeline.shapes import decode, end, envelope, postgres
+
+
+def build(*messages: dict[str, object], **released: object) -> list[dict[str, object]]:
+    changes = decode(*messages)
+    [known] = tally(changes, 0.0).values()
+    builder = RecordBuilder(ColumnInference({}))
+    builder.add(Released(known, **released), changes)  # type: ignore[arg-type]
+    assert builder.rows > 0
+    table = builder.take()
+    assert table.schema == ROW_SCHEMA
+    assert builder.rows == 0
+    rows: list[dict[str, object]] = table.to_pylist()
+    return rows
+
+
+def test_contract_08_the_lead_counts_survivors_and_source_rows() -> None:
+    lead, first, second = build(
+        envelope("c", postgres(1, 7), after={"id": 1, "n": 1}),
+        envelope("u", postgres(2, 7), before={"id": 1, "n": 1}, after={"id": 1, "n": 2}),
+        envelope("d", postgres(3, 7, "customer"), before={"id": 5}),
+    )
+    assert orjson.loads(lead["after"]) == {  # type: ignore[arg-type]
+        "transaction_id": "7",
+        "mutation_count": 2,
+        "counts": {"customer": 1, "product": 1},
+        "source_count": 3,
+        "source": "postgresql:shop",
+        "source_timestamp": 1_700_000_000_003_000,
+    }
+    assert [r["index"] for r in (lead, first, second)] == [0, 1, 2]
+    assert (first["before"], first["changed"]) == (None, None)
+    assert (second["operation"], second["before"]) == (2, b'{"id":5}')
+
+
+def test_contract_08_the_lead_says_what_is_known_to_be_missing() -> None:
+    changes = decode(envelope("c", postgres(1, 7), after={"id": 1}))
+    known = Tally("7", "7", rows=1, quarantined=1, expected=4)
+    builder = RecordBuilder(ColumnInference({}))
+    builder.add(Released(known), changes)
+    body = orjson.loads(builder.take().to_pylist()[0]["after"])
+    assert (body["source_count"], body["expected_count"], body["quarantined"]) == (1, 4, 1)
+
+
+def test_contract_08_the_lead_says_that_only_the_begin_of_a_transaction_came() -> None:
+    row = envelope("c", postgres(1, 7), after={"id": 1})
+    begin = end("7", None, "BEGIN")
+    assert lead_of(row, begin)["without_end"] is True
+    assert "without_end" not in lead_of(row, begin, end("7", 1))
+    assert "without_end" not in lead_of(row)
+    assert "without_end" not in lead_of(row, begin, late_of=41)
+    assert lead_of(begin, row, row) == lead_of(begin, row, row, through_tasks=True)
+
+
+def lead_of(
+    *messages: dict[str, object], late_of: int | None = None, through_tasks: bool = False
+) -> dict[str, object]:
+    [known] = tally(decode(*messages), 0.0).values()
+    released = Released(known, late_of)
+    if through_tasks:
+        released = Planned.of(released).released()
+    return orjson.loads(lead(released, ()))  # type: ignore[no-any-return]
+
+
+def test_a_late_lead_names_the_version_that_it_belongs_to() -> None:
+    lead, _ = build(envelope("c", postgres(1, 7), after={"id": 1}), late_of=41)
+    body = orjson.loads(lead["after"])  # type: ignore[arg-type]
+    assert (body["late"], body["of"]) == (True, 41)
+
+
+def test_a_transaction_that_cancels_itself_out_keeps_its_lead() -> None:
+    [lead] = build(
+        envelope("c", postgres(1, 7), after={"id": 1}),
+        envelope("d", postgres(2, 7), before={"id": 1}),
+    )
+    body = orjson.loads(lead["after"])  # type: ignore[arg-type]
+    assert (body["mutation_count"], body["source_count"]) == (0, 2)
+
+
+def test_records_follow_the_order_that_the_transaction_tells() -> None:
+    """Rows of one transaction arrive over two topics; total_order puts them right."""
+    _, *records = build(
+        *(
+            envelope(
+                "c", postgres(1, 7), after={"id": n}, transaction={"id": "7", "total_order": n}
+            )
+            for n in (12, 3, 1)
+        )
+    )
+    assert [r["primary_key"] for r in records] == ["1", "3", "12"]
+
+
+def test_columns_are_numbered_as_they_are_first_seen() -> None:
+    columns = ColumnInference({"t": {"id": FIXED}})
+    columns.observe(0, "t", b'{"id":1}')
+    columns.observe(1, "t", b'{"b":1,"id":1,"a":2}', ["gone"])
+    columns.observe(2, "u", None)
+    columns.observe(3, "u", b'{"x":1}')
+    assert columns.sightings == [
+        Sighting(1, "t", "b", "BIGINT"),
+        Sighting(1, "t", "a", "BIGINT"),
+        Sighting(1, "t", "gone"),
+        Sighting(2, "u", None),
+        Sighting(3, "u", "x", "BIGINT"),
+    ]
+
+
+def test_a_value_that_its_columns_type_does_not_hold_is_reported() -> None:
+    columns = ColumnInference({"t": {"id": FIXED, "n": "BIGINT"}})
+    for version, value in enumerate((b"1", b"null", b"1.5", b"2", b"-1e3", b'"x"', b"[]")):
+        columns.observe(version, "t", b'{"id":%b,"n":%b}' % (value, value))
+    assert columns.sightings == [
+        Sighting(2, "t", "n", "DECIMAL"),
+        Sighting(5, "t", "n", "VARCHAR"),
+    ]
+    (_, decimal), (_, json) = evolve(
+        Schema(1, {"t": (Column("id"), Column("n", sql_type="BIGINT"))}), columns.sightings
+    )
+    assert [s.entity_types["t"][1].sql_type for s in (decimal, json)] == ["DECIMAL", "JSON"]
+
+
+def test_schemas_grow_with_the_transaction_that_brings_a_column() -> None:
+    start = Schema(3, {"t": (Column("id"),)})
+    seen = [
+        Sighting(1, "t", "b"),
+        Sighting(1, "u", None),
+        Sighting(4, "t", "b"),
+        Sighting(4, "t", "c"),
+    ]
+    (first, one), (second, two) = evolve(start, seen)
+    assert (first, one.id, known_columns(one)) == (1, 4, {"t": {"id": None, "b": None}, "u": {}})
+    assert (second, two.id, known_columns(two)) == (
+        4,
+        5,
+        {"t": {"id": None, "b": None, "c": None}, "u": {}},
+    )
+    assert evolve(two, seen) == []

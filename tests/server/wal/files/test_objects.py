@@ -1,0 +1,106 @@
+"""Exclusive creation: whole or not at all, once, with files that have no name and where there are none."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tailrace.errors import LogFull
+from tailrace_server.wal.catalog import create_catalog
+from tailrace_server.wal.files import objects
+from tailrace_server.wal.files.objects import NewFile, create
+from tailrace_server.wal.upkeep.verify import verify
+from tailrace_server.wal.writer import LogWriter
+from tests.server.wal.logs import armed, finish, python, rows_of, transactions_in, upsert, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from tailrace_server import failpoints
+from tailrace_server.wal import log_writer, objects
+from tailrace_server.wal.writer import LogWriter
+from tests.server.wal.logs import upsert
+log_writer.ROWS_MAX = 0  # segments as files
+objects.UNNAMED_FILES = sys.argv[2] == "unnamed"
+writer = LogWriter.open(Path(sys.argv[1]), "shop")
+failpoints.arm(sys.argv[3])
+writer.append([upsert("1")])
+writer.commit()
+writer.publish()
+"""
+
+
+@pytest.fixture(params=["unnamed", "named", "refused"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Files without a name; a system that has none; a file system that says that it has none."""
+    if request.param == "named":
+        monkeypatch.setattr(objects, "UNNAMED_FILES", False)
+    if request.param == "refused":
+        # What a kernel does that does not know the flag: it opens the folder for writing, EISDIR.
+        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
+    return str(request.param)
+
+
+def left(catalog: Path) -> list[str]:
+    """Return the files of a catalog that are on their way."""
+    on_their_way = [*(catalog / "tmp").iterdir(), *(catalog / "segments").rglob("*.tmp")]
+    return sorted(path.name for path in on_their_way)
+
+
+def test_a_name_is_given_once_and_the_loser_leaves_nothing(log_root: Path, way: str) -> None:
+    create_catalog(log_root, "shop")
+    catalog = log_root / "shop"
+    assert create(catalog, "log/x.json", b"first", failpoint="entry")
+    assert not create(catalog, "log/x.json", b"second", failpoint="entry")
+    assert (catalog / "log" / "x.json").read_bytes() == b"first"
+    assert left(catalog) == []
+
+
+def test_what_fails_before_it_is_linked_leaves_nothing(log_root: Path, way: str) -> None:
+    create_catalog(log_root, "shop")
+    catalog = log_root / "shop"
+    with armed("entry.before_link=enospc"), pytest.raises(LogFull):
+        create(catalog, "log/x.json", b"first", failpoint="entry")
+    assert list((catalog / "log").iterdir()) == []
+    assert left(catalog) == []
+
+
+def test_a_log_is_written_either_way(log_root: Path, way: str) -> None:
+    write(log_root, "shop", 3)
+    with LogWriter.open(log_root, "shop") as writer:
+        for number in range(4, 70):
+            writer.append([upsert(str(number))])
+    assert transactions_in(rows_of(log_root / "shop")) == [*map(str, range(1, 70))]
+    assert verify(log_root / "shop").sound
+    assert left(log_root / "shop") == []
+
+
+def test_a_file_has_no_name_until_it_is_linked(tmp_path: Path) -> None:
+    file = NewFile(str(tmp_path / "final"), str(tmp_path / "temporary"))
+    os.write(file.descriptor, b"whole")
+    assert list(tmp_path.iterdir()) == []
+    file.link()
+    file.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+    assert (tmp_path / "final").read_bytes() == b"whole"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["segment.before_rename", "entry.before_link"])
+@pytest.mark.parametrize(("kind", "litter"), [("unnamed", 0), ("named", 1)])
+def test_contract_34_a_kill_before_the_link_leaves_nothing_where_files_need_no_name(
+    log_root: Path, place: str, kind: str, litter: int
+) -> None:
+    create_catalog(log_root, "shop")
+    status, _, err = finish(python(WRITER, log_root, kind, f"{place}=kill"))
+    assert status == -signal.SIGKILL, err
+    assert len(left(log_root / "shop")) == litter
+    write(log_root, "shop", 1)
+    assert transactions_in(rows_of(log_root / "shop")) == ["1"]
+    assert verify(log_root / "shop").sound

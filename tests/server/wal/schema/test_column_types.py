@@ -1,0 +1,104 @@
+"""Types of columns: told, widened, held."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace_server.wal.schema.column_types import (
+    TypeInference,
+    fault_of,
+    joined,
+    may_become,
+    type_of,
+    widened,
+)
+
+INFERRED = (None, "BOOLEAN", "BIGINT", "DECIMAL", "VARCHAR", "JSON")
+_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+_values = st.recursive(
+    _scalars | st.text(), lambda inner: st.lists(inner, max_size=2), max_leaves=4
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), _values, max_size=4))
+def test_an_image_tells_the_types_of_its_values_once(image: dict[str, object]) -> None:
+    """Whether it is parsed whole or value by value."""
+    inference = TypeInference()
+    text = json.dumps(image, ensure_ascii=False, allow_nan=False)
+    found = dict(inference.unseen("t", text.encode()))
+    assert found == {name: type_of(json.dumps(value).encode()) for name, value in image.items()}
+    again = dict(inference.unseen("t", text.encode()))
+    assert again in ({}, found)
+
+
+@given(*[st.sampled_from(INFERRED)] * 3)
+def test_widening_is_a_join(one: str | None, other: str | None, third: str | None) -> None:
+    assert widened(one, other) == widened(other, one)
+    assert widened(one, one) == one
+    assert widened(widened(one, other), third) == widened(one, widened(other, third))
+
+
+@pytest.mark.parametrize(
+    ("sql_type", "encoding", "held", "not_held"),
+    [
+        ("SMALLINT", "json", ["0", "-32768"], ["32768", "1.0", '"1"', "true"]),
+        ("BIGINT", "json", ["9223372036854775807"], ["9223372036854775808", "1e3"]),
+        ("DECIMAL(4,2)", "json", ["99.99", "-0.10", "12", "1.500"], ["100", "0.001", '"1"']),
+        ("DECIMAL", "json", ["1e400", "0.1"], ['"1"', "[]"]),
+        ("DECIMAL(4,2)", "decimal.bytes(2)", ['"AfQ="'], ["1.5"]),
+        ("DOUBLE", "json", ["1", "1e3"], ['"NaN"']),
+        ("BOOLEAN", "json", ["true", "false"], ["1"]),
+        ("VARCHAR(2)", "json", ['"ab"', '"\\u00e9b"'], ['"abc"', "1"]),
+        ("JSON", "json", ["1", "{}", "[]", '"a"'], []),
+        ("DATE", "debezium.Date", ["19000"], ['"2020-01-01"']),
+        ("TIMESTAMP WITH TIME ZONE", "debezium.ZonedTimestamp", ['"2020"'], ["1"]),
+        ("DECIMAL", "debezium.VariableScaleDecimal", ['{"scale":1}'], ["1"]),
+        ("VARCHAR", "json", ['"__debezium_unavailable_value"'], []),
+        ("INTEGER", "json", ['"__debezium_unavailable_value"'], []),
+    ],
+)
+def test_what_a_type_holds(
+    sql_type: str, encoding: str, held: list[str], not_held: list[str]
+) -> None:
+    assert [fault_of(sql_type, encoding, value.encode()) for value in held] == [None] * len(held)
+    assert all(fault_of(sql_type, encoding, value.encode()) for value in not_held)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "both"),
+    [
+        ("INTEGER", "BIGINT", "BIGINT"),
+        ("BIGINT", "SMALLINT", "BIGINT"),
+        ("REAL", "DOUBLE", "DOUBLE"),
+        ("INTEGER", "DOUBLE", None),
+        ("VARCHAR(10)", "VARCHAR(20)", "VARCHAR(20)"),
+        ("VARCHAR(10)", "VARCHAR", "VARCHAR"),
+        ("DECIMAL(8,2)", "DECIMAL(10,2)", "DECIMAL(10,2)"),
+        ("DECIMAL(8,2)", "DECIMAL(8,3)", None),
+        ("DATE", "TIMESTAMP", None),
+        (None, "DATE", "DATE"),
+    ],
+)
+def test_what_a_source_may_make_of_a_column(
+    before: str | None, after: str, both: str | None
+) -> None:
+    found = joined((before, "json"), (after, "json"))
+    assert (None if found is None else found[0]) == both
+    assert joined(("BIGINT", "json"), ("BIGINT", "debezium.Time")) is None
+
+
+@pytest.mark.parametrize("inferred", INFERRED)
+def test_a_declared_json_holds_whatever_was_seen(inferred: str | None) -> None:
+    assert may_become(inferred, "JSON", "json")
+    assert may_become(inferred, "DATE", "debezium.Date") == (
+        inferred in (None, "BIGINT", "DECIMAL")
+    )
