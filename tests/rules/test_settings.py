@@ -27,12 +27,12 @@ def test_client_log_and_pipeline_have_their_sections() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "wal.tailer.POLL_MIN_S",
-        "wal.compaction.DUE_SEGMENTS",
-        "wal.checkpoint.CHECKPOINT_ENTRIES_MIN",
-        "wal.inline_segment.BYTES_MAX",
-        "pipeline.grouping.CLOSED_IDS",
-        "capture.memory.PATIENCE_S",
+        "wal.state.tailer.POLL_MIN_S",
+        "wal.upkeep.compaction.DUE_SEGMENTS",
+        "wal.state.checkpoint.CHECKPOINT_ENTRIES_MIN",
+        "wal.segment.carried.BYTES_MAX",
+        "pipeline.transactions.grouping.CLOSED_IDS",
+        "capture.delivery.memory_budget.PATIENCE_S",
         "TAILRACE_SERVER",
     ],
 )
