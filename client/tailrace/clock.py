@@ -8,21 +8,28 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the client asks of time."""
+    """Where the client and the server get the time from."""
 
     def monotonic(self) -> float:
-        """Return seconds from an arbitrary moment; never goes back."""
+        """Return seconds from an arbitrary moment that never fall, for intervals."""
+
+    def now(self) -> int:
+        """Return microseconds since the Unix epoch, UTC; may step back."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; cancelling it has no effect on anything."""
+        """Wait; cancelling it leaves nothing behind."""
 
 
 class SystemClock:
-    """The real one."""
+    """The machine's clock."""
 
     def monotonic(self) -> float:
         """Return ``time.monotonic()``."""
         return time.monotonic()
+
+    def now(self) -> int:
+        """Return the system's time in microseconds."""
+        return time.time_ns() // 1_000
 
     async def sleep(self, seconds: float) -> None:
         """Wait on the event loop."""

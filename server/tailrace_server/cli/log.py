@@ -114,7 +114,7 @@ def trim(
 
     Then a writer, as an ingest, deletes them when it publishes. Where none does, run this again.
     """
-    from tailrace_server.clock import SystemClock
+    from tailrace.clock import SystemClock
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep import retention
 
@@ -139,7 +139,7 @@ def compact(path: Folder) -> int:
 
     The files that they replace stay for readers at work and are deleted as after a trim.
     """
-    from tailrace_server.clock import SystemClock
+    from tailrace.clock import SystemClock
     from tailrace_server.wal.upkeep import compaction, retention
 
     _check_catalog(path)

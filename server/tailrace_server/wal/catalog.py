@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from tailrace_server.clock import Clock
+    from tailrace.clock import Clock
 
 
 def create_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:

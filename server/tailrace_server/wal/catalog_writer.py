@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from tailrace.clock import SystemClock
 from tailrace.errors import (
     CatalogUnknown,
     InvalidRequest,
@@ -31,7 +32,6 @@ from tailrace.errors import (
     UnknownWriter,
     WriterFenced,
 )
-from tailrace_server.clock import SystemClock
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.catalog_folder import (
@@ -74,9 +74,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from tailrace.clock import Clock
     from tailrace.position import Position
     from tailrace.schema import Schema
-    from tailrace_server.clock import Clock
     from tailrace_server.wal.segment.carried import InlineSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     import msgspec
 
+    from tailrace.clock import Clock
     from tailrace.position import Position
     from tailrace.schema import Schema
-    from tailrace_server.clock import Clock
     from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.state.state import LogState
     from tailrace_server.wal.upkeep.compaction import Compaction

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tailrace_server.clock import Clock
+    from tailrace.clock import Clock
 
 Descriptor = dict[str, Any]
 """Name, uuid and time of creation of a catalog."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from tailrace.clock import SystemClock
 from tailrace.errors import LogCorrupted
 from tailrace_server.cli.application import run
-from tailrace_server.clock import SystemClock
 from tailrace_server.wal.files.objects import seal, without_records
 from tailrace_server.wal.segment import writer as segment_writer
 from tailrace_server.wal.state.commit_log import CommitLog

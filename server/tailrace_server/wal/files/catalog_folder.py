@@ -21,8 +21,8 @@ import shutil
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
+from tailrace.clock import SystemClock
 from tailrace.errors import InvalidRequest, LogUnreadable
-from tailrace_server.clock import SystemClock
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import CATALOG_FILE, FORMAT_VERSION, CatalogDocument
@@ -31,7 +31,7 @@ from tailrace_server.wal.files.objects import TEMPORARY_FOLDER, os_errors, sync_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace_server.clock import Clock
+    from tailrace.clock import Clock
 
 SYSTEM_CATALOG: Final = "system"
 """The log of catalogs created, dropped and replaced."""

@@ -23,7 +23,7 @@ from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_le
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace_server.clock import Clock
+    from tailrace.clock import Clock
     from tailrace_server.wal.state.commit_log import CommitLog
 
 DELETION_CHECK_S: Final = 60.0
