@@ -6,16 +6,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tailrace import wire
 from tailrace.criteria import After, Criteria, FromTime, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES
+from tailrace.v1.change_capture_pb2 import SubscribeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tailrace.criteria import Start
+    from tailrace.criteria import Content, Start
 
 Wanted = Criteria | tuple[Criteria, ...] | list[Criteria]
 """One criteria or several, OR."""
@@ -127,3 +129,24 @@ def message_bytes(number: int) -> int:
 def milliseconds(seconds: float | None) -> int | None:
     """Return a duration as the wire has it; None stays."""
     return None if seconds is None else round(seconds * 1000)
+
+
+def subscribe_request(
+    catalog: str,
+    criteria: Wanted,
+    content: Content,
+    heartbeat_interval_s: float | None,
+    max_message_bytes: int,
+) -> SubscribeRequest:
+    """Return a request for a catalog's changes, without a start; call it inside ``sendable``.
+
+    Raises:
+        InvalidRequest: An argument has no meaning.
+    """
+    return SubscribeRequest(
+        catalog=catalog,
+        criteria=wire.criteria_messages(several(criteria)),
+        body=wire.body_numbers(content),
+        max_message_bytes=message_bytes(max_message_bytes),
+        heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
+    )

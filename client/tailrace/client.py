@@ -19,6 +19,7 @@ from tailrace.arguments import (
     sendable,
     several,
     start_of,
+    subscribe_request,
 )
 from tailrace.catalog import Catalog
 from tailrace.criteria import Content
@@ -40,7 +41,6 @@ from tailrace.v1.catalog_pb2 import (
 from tailrace.v1.change_capture_pb2 import (
     ENCODING_CDCV2,
     ReadChangesRequest,
-    SubscribeRequest,
     SubscribeSystemRequest,
 )
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from tailrace.reactive import StreamSubscription
     from tailrace.schema import Schema
     from tailrace.transport import Stream, Transport
+    from tailrace.v1.change_capture_pb2 import SubscribeRequest
 
 DEMAND: Final = 4096
 """Captures that an iterated subscription keeps requested: two to thirteen full messages."""
@@ -149,26 +150,12 @@ class Client:
             InvalidRequest: ``since`` beside another start, or one that has no meaning.
         """
         with sendable("subscribe"):
-            request = SubscribeRequest(
-                catalog=catalog,
-                criteria=wire.criteria_messages(several(criteria)),
-                body=wire.body_numbers(content),
-                max_message_bytes=message_bytes(max_message_bytes),
-                heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
+            request = subscribe_request(
+                catalog, criteria, content, heartbeat_interval_s, max_message_bytes
             )
             wire.set_start(request, start_of(since, after, from_time))
-        options = LinkOptions(
-            retry=self._retry,
-            timeouts=self._timeouts,
-            on_disconnect=on_disconnect,
-            on_reconnect=on_reconnect,
-        )
-        return Subscription(
-            partial(self._resuming_link, request, options),
-            self._start,
-            demand=demand,
-            checkpoint=checkpoint,
-        )
+        open_link = self._link_opener(request, on_disconnect, on_reconnect)
+        return Subscription(open_link, self._start, demand=demand, checkpoint=checkpoint)
 
     def subscribe_system(
         self,
@@ -190,18 +177,8 @@ class Client:
                 heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
             )
             wire.set_start(request, start_of(since, after, from_time))
-        options = LinkOptions(
-            retry=self._retry,
-            timeouts=self._timeouts,
-            on_disconnect=on_disconnect,
-            on_reconnect=on_reconnect,
-        )
-        return Subscription(
-            partial(self._resuming_link, request, options),
-            self._start,
-            demand=demand,
-            checkpoint=checkpoint,
-        )
+        open_link = self._link_opener(request, on_disconnect, on_reconnect)
+        return Subscription(open_link, self._start, demand=demand, checkpoint=checkpoint)
 
     def subscribe_cdcv2(
         self,
@@ -230,13 +207,10 @@ class Client:
             InvalidRequest: Something that has no meaning; criteria are refused by the server.
         """
         with sendable("subscribe_cdcv2"):
-            request = SubscribeRequest(
-                catalog=catalog,
-                criteria=wire.criteria_messages(several(criteria)),
-                max_message_bytes=message_bytes(max_message_bytes),
-                heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
-                encoding=ENCODING_CDCV2,
+            request = subscribe_request(
+                catalog, criteria, Content.HEADER, heartbeat_interval_s, max_message_bytes
             )
+            request.encoding = ENCODING_CDCV2
             wire.set_start(request, start_of(since, None, None))
 
         def open_stream(data: bytes) -> Stream:
@@ -256,24 +230,17 @@ class Client:
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> Publisher:
-        """Return the same wish in Reactive Streams form; sends nothing. Arguments as ``subscribe``.
+        """Return the same subscription in Reactive Streams form; sends nothing. Arguments as ``subscribe``.
 
         Raises:
             InvalidRequest: More than one start, or one that has no meaning.
         """
         with sendable("publisher"):
-            request = SubscribeRequest(
-                catalog=catalog,
-                criteria=wire.criteria_messages(several(criteria)),
-                body=wire.body_numbers(content),
-                max_message_bytes=message_bytes(max_message_bytes),
-                heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
+            request = subscribe_request(
+                catalog, criteria, content, heartbeat_interval_s, max_message_bytes
             )
             wire.set_start(request, start_of(since, after, from_time))
-        options = LinkOptions(retry=self._retry, timeouts=self._timeouts)
-        return Publisher(
-            partial(self._resuming_link, request, options, None), self._start_publishing
-        )
+        return Publisher(self._link_opener(request), self._start_publishing)
 
     def read_changes(
         self,
@@ -386,16 +353,20 @@ class Client:
     async def _call(self, method: str, request: bytes) -> bytes:
         return await self._require().call(method, request, self._timeouts.request_s)
 
-    def _resuming_link(
+    def _link_opener(
         self,
         request: SubscribeRequest | SubscribeSystemRequest,
-        options: LinkOptions,
-        saved: Cursor | None = None,
-    ) -> Link:
-        link = Link(self._require(), request, options)
-        if saved is not None:
-            link.begin_after(saved)
-        return link
+        on_disconnect: Callable[[Disconnected], None] | None = None,
+        on_reconnect: Callable[[Reconnected], None] | None = None,
+    ) -> Callable[[], Link]:
+        """Return what makes a link of its own for each stream of a request."""
+        options = LinkOptions(
+            retry=self._retry,
+            timeouts=self._timeouts,
+            on_disconnect=on_disconnect,
+            on_reconnect=on_reconnect,
+        )
+        return lambda: Link(self._require(), request, options)
 
     def _require(self) -> Transport:
         if self._transport is None or self._open_transport is _closed:

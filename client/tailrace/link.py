@@ -25,10 +25,10 @@ from tailrace.demand import Demand, DemandRequests, subscribing
 from tailrace.errors import (
     ConnectTimeout,
     HeartbeatMissed,
-    SubscriptionBroken,
     TailraceError,
     TransportError,
 )
+from tailrace.retry import Attempts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -147,9 +147,6 @@ class Link:
         self._request = request
         self._content = wire.content_of(request.body)
         self._options = options
-        self._attempt = 0
-        """Attempts since the last message; 0 while the first connection has not failed."""
-        self._acknowledged = False
         self._begun = False
         """Whether a capture came, or a saved cursor tells of some: until then a start by time holds on."""
         self._patience_s = 0.0
@@ -172,55 +169,38 @@ class Link:
             TailraceError: Why it ended. ``SubscriptionBroken`` if attempts ran out; ``ConnectTimeout`` if
                 the first connection did not come about in time.
         """
-        clock = self._options.clock
-        deadline = clock.monotonic() + self._options.timeouts.connect_s
+        options = self._options
+        attempts = Attempts(options.retry, options.timeouts, options.clock)
         while True:
             try:
-                await self._serve(sink, deadline)
+                await self._serve(sink, attempts)
             except TailraceError as error:
-                wait_s = self._wait_before_retry(error, deadline)
-                if self._options.on_disconnect is not None:
-                    self._options.on_disconnect(
-                        Disconnected(error, self.cursor, self._attempt, wait_s)
-                    )
-                await clock.sleep(wait_s)
+                wait_s = attempts.wait_after(error, str(self.cursor))
+                if options.on_disconnect is not None:
+                    options.on_disconnect(Disconnected(error, self.cursor, attempts.number, wait_s))
+                await options.clock.sleep(wait_s)
 
-    def _wait_before_retry(self, error: TailraceError, deadline: float) -> float:
-        """Count the attempt to come and return the wait before it, or raise that there is none."""
-        if not error.retriable:
-            raise error
-        self._attempt += 1
-        wait_s = self._options.retry.wait_s(self._attempt)
-        if not self._acknowledged and self._options.clock.monotonic() + wait_s > deadline:
-            connect_s = self._options.timeouts.connect_s
-            raise ConnectTimeout(f"no subscription within {connect_s:g} s: {error}") from error
-        if not self._options.retry.allows(self._attempt):
-            if isinstance(error, SubscriptionBroken) or not self._acknowledged:
-                raise error
-            raise SubscriptionBroken(str(error), str(self.cursor)) from error
-        return wait_s
-
-    async def _serve(self, sink: Sink, deadline: float) -> None:
+    async def _serve(self, sink: Sink, attempts: Attempts) -> None:
         """Serve one connection until it breaks; never returns."""
         requests = DemandRequests(self.demand, self._first())
         stream = self._transport.open("SubscribeWithDemand", requests)
         try:
-            acknowledgement = await self._acknowledge(stream, deadline)
-            self._note(acknowledgement)
+            acknowledgement = await self._acknowledge(stream, attempts.patience_s)
+            self._note(acknowledgement, attempts)
             sink.acknowledged(acknowledgement)
             while True:
                 await sink.room()
-                self._take(await self._receive(stream), sink)
+                self._take(await self._receive(stream, attempts.number), sink, attempts)
         finally:
             requests.close()
             stream.close()
 
-    def _note(self, acknowledgement: Acknowledgement) -> None:
+    def _note(self, acknowledgement: Acknowledgement, attempts: Attempts) -> None:
         if self.cursor is None:
             self.cursor = acknowledgement.resume_cursor
-        if self._acknowledged and self._options.on_reconnect is not None:
-            self._options.on_reconnect(Reconnected(self.cursor, self._attempt, acknowledgement))
-        self._acknowledged = True
+        if attempts.acknowledged and self._options.on_reconnect is not None:
+            self._options.on_reconnect(Reconnected(self.cursor, attempts.number, acknowledgement))
+        attempts.acknowledged = True
 
     def _first(self) -> DemandRequest:
         first = subscribing(self._request)
@@ -233,10 +213,7 @@ class Link:
             wire.set_start(part, After(self.cursor))
         return first
 
-    async def _acknowledge(self, stream: Stream, deadline: float) -> Acknowledgement:
-        patience_s = self._options.timeouts.connect_s
-        if not self._acknowledged:
-            patience_s = max(0.0, deadline - self._options.clock.monotonic())
+    async def _acknowledge(self, stream: Stream, patience_s: float) -> Acknowledgement:
         try:
             async with asyncio.timeout(patience_s):
                 data = await stream.receive()
@@ -249,9 +226,10 @@ class Link:
         self._expect_within(acknowledgement.heartbeat_interval_s)
         return acknowledgement
 
-    async def _receive(self, stream: Stream) -> bytes | None:
-        # Longer each time: nothing is heard either while a message crosses that is large for its line.
-        patience_s = self._patience_s * (1 << min(self._attempt, _DOUBLINGS_MAX))
+    async def _receive(self, stream: Stream, attempt: int) -> bytes | None:
+        # The patience doubles with each attempt. On a slow line a large message takes longer than the
+        # heartbeat interval, and the same patience would break every attempt at the same message.
+        patience_s = self._patience_s * (1 << min(attempt, _DOUBLINGS_MAX))
         try:
             async with silence(patience_s):
                 return await stream.receive()
@@ -260,9 +238,11 @@ class Link:
                 f"neither capture nor heartbeat for {patience_s:g} s", str(self.cursor)
             ) from None
 
-    def _take(self, data: bytes | None, sink: Sink) -> None:
+    def _take(self, data: bytes | None, sink: Sink, attempts: Attempts) -> None:
         message = wire.subscribe_response(data)
-        self._attempt = 0
+        # A message counts, an acknowledgement does not: a server that only ever acknowledges and breaks
+        # must run into the limit of attempts.
+        attempts.number = 0
         if message.captures:
             assert self.cursor is not None
             captures = wire.captures(message.captures, self.cursor.catalog_uuid, self._content)

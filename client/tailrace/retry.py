@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tailrace.errors import ConnectTimeout, SubscriptionBroken
+
+if TYPE_CHECKING:
+    from tailrace.clock import Clock
+    from tailrace.errors import TailraceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +52,54 @@ class Timeouts:
     """For the acknowledgement of a subscribe; the first one includes all attempts to connect."""
     request_s: float = 30.0
     """For the answer to a single request, and for the header of a history read."""
+
+
+class Attempts:
+    """The attempts of one subscription to get and keep its connection.
+
+    Before the first acknowledgement all attempts together have ``Timeouts.connect_s``. After it only their
+    number is limited, by ``Retry.attempts_max``.
+    """
+
+    def __init__(self, retry: Retry, timeouts: Timeouts, clock: Clock) -> None:
+        """Start the time of the first connection."""
+        self.number = 0
+        """Attempts since the last message; 0 while a connection works."""
+        self.acknowledged = False
+        """Whether the server has ever acknowledged the subscription."""
+        self._retry = retry
+        self._connect_s = timeouts.connect_s
+        self._clock = clock
+        self._deadline = clock.monotonic() + timeouts.connect_s
+        """When the first acknowledgement must have come, by the clock's monotonic time."""
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds that the next acknowledgement may take."""
+        if self.acknowledged:
+            return self._connect_s
+        return max(0.0, self._deadline - self._clock.monotonic())
+
+    def wait_after(self, error: TailraceError, cursor: str | None = None) -> float:
+        """Count the next attempt and return the seconds to wait before it.
+
+        Args:
+            error: Why the last attempt ended.
+            cursor: Text of the last cursor received, for the error.
+
+        Raises:
+            TailraceError: No attempt is left: ``error`` itself, ``ConnectTimeout`` or ``SubscriptionBroken``.
+        """
+        if not error.retriable:
+            raise error
+        self.number += 1
+        wait_s = self._retry.wait_s(self.number)
+        if not self.acknowledged and wait_s > self.patience_s:
+            raise ConnectTimeout(
+                f"no subscription within {self._connect_s:g} s: {error}"
+            ) from error
+        if not self._retry.allows(self.number):
+            if isinstance(error, SubscriptionBroken) or not self.acknowledged:
+                raise error
+            raise SubscriptionBroken(str(error), cursor) from error
+        return wait_s

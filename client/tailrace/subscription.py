@@ -74,7 +74,7 @@ class Subscription:
 
     def __init__(
         self,
-        open_link: Callable[[Cursor | None], Link],
+        open_link: Callable[[], Link],
         start: Callable[[Subscription], asyncio.Task[None]],
         *,
         demand: int,
@@ -124,7 +124,9 @@ class Subscription:
         if self._task is not None or self._ended is not None:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
         saved = await load_from(self._checkpoint) if self._checkpoint is not None else None
-        self._link = self._open_link(saved)
+        self._link = self._open_link()
+        if saved is not None:
+            self._link.begin_after(saved)
         begins_now = not self._link.has_start
         if self._demand:
             self._link.demand.request(self._demand)

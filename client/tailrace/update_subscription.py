@@ -22,15 +22,14 @@ from tailrace.clock import SystemClock
 from tailrace.criteria import Since
 from tailrace.errors import (
     CatalogReplaced,
-    ConnectTimeout,
     HeartbeatMissed,
-    SubscriptionBroken,
     SubscriptionClosed,
     TailraceError,
     TransportError,
 )
 from tailrace.link import GRACE_S, patience_s
 from tailrace.position import Position
+from tailrace.retry import Attempts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,6 +79,7 @@ class UpdateSubscription:
         self._retry = retry
         self._timeouts = timeouts
         self._clock = clock or SystemClock()
+        self._attempts = Attempts(retry, timeouts, self._clock)
         self._stream: Stream | None = None
         self._reading: asyncio.Task[bytes | None] | None = None
         """The message under way, whoever waits for it: a wait that is cancelled takes nothing from it."""
@@ -95,9 +95,7 @@ class UpdateSubscription:
         self._early: list[Statement[int]] = []
         self._finished: deque[Finished[int]] = deque()
         self._acknowledgement: Acknowledgement | None = None
-        self._attempt = 0
         self._patience_s = timeouts.connect_s
-        self._deadline = 0.0
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -106,7 +104,7 @@ class UpdateSubscription:
         Raises:
             TailraceError: The server refused, or could not be reached in time.
         """
-        self._deadline = self._clock.monotonic() + self._timeouts.connect_s
+        self._attempts = Attempts(self._retry, self._timeouts, self._clock)
         try:
             while self._acknowledgement is None:
                 await self._advance()
@@ -176,19 +174,11 @@ class UpdateSubscription:
             message = await self._receive()
         except TailraceError as error:
             self._leave()
-            if self._closed or not error.retriable:
+            if self._closed:
                 raise
-            self._attempt += 1
-            if self._acknowledgement is None and self._clock.monotonic() > self._deadline:
-                connect_s = self._timeouts.connect_s
-                raise ConnectTimeout(f"no subscription within {connect_s:g} s: {error}") from error
-            if not self._retry.allows(self._attempt):
-                if isinstance(error, SubscriptionBroken):
-                    raise
-                raise SubscriptionBroken(str(error)) from error
-            await self._clock.sleep(self._retry.wait_s(self._attempt))
+            await self._clock.sleep(self._attempts.wait_after(error))
         else:
-            self._attempt = 0
+            self._attempts.number = 0
             self._take(message)
 
     async def _receive(self) -> SubscribeResponse:
@@ -237,7 +227,7 @@ class UpdateSubscription:
             self.close()
             raise CatalogReplaced(self._request.catalog, before.catalog_uuid, found)
         self._acknowledgement = acknowledgement
-        self._is_known = True
+        self._is_known = self._attempts.acknowledged = True
         self._patience_s = patience_s(acknowledgement.heartbeat_interval_s)
         if self._reader is None:
             start = acknowledgement.start
