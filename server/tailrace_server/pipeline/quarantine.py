@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from tailrace.errors import TailraceError
 from tailrace_server.wal.files.objects import os_errors, sync_folder
 
 if TYPE_CHECKING:
@@ -23,6 +24,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.pipeline.changes import Change
+
+
+class LineRefused(TailraceError):
+    """A line cannot be used and ``--strict`` was given. The source's doing; nothing of its batch was kept."""
+
+    code = "LINE_REFUSED"
+
+    def __init__(self, file: str, line: int, reason: str, option: str = "--strict") -> None:
+        """Keep where the line stands and why it was refused."""
+        super().__init__(f"{file} line {line}: {reason}; without {option} it goes to quarantine")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return file, line and reason."""
+        return {"file": self.file, "line": str(self.line), "reason": self.reason}
 
 
 def write_quarantine(

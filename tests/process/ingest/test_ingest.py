@@ -13,11 +13,12 @@ import pytest
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.feed.topics import make_feed, write_feed
+from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.spark.checkpoint import InputGone
-from tailrace_server.pipeline.transactions.driver import LineRefused
+from tailrace_server.pipeline.spark.errors import SparkFailed
 from tailrace_server.pipeline.transactions.foreach_batch import DebeziumSink
 from tailrace_server.pipeline.transactions.grouping import Rules
-from tailrace_server.pipeline.transactions.ingest import CHECKPOINT, SparkFailed
+from tailrace_server.pipeline.transactions.ingest import CHECKPOINT
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify

@@ -12,12 +12,13 @@ from tailrace.criteria import Area, ContainerType
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Origin, Schema
 from tailrace_server.pipeline.changes import BEGIN, Change, line_of, place
+from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.sources.debezium.decoder import (
     DebeziumDecoder,
     DebeziumOptions,
     Split,
 )
-from tailrace_server.pipeline.transactions.driver import Driver, LineRefused
+from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.grouping import Rules
 from tailrace_server.pipeline.transactions.settings import IngestSettings
 from tailrace_server.wal.schema.builder import SchemaConflict

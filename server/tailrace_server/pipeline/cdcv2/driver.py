@@ -76,8 +76,7 @@ from tailrace_server.pipeline.changes import QUARANTINED, Change
 from tailrace_server.pipeline.columns import Sighting, evolve
 from tailrace_server.pipeline.pending import write_pending
 from tailrace_server.pipeline.progress import Counters
-from tailrace_server.pipeline.quarantine import write_quarantine
-from tailrace_server.pipeline.transactions.driver import LineRefused
+from tailrace_server.pipeline.quarantine import LineRefused, write_quarantine
 from tailrace_server.wal.schema.records import insert_schema_records
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from tailrace.criteria import Area, Operation
 from tailrace.errors import TailraceError
 from tailrace_server.pipeline.images import difference, members, projection
-from tailrace_server.pipeline.transactions.records import record_table
+from tailrace_server.pipeline.record_table import record_table
 from tailrace_server.wal.record.columns import lead_text
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tailrace_server.pipeline.cdcv2.files import StreamSchema
-    from tailrace_server.pipeline.transactions.records import Row
+    from tailrace_server.pipeline.record_table import Row
 
 LEAVING: Final = pa.schema(
     [

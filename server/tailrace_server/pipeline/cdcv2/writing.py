@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace_server.pipeline.cdcv2.folding import records
-from tailrace_server.pipeline.transactions.driver import ROWS_PER_WRITE
+from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
 if TYPE_CHECKING:

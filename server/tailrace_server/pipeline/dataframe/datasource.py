@@ -59,8 +59,8 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
+from tailrace_server.pipeline.dataframe.table_schema import columns_of
 from tailrace_server.pipeline.dataframe.transaction_ids import refuse_split
-from tailrace_server.pipeline.sources.debezium.table_schema import columns_of
 from tailrace_server.wal.files.catalog_folder import check_name
 from tailrace_server.wal.schema.records import insert_schema_records
 from tailrace_server.wal.segment.writer import SegmentWriter

@@ -22,7 +22,7 @@ import itertools
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.errors import TailraceError
 from tailrace_server.failpoints import reach
@@ -40,16 +40,10 @@ from tailrace_server.pipeline.columns import (
     evolve,
     known_columns,
 )
-from tailrace_server.pipeline.pending import (
-    is_tallies,
-    read_pending,
-    rows_of,
-    tallies_from,
-    tallies_table,
-    write_pending,
-)
+from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
 from tailrace_server.pipeline.progress import Counters
-from tailrace_server.pipeline.quarantine import write_quarantine
+from tailrace_server.pipeline.quarantine import LineRefused, write_quarantine
+from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
 from tailrace_server.pipeline.transactions.grouping import (
     Plan,
@@ -60,6 +54,11 @@ from tailrace_server.pipeline.transactions.grouping import (
     tally,
 )
 from tailrace_server.pipeline.transactions.idle_clock import IdleClock
+from tailrace_server.pipeline.transactions.pending_tallies import (
+    is_tallies,
+    tallies_from,
+    tallies_table,
+)
 from tailrace_server.pipeline.transactions.records import RecordBuilder, Refused
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
 from tailrace_server.wal.schema.records import insert_schema_records
@@ -75,26 +74,6 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.segment.writer import SegmentReceipt
     from tailrace_server.wal.writer import CatalogWriter, CommitReceipt, PendingSegment
-
-ROWS_PER_WRITE: Final = 8_192
-"""Records that are collected before they go to the segment."""
-
-
-class LineRefused(TailraceError):
-    """A line cannot be used and ``--strict`` was given. The source's doing; nothing of its batch was kept."""
-
-    code = "LINE_REFUSED"
-
-    def __init__(self, file: str, line: int, reason: str, option: str = "--strict") -> None:
-        """Keep where the line stands and why it was refused."""
-        super().__init__(f"{file} line {line}: {reason}; without {option} it goes to quarantine")
-        self.file = file
-        self.line = line
-        self.reason = reason
-
-    def figures(self) -> dict[str, str]:
-        """Return file, line and reason."""
-        return {"file": self.file, "line": str(self.line), "reason": self.reason}
 
 
 class Written(NamedTuple):

@@ -7,35 +7,24 @@ entry is made, so a task needs to know nothing of the others.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.pipeline.changes import QUARANTINED, Change, line_of
+from tailrace_server.pipeline.record_table import record_table
 from tailrace_server.pipeline.sources.debezium.message import restated
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.pipeline.transactions.lead_record import lead
-from tailrace_server.wal.record.columns import RECORD_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    import pyarrow as pa
+
     from tailrace_server.pipeline.columns import ColumnInference
+    from tailrace_server.pipeline.record_table import Row
     from tailrace_server.pipeline.transactions.consolidate import Effect
     from tailrace_server.pipeline.transactions.grouping import Released
-
-ROW_SCHEMA: Final = pa.schema(
-    [
-        pa.field(field.name, pa.utf8()) if field.name == "entity_type" else field
-        for field in RECORD_SCHEMA
-        if field.name not in ("key_hash", "changed")
-    ]
-).insert(6, pa.field("changed", pa.list_(pa.utf8())))
-"""What a segment writer takes: it hashes keys and encodes names itself."""
-
-Row = tuple[int, int, int, int, str | None, str | None, list[str] | None, *tuple[bytes | None, ...]]
-"""A row of `ROW_SCHEMA`."""
 
 
 class Refused(NamedTuple):
@@ -129,15 +118,6 @@ def _quarantined(change: Change, reason: str) -> Change:
         block=block,
         line=number,
     )
-
-
-def record_table(rows: Iterable[Row]) -> pa.Table:
-    """Return rows as a table of `ROW_SCHEMA`."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(ROW_SCHEMA)
-    arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
 def _lead_row(version: int, after: bytes) -> Row:

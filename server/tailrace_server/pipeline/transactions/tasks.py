@@ -17,8 +17,8 @@ import pyarrow as pa
 from tailrace_server.pipeline.changes import CHANGE_SCHEMA, Change, to_batch
 from tailrace_server.pipeline.columns import ColumnInference, Sighting
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
+from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
-from tailrace_server.pipeline.transactions.driver import ROWS_PER_WRITE
 from tailrace_server.pipeline.transactions.grouping import Released, Tally
 from tailrace_server.pipeline.transactions.lines import runs
 from tailrace_server.pipeline.transactions.records import RecordBuilder, Refused

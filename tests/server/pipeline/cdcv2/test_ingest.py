@@ -20,8 +20,8 @@ from tailrace_server.pipeline.cdcv2.ingest import Outcome, ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.cdcv2.state import read_control
 from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.stop_signals import Stopping
-from tailrace_server.pipeline.transactions.driver import LineRefused
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import CatalogWriter

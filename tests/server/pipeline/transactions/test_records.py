@@ -6,9 +6,10 @@ import orjson
 
 from tailrace.schema import Column, Schema
 from tailrace_server.pipeline.columns import FIXED, ColumnInference, Sighting, evolve, known_columns
+from tailrace_server.pipeline.record_table import ROW_SCHEMA
 from tailrace_server.pipeline.transactions.grouping import Released, Tally, tally
 from tailrace_server.pipeline.transactions.lead_record import lead
-from tailrace_server.pipeline.transactions.records import ROW_SCHEMA, RecordBuilder
+from tailrace_server.pipeline.transactions.records import RecordBuilder
 from tailrace_server.pipeline.transactions.tasks import Planned
 from tests.server.pipeline.shapes import decode, end, envelope, postgres
 

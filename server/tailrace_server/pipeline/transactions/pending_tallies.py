@@ -1,0 +1,59 @@
+"""Tallies of open transactions as the tables that pending files hold (`pending`)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from tailrace_server.pipeline.transactions.grouping import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TALLY_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("transaction_id", pa.string()),
+        pa.field("place", pa.binary()),
+        pa.field("first_arrival", pa.binary()),
+        pa.field("last_arrival", pa.binary()),
+        pa.field("mark", pa.binary()),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("quarantined", pa.int64(), nullable=False),
+        pa.field("expected", pa.int64()),
+        pa.field("timestamp", pa.int64()),
+        pa.field("source", pa.string()),
+        pa.field("segments", pa.list_(pa.string()), nullable=False),
+    ]
+)
+"""The fields of `Tally` but ``seen``: the idle time begins anew with the process that reads them."""
+
+
+def tallies_table(tallies: Iterable[Tally]) -> pa.Table:
+    """Return open transactions as a table of `TALLY_SCHEMA`."""
+    names = [field.name for field in TALLY_SCHEMA]
+    rows = [tuple(getattr(tally, name) for name in names) for tally in tallies]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    arrays = [
+        pa.array(column, field.type) for column, field in zip(columns, TALLY_SCHEMA, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=TALLY_SCHEMA)
+
+
+def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
+    """Return the open transactions of a tallies file, as seen at a time of this process's clock."""
+    tallies = {}
+    for row in table.to_pylist():
+        row["segments"] = tuple(row["segments"])
+        tallies[row["key"]] = Tally(**row, seen=seen)
+    return tallies
+
+
+def is_tallies(table: pa.Table) -> bool:
+    """Whether a pending file holds tallies; else it holds rows."""
+    return "segments" in table.schema.names
+
+
+assert {field.name for field in fields(Tally)} == {*TALLY_SCHEMA.names, "seen"}
