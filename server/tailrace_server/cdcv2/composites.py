@@ -26,7 +26,7 @@ class Tagged(NamedTuple):
     value: Hashable
 
 
-class Record:
+class RecordType:
     """Fields in order; decoded and in JSON an object, as a row a tuple."""
 
     kind, plain = "tuple", False
@@ -98,7 +98,7 @@ class Record:
         return at
 
 
-class Array:
+class ArrayType:
     """Items of one type, in blocks."""
 
     name, kind, plain = "array", "tuple", False
@@ -144,7 +144,7 @@ class Array:
         return skip_blocks(raw, at, self._items.skip)
 
 
-class Map:
+class MapType:
     """Values by text, in blocks; as a row by key, so that equal maps are equal rows."""
 
     name, kind, plain = "map", "tuple", False
@@ -223,7 +223,7 @@ DECODED: Final = {
 branches of a union comes as (branch, value): named types, and numbers where both sizes are branches."""
 
 
-class Union:
+class UnionType:
     """One of several types; in JSON null, or an object with the branch as its only name."""
 
     name = kind = "union"

@@ -20,7 +20,7 @@ import fastavro
 
 from tailrace.cdcv2 import Progress, Update
 from tailrace_server.cdcv2 import schema as schemas
-from tailrace_server.cdcv2.composites import Record
+from tailrace_server.cdcv2.composites import RecordType
 from tailrace_server.cdcv2.errors import DataMisfit, MessageUnreadable
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class AvroForm:
         """The schema in parsing canonical form."""
         items = canonical[0]["items"]
         data = schemas.compile_type(items["fields"][0]["type"])
-        assert isinstance(data, Record)
+        assert isinstance(data, RecordType)
         self.data = data
         """The type of ``data``."""
         self.arity = schemas.arity(canonical)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
 
-from tailrace_server.cdcv2.composites import Array, Map, Record, Union
+from tailrace_server.cdcv2.composites import ArrayType, MapType, RecordType, UnionType
 from tailrace_server.cdcv2.errors import SchemaDiffers
 from tailrace_server.cdcv2.scalars import PRIMITIVES, AvroType, EnumType, Fixed
 
@@ -160,10 +160,10 @@ def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroT
     if isinstance(schema, str):
         return PRIMITIVES.get(schema) or named[schema]
     if isinstance(schema, list):
-        return Union([compile_type(branch, named) for branch in schema])
+        return UnionType([compile_type(branch, named) for branch in schema])
     match schema["type"]:
         case "record" | "error":
-            record = named[schema["name"]] = Record(schema["name"])
+            record = named[schema["name"]] = RecordType(schema["name"])
             record.complete(
                 [(field["name"], compile_type(field["type"], named)) for field in schema["fields"]]
             )
@@ -175,9 +175,9 @@ def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroT
             named[schema["name"]] = Fixed(schema["name"], schema["size"])
             return named[schema["name"]]
         case "array":
-            return Array(compile_type(schema["items"], named))
+            return ArrayType(compile_type(schema["items"], named))
         case "map":
-            return Map(compile_type(schema["values"], named))
+            return MapType(compile_type(schema["values"], named))
         case other:
             return compile_type(other, named)
 

@@ -18,7 +18,7 @@ from tailrace_server.units import parse_seconds
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tailrace_server.export.cdcv2 import ExportSettings, Written
+    from tailrace_server.export.cdcv2 import ExportProgress, ExportSettings
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.tailer import Tailer
 
@@ -143,8 +143,8 @@ async def _in_thread(step: Callable[[], _Result], stopping: Event) -> _Result:
 async def _follow(
     log: CommitLog,
     views: Tailer,
-    written: Written,
-    advance: Callable[[], Awaitable[Written]],
+    written: ExportProgress,
+    advance: Callable[[], Awaitable[ExportProgress]],
     every_s: float,
 ) -> None:
     """Write what is published until it is cancelled."""
@@ -159,7 +159,7 @@ async def _follow(
         await asyncio.sleep(max(0.0, begun + every_s - loop.time()))
 
 
-def _tell(written: Written) -> None:
+def _tell(written: ExportProgress) -> None:
     note(
         f"{written.updates:,} updates in {written.files} files; the stream is complete "
         f"below {written.frontier}"

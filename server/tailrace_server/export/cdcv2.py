@@ -60,7 +60,7 @@ class ExportSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ExportProgress:
     """What an advance has written."""
 
     frontier: int
@@ -156,7 +156,9 @@ class Cdcv2Export:
         """Close the log's files."""
         self._open.close()
 
-    def advance(self, tell: Callable[[Written], None] = lambda written: None) -> Written:
+    def advance(
+        self, tell: Callable[[ExportProgress], None] = lambda written: None
+    ) -> ExportProgress:
         """Write what is published and not in the folder yet.
 
         Args:
@@ -169,11 +171,13 @@ class Cdcv2Export:
         """
         self.log.refresh()
         failure = self._check_new(self.log.view.published)
-        written = Written(self._folder.frontier())
+        written = ExportProgress(self._folder.frontier())
         for interval in self._intervals(written.frontier, self._checked + 1):
             lower, upper = interval.lower, interval.upper
             created = self._folder.publish(lower, upper, partial(self._write, interval))
-            written = Written(upper, written.updates + interval.updates, written.files + created)
+            written = ExportProgress(
+                upper, written.updates + interval.updates, written.files + created
+            )
             tell(written)
             if self._stopping.is_set():
                 return written

@@ -60,7 +60,7 @@ _STATES: Final = ("placed", "paid", "shipped")
 
 
 @dataclass(slots=True)
-class Step:
+class RowStep:
     """One statement's effect on one row."""
 
     op: str
@@ -78,12 +78,12 @@ class Step:
 
 
 @dataclass(slots=True)
-class Transaction:
+class ShopTransaction:
     """What the database commits at once."""
 
     number: int
     committed_us: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[RowStep] = field(default_factory=list)
     snapshot: bool = False
 
 
@@ -106,7 +106,7 @@ class Shop:
         for step in self._current.steps:
             step.op = "r"
 
-    def transactions(self, count: int) -> Iterator[Transaction]:
+    def transactions(self, count: int) -> Iterator[ShopTransaction]:
         """Yield the snapshot of the first day, then ``count`` transactions."""
         yield self._current
         doings: list[tuple[Callable[[], None], int]] = [
@@ -126,10 +126,10 @@ class Shop:
                 doing()
             yield self._current
 
-    def _begin(self) -> Transaction:
+    def _begin(self) -> ShopTransaction:
         self._number += self._random.choice((1, 1, 1, 2, 3))
         self._now_us += self._random.randint(200, 900_000)
-        return Transaction(self._number, self._now_us)
+        return ShopTransaction(self._number, self._now_us)
 
     # What happens in a shop. Each adds steps to the current transaction, or none where it cannot.
 
@@ -276,16 +276,16 @@ class Shop:
 
     def _insert(self, table: str, row: Row) -> None:
         self._tables[table][_key(table, row)] = row
-        self._current.steps.append(Step("c", table, None, row))
+        self._current.steps.append(RowStep("c", table, None, row))
 
     def _update(self, table: str, row: Row, change: Row) -> None:
         after = row | change
         self._tables[table][_key(table, row)] = after
-        self._current.steps.append(Step("u", table, row, after))
+        self._current.steps.append(RowStep("u", table, row, after))
 
     def _delete(self, table: str, row: Row) -> None:
         del self._tables[table][_key(table, row)]
-        self._current.steps.append(Step("d", table, row, None))
+        self._current.steps.append(RowStep("d", table, row, None))
 
 
 def image(row: Row) -> str:

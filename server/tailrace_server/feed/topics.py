@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from tailrace_server.feed.shop import KEYS, Shop, Step, Transaction, image
+from tailrace_server.feed.shop import KEYS, RowStep, Shop, ShopTransaction, image
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ METADATA: Final = "shop.transaction"
 _LSN_STEP: Final = 56
 
 
-class Message(NamedTuple):
+class FeedLine(NamedTuple):
     """A line of a topic."""
 
     topic: str
@@ -45,9 +45,9 @@ class NetChange(NamedTuple):
 class Feed:
     """A feed in memory: what is written to files, and what must come out."""
 
-    messages: list[Message]
+    messages: list[FeedLine]
     """In the order in which Debezium sends them."""
-    transactions: list[Transaction]
+    transactions: list[ShopTransaction]
     """In commit order; the first is the snapshot."""
 
 
@@ -56,7 +56,7 @@ def make_feed(seed: int = 7, transactions: int = 3_000) -> Feed:
     made = list(Shop(seed).transactions(transactions))
     lsns = itertools.count(24_000_000, _LSN_STEP)
     last_commit = 0
-    messages: list[Message] = []
+    messages: list[FeedLine] = []
     for pair in _pairs(made):
         numbers = _interleave(pair, lsns)
         for transaction, places in zip(pair, numbers, strict=True):
@@ -65,7 +65,7 @@ def make_feed(seed: int = 7, transactions: int = 3_000) -> Feed:
     return Feed(messages, made)
 
 
-def net_changes(transaction: Transaction) -> list[NetChange]:
+def net_changes(transaction: ShopTransaction) -> list[NetChange]:
     """Return what a transaction did to each row, in the order in which the rows were last touched."""
     rows: dict[tuple[str, str], tuple[str | None, str | None]] = {}
     for step in transaction.steps:
@@ -104,7 +104,7 @@ def write_part(out: Path, name: str, lines: Iterable[bytes]) -> Path:
     return final
 
 
-def _interleave(pair: Sequence[Transaction], lsns: Iterator[int]) -> list[list[int]]:
+def _interleave(pair: Sequence[ShopTransaction], lsns: Iterator[int]) -> list[list[int]]:
     """Give transactions that run at one time their numbers in turn."""
     numbers: list[list[int]] = [[] for _ in pair]
     waiting = [len(transaction.steps) for transaction in pair]
@@ -116,11 +116,13 @@ def _interleave(pair: Sequence[Transaction], lsns: Iterator[int]) -> list[list[i
     return numbers
 
 
-def _messages(transaction: Transaction, lsns: list[int], last_commit: int) -> Iterator[Message]:
+def _messages(
+    transaction: ShopTransaction, lsns: list[int], last_commit: int
+) -> Iterator[FeedLine]:
     name = f"{transaction.number}:{lsns[-1]}"
     millis = transaction.committed_us // 1000
     if not transaction.snapshot:
-        yield Message(
+        yield FeedLine(
             METADATA,
             f'{{"status":"BEGIN","id":"{name}","event_count":null,"data_collections":null,"ts_ms":{millis}}}',
         )
@@ -139,14 +141,14 @@ def _messages(transaction: Transaction, lsns: list[int], last_commit: int) -> It
             f'"sequence":"[{commit},\\"{lsn}\\"]","ts_us":{transaction.committed_us},'
             f'"schema":"public","table":"{step.table}","txId":{transaction.number},"lsn":{lsn},"xmin":null}}'
         )
-        yield Message(
+        yield FeedLine(
             topic,
             f'{{"key":{key},"value":{{"before":{_image(step.before) or "null"},'
             f'"after":{_image(step.after) or "null"},"source":{source},"transaction":{block},'
             f'"op":"{step.op}","ts_ms":{millis + 3}}}}}',
         )
         if step.op == "d":
-            yield Message(topic, f'{{"key":{key},"value":null}}')
+            yield FeedLine(topic, f'{{"key":{key},"value":null}}')
     if not transaction.snapshot:
         counts = {table: sum(s.table == table for s in transaction.steps) for table in KEYS}
         tables = ",".join(
@@ -154,7 +156,7 @@ def _messages(transaction: Transaction, lsns: list[int], last_commit: int) -> It
             for table, count in counts.items()
             if count
         )
-        yield Message(
+        yield FeedLine(
             METADATA,
             f'{{"status":"END","id":"{name}","event_count":{len(lsns)},'
             f'"data_collections":[{tables}],"ts_ms":{millis}}}',
@@ -165,13 +167,13 @@ def _image(row: dict[str, str] | None) -> str | None:
     return None if row is None else image(row)
 
 
-def _key_text(step: Step) -> str:
+def _key_text(step: RowStep) -> str:
     values = list(step.key.values())
     if len(values) > 1:
         return f"[{','.join(values)}]"
     return str(orjson.loads(values[0])) if values[0].startswith('"') else values[0]
 
 
-def _pairs(transactions: list[Transaction]) -> Iterator[tuple[Transaction, ...]]:
+def _pairs(transactions: list[ShopTransaction]) -> Iterator[tuple[ShopTransaction, ...]]:
     for start in range(0, len(transactions), 2):
         yield tuple(transactions[start : start + 2])

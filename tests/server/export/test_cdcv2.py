@@ -13,7 +13,7 @@ from tailrace.cdcv2 import Progress
 from tailrace.criteria import Operation
 from tailrace.errors import ImagesMissing, InvalidRequest, LogUnreadable, PositionCompacted
 from tailrace_server.export import cdcv2
-from tailrace_server.export.cdcv2 import Cdcv2Export, Written
+from tailrace_server.export.cdcv2 import Cdcv2Export, ExportProgress
 from tailrace_server.export.errors import FolderTaken, ImageUnfit
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep import compaction, retention
@@ -123,7 +123,7 @@ def test_stopping_ends_behind_a_file(
         assert exporting.advance().files == 1
     with pytest.raises(InterruptedError):
         Cdcv2Export.begin(settings(log_root, tmp_path / "out"), stopping)
-    told: list[Written] = []
+    told: list[ExportProgress] = []
     with Cdcv2Export.begin(settings(log_root, tmp_path / "out")) as exporting:
         exporting.advance(told.append)
     assert [each.files for each in told] == list(range(1, len(told) + 1))
