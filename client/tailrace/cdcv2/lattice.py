@@ -39,9 +39,6 @@ class Lattice(Protocol[T]):
     def join(self, a: T, b: T) -> T:
         """Return the earliest time at or after both."""
 
-    def meet(self, a: T, b: T) -> T:
-        """Return the latest time at or before both."""
-
     def order(self, time: T) -> tuple[int, ...] | int:
         """Return a sort key: a fixed linear extension, so that what is before another sorts before it."""
 
@@ -76,10 +73,6 @@ class Integers:
     def join(self, a: int, b: int) -> int:
         """Return the later."""
         return max(a, b)
-
-    def meet(self, a: int, b: int) -> int:
-        """Return the earlier."""
-        return min(a, b)
 
     def order(self, time: int) -> int:
         """Return the time itself."""
@@ -120,10 +113,6 @@ class Product:
     def join(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         """Return the later of each coordinate."""
         return tuple(map(max, a, b))
-
-    def meet(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the earlier of each coordinate."""
-        return tuple(map(min, a, b))
 
     def order(self, time: tuple[int, ...]) -> tuple[int, ...]:
         """Return the time itself: tuples sort by their first coordinate, then by the next."""

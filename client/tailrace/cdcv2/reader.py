@@ -11,7 +11,7 @@ errors rather than stalls; duplicates inside one message are told; intervals nee
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, overload
 
 from tailrace.cdcv2.check import checked_counts, checked_diff, checked_interval
 from tailrace.cdcv2.errors import (
@@ -21,7 +21,8 @@ from tailrace.cdcv2.errors import (
     DiffsDisagree,
     InvalidStatement,
 )
-from tailrace.cdcv2.lattice import INTEGERS, antichain
+from tailrace.cdcv2.integers import IntegerTimeline
+from tailrace.cdcv2.lattice import INTEGERS, Integers, antichain
 from tailrace.cdcv2.state import (
     ReaderState,
     data_of_text,
@@ -30,7 +31,7 @@ from tailrace.cdcv2.state import (
     encode_state,
 )
 from tailrace.cdcv2.statements import Finished, Progress, ReaderStatistics, Update, Waiting
-from tailrace.cdcv2.timelines import timeline_of
+from tailrace.cdcv2.timeline import LatticeTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tailrace.cdcv2.errors import Conflict, Origin, Side
     from tailrace.cdcv2.lattice import Lattice
     from tailrace.cdcv2.statements import Statement
+    from tailrace.cdcv2.timeline import Timeline
 
 T = TypeVar("T")
 
@@ -93,7 +95,7 @@ class Reader(Generic[T]):
         self.lattice = lattice
         self.on_conflict: OnConflict = on_conflict
         times = (lattice.minimum,) if start is None else tuple(map(lattice.check, start))
-        self._timeline = timeline_of(lattice, antichain(lattice, times))
+        self._timeline = _timeline_of(lattice, antichain(lattice, times))
         self._held: dict[T, dict[Hashable, Side]] = {}
         """For each known time its distinct updates, with the message that brought each first; one pair
         serves all equal diffs of a message. A time leaves when it is finished."""
@@ -398,3 +400,11 @@ class Reader(Generic[T]):
             updates += [Update(data, time, diff) for data, (diff, _) in at.items()]
         self._finished_updates += len(updates)
         return [Finished(updates, frontier)]
+
+
+def _timeline_of(lattice: Lattice[T], start: tuple[T, ...]) -> Timeline[T]:
+    """Return an empty timeline for a kind of time: sorted lists for integers, sets for any other."""
+    kind: object = lattice
+    if isinstance(kind, Integers):
+        return cast("Timeline[T]", IntegerTimeline(cast("tuple[int, ...]", start)))
+    return LatticeTimeline(lattice, start)
