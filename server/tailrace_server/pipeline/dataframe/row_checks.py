@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import BODY_COLUMNS
-from tailrace_server.wal.record.json_check import first_no_object
+from tailrace_server.wal.record.json_check import first_non_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ def check_bodies(rows: pa.Table) -> None:
         InvalidRequest: One is not.
     """
     for name in BODY_COLUMNS:
-        found = first_no_object(rows.column(name).chunk(0))
+        found = first_non_object(rows.column(name).chunk(0))
         if found is not None:
             raise InvalidRequest(
                 f"column {name} of {_row(rows, found.row)} {found.reason}; give an object, for instance by "

@@ -1,1 +1,1 @@
-"""One record: its columns, its key hash, and the checks of its images."""
+"""One record of the log: its columns, its key hash, and the checks of its images."""

@@ -1,7 +1,8 @@
 """The columns of a record, and the transaction lead.
 
-A record is one row of the log = one mutation of one entity. Columns, in this order; the first eight are the
-*head* (what routing and filtering need), the last three the *body*::
+A record is one row of the log: one mutation of one entity, or the lead of a transaction. Its columns are
+listed here in the order of the file. The first eight are the *head*, which routing and filtering need; the
+last three are the *body*::
 
     version      int64                           relative to the segment's base_version in a file,
                                                  absolute elsewhere
@@ -9,16 +10,17 @@ A record is one row of the log = one mutation of one entity. Columns, in this or
     area         uint8                           1 SCHEMA, 2 DATA, 3 INFRASTRUCTURE (leads)
     operation    uint8                           1 UPSERT, 2 REMOVE, 3 TRANSACTION (leads), 4 EXPIRE
     entity_type  dictionary<int32, utf8>         the table or collection; null on a lead
-    key_hash     uint64                          keyhash.py, of (entity type, key); 0 for a null key
+    key_hash     uint64                          key_hash.py, of (entity type, key); 0 for a null key
     primary_key  utf8                            canonical key text; null on a lead and on a truncate
     changed      list<dictionary<int32, utf8>>   columns that an update changed; null otherwise
     change       binary (a UTF-8 JSON object)    the columns as changed; nullable
     before       binary (a UTF-8 JSON object)    the row before; nullable
     after        binary (a UTF-8 JSON object)    the row after; nullable; a lead's is ``lead_text``
 
-Rows are sorted by (version, index) and dense in it: versions rise by one, the indexes of each count 0, 1, 2, …
+Rows are sorted by (version, index) without gaps: versions rise by one, and the indexes of each version count
+0, 1, 2, …
 
-Images are the source's text, byte for byte; nothing here parses or renders them again.
+Images are the source's text, byte for byte. They are never parsed and rendered again.
 """
 
 from __future__ import annotations
@@ -41,13 +43,13 @@ HEAD_COLUMNS: Final = (
     "primary_key",
     "changed",
 )
-"""What a head read gives, in the order of the file."""
+"""The columns that a read of the head returns, in the order of the file."""
 
 BODY_COLUMNS: Final = ("change", "before", "after")
-"""What a body read gives, in the order of the file."""
+"""The columns that a read of the body returns, in the order of the file."""
 
 NAME_TYPE: Final = pa.dictionary(pa.int32(), pa.utf8())
-"""How entity types and column names are stored: the file's dictionary grows by deltas."""
+"""Arrow type of entity types and column names. The dictionary of a file grows by deltas."""
 
 RECORD_SCHEMA: Final = pa.schema(
     [
@@ -66,19 +68,24 @@ RECORD_SCHEMA: Final = pa.schema(
 )
 
 BUFFERS_OF_HEAD: Final = 19
-"""Of a batch: two a fixed-width column, three for the key, four for the list of names."""
+"""Arrow buffers of a batch's head: two for a fixed-width column, three for the key, four for the name lists."""
 BUFFERS_OF_BODY: Final = 3
-"""Of each body column: bitmap, offsets, data."""
+"""Arrow buffers of each body column: bitmap, offsets, data."""
 
 BATCH_ROWS_MAX: Final = 16_384
-"""A record batch closes at this many rows, …"""
+"""Rows at which a record batch is closed."""
 
 BATCH_BYTES_MAX: Final = 4 << 20
-"""… or before the row that would take it past this many bytes; a larger row is a batch alone."""
+"""Bytes of a record batch, at most. A row that is larger than this is a batch by itself."""
 
 
 def body_places(rows: int, *, nullable: bool) -> tuple[int, int]:
-    """Return where a body column's offsets and data begin in its bytes; a bitmap, if it has one, is first."""
+    """Return where the offsets and the data of a body column begin; its bitmap, if any, lies at 0.
+
+    Args:
+        rows: Rows of the batch.
+        nullable: Whether the column has a bitmap.
+    """
     offsets = (rows + 63) // 64 * 8 if nullable else 0
     return offsets, offsets + (rows + 2) // 2 * 8
 
@@ -86,13 +93,15 @@ def body_places(rows: int, *, nullable: bool) -> tuple[int, int]:
 def misplaced_body(
     buffers: Sequence[tuple[int, int]], rows: int, starts: Iterable[int], nullable: int
 ) -> str | None:
-    """Return the first body of a batch that lies elsewhere than it is read, which is without the metadata.
+    """Return the first body column that is not where a reader expects it; None if all are.
+
+    Readers compute the places of bodies and do not look them up in the batch's metadata.
 
     Args:
-        buffers: Of the whole batch, as its metadata has them: offset and length.
-        rows: Of the batch.
-        starts: Where each body is read from.
-        nullable: Which begin with a bitmap, bit 0 for the first.
+        buffers: Offset and length of each buffer of the batch, from its metadata.
+        rows: Rows of the batch.
+        starts: Where each body column is read from.
+        nullable: Bit i is set if body column i begins with a bitmap.
     """
     for place, (name, start) in enumerate(zip(BODY_COLUMNS, starts, strict=True)):
         offsets, values = body_places(rows, nullable=bool(nullable >> place & 1))
@@ -104,9 +113,9 @@ def misplaced_body(
 
 
 def multiplicity_of(change: bytes) -> int | None:
-    """Return the number in a ``change`` that reads ``{"diff": number}``; None for any other.
+    """Return the number in a ``change`` of the form ``{"diff": number}``; None for any other.
 
-    So the records of entity types without keys say how often a row came or went; they name no changed columns.
+    Records of entity types without keys use it to say how often a row was added or removed.
     """
     if not change.startswith(b'{"diff":'):
         return None
@@ -124,16 +133,16 @@ def lead_text(
     source_timestamp: int | None = None,
     **extras: object,
 ) -> bytes:
-    """Return the ``after`` of a transaction's lead: with it a reader can prove that it missed nothing.
+    """Return the ``after`` of a transaction's lead. Its counts let a reader prove that nothing is missing.
 
     Args:
-        transaction_id: The source's own name of the transaction.
-        counts: Records per entity type, after consolidation; their sum is ``mutation_count``.
-        source_count: Rows of the source before consolidation; None = as many as records.
-        source: Where it came from, any JSON value; left out when None.
-        source_timestamp: When the source committed it, µs.
+        transaction_id: The name that the source gives to the transaction.
+        counts: Records by entity type, after consolidation; their sum is ``mutation_count``.
+        source_count: Rows of the source before consolidation; None if as many as records.
+        source: Where the transaction came from, any JSON value; None leaves it out.
+        source_timestamp: When the source committed it, in µs.
         extras: ``late``, ``of``, ``snapshot``, ``expected_count``, ``without_end``,
-            ``quarantined``, …; None is left out.
+            ``quarantined``, and others; None leaves a member out.
     """
     mutation_count = sum(counts.values())
     document: dict[str, object] = {

@@ -1,8 +1,11 @@
-"""JSON objects of whole columns looked at by machine code: whether they are, and what names they have.
+"""Compiled code that checks JSON objects of whole columns: are they valid, and are their names known?
 
-Python that numba compiles; loading takes half a second (`json_objects.compiled_for`). What is not plain it
-leaves to a parser: "doubtful" is not "wrong". Columns come as the addresses of their buffers, as Arrow lays out
-binary arrays. Texts are looked through eight bytes at a time, and never read past the end of a row.
+numba compiles this Python; loading it takes half a second, so `json_check.compiled_for` decides when. The
+code may be wrong in one direction only: a body that it calls doubtful goes to a parser, which decides.
+Columns are given as the addresses of their buffers, in the layout of Arrow's binary arrays. Texts are read
+eight bytes at a time, but never past the end of a row: what lies behind it may belong to nobody.
+
+All functions take and return places: the address of a byte. 0 stands for "doubtful".
 """
 
 # mypy: disable-error-code="untyped-decorator,no-any-return"
@@ -25,7 +28,7 @@ _int64_at, _int32_at = load(types.int64), load(types.int32)
 _uint64_at, _uint32_at, _uint8_at = load(types.uint64), load(types.uint32), load(types.uint8)
 
 _DEPTH_MAX: Final = 62
-"""Of nested arrays and objects, a bit each."""
+"""Nested arrays and objects that are followed; each takes one bit of a 64-bit number."""
 _ONES: Final = np.uint64(0x0101010101010101)
 _HIGHS: Final = np.uint64(0x8080808080808080)
 _QUOTES: Final = np.uint64(0x2222222222222222)
@@ -41,7 +44,7 @@ _BRACE, _BRACE_END, _BRACKET, _BRACKET_END, _ZERO, _EIGHT, _NINE = b"{}[]089"
 _A, _B, _D, _E, _F, _N, _R, _T, _U = b"abdefnrtu"
 _TAB, _LF, _CR, _SPACE = b"\t\n\r "
 _CASE: Final = 0x20
-"""What makes small letters of capital ones; of other characters it makes no letters that are asked for."""
+"""Bit that turns a capital letter into a small one. It turns no other character into a letter used here."""
 
 
 @intrinsic
@@ -58,12 +61,15 @@ def _stop(at: Any, end: Any) -> Any:
     while at + 8 <= end:
         word = _uint64_at(at)
         quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
-        # In each of the three the lowest byte that is marked is right; above it a borrow may mark more.
+        # A quote or backslash is a zero byte now: subtracting 1 sets its high bit. Subtracting a space does
+        # the same to a control character. The borrow may mark bytes above a match wrongly, but never below
+        # it, so the lowest mark is right, and only that one is used.
         marks = ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
         marks = (marks | ((word - _SPACES) & ~word)) & _HIGHS
         if marks:
             return at + np.int64(_trailing_zeros(marks) >> np.uint64(3))
         at += 8
+    # Fewer than eight bytes are left: another word would read past the end of the row.
     while at < end:
         byte = _uint8_at(at)
         if byte in (_QUOTE, _BACKSLASH) or byte < _SPACE:
@@ -79,7 +85,7 @@ def _is_hex(byte: Any) -> Any:
 
 @called
 def _behind_text(at: Any, end: Any) -> Any:
-    """Return the place behind the quote that ends a text; 0 where that is doubtful."""
+    """Return the place behind the quote that ends a text; 0 if that is doubtful."""
     while True:
         at = _stop(at, end)
         if at >= end:
@@ -87,6 +93,7 @@ def _behind_text(at: Any, end: Any) -> Any:
         byte = _uint8_at(at)
         if byte == _QUOTE:
             return at + 1
+        # A control character is not allowed in a text, and a backslash needs a character behind it.
         if byte != _BACKSLASH or at + 1 >= end:
             return 0
         byte = _uint8_at(at + 1)
@@ -97,7 +104,9 @@ def _behind_text(at: Any, end: Any) -> Any:
             for place in range(at, at + 4):
                 if not _is_hex(_uint8_at(place)):
                     return 0
-            if _uint8_at(at) | _CASE == _D and _uint8_at(at + 1) >= _EIGHT:  # one half of a pair
+            # \uD800 to \uDFFF is one half of a surrogate pair. Whether the other half is in its place is
+            # left to the parser; such texts are rare.
+            if _uint8_at(at) | _CASE == _D and _uint8_at(at + 1) >= _EIGHT:
                 return 0
             at += 4
         elif byte not in (_QUOTE, _BACKSLASH, _SLASH, _B, _F, _N, _R, _T):
@@ -113,9 +122,10 @@ def _behind_digits(at: Any, end: Any) -> Any:
 
 @called
 def _behind_number(at: Any, end: Any) -> Any:
-    """Return the place behind a number; 0 where it is none."""
+    """Return the place behind a number; 0 if it is no JSON number."""
     begun = at + 1 if _uint8_at(at) == _MINUS else at
     at = _behind_digits(begun, end)
+    # At least one digit, and no zero in front of others.
     if at == begun or (at > begun + 1 and _uint8_at(begun) == _ZERO):
         return 0
     if at < end and _uint8_at(at) == _POINT:
@@ -136,7 +146,7 @@ def _behind_number(at: Any, end: Any) -> Any:
 
 @inlined
 def _behind_word(at: Any, end: Any) -> Any:
-    """Return the place behind ``true``, ``false`` or ``null``; 0 where it is none."""
+    """Return the place behind ``true``, ``false`` or ``null``; 0 if it is none of them."""
     if at + 4 <= end and (_uint32_at(at) == _TRUE or _uint32_at(at) == _NULL):
         return at + 4
     if at + 5 <= end and _uint8_at(at) == _F and _uint32_at(at + 1) == _ALSE:
@@ -155,7 +165,7 @@ def _behind_space(at: Any, end: Any) -> Any:
 
 @called
 def _behind_name(at: Any, end: Any) -> Any:
-    """Return the place of the value behind a name and its colon; 0 where that is doubtful."""
+    """Return the place of the value behind a name and its colon; 0 if that is doubtful."""
     if at >= end or _uint8_at(at) != _QUOTE:
         return 0
     at = _behind_text(at + 1, end)
@@ -169,20 +179,24 @@ def _behind_name(at: Any, end: Any) -> Any:
 
 @inlined
 def _end_of(objects: Any) -> Any:
-    """Return what ends the innermost of objects and arrays: the lowest bit says which of both it is."""
+    """Return the bracket that ends the innermost value; the lowest bit of ``objects`` says which kind it is."""
     return _BRACE_END if objects & np.uint64(1) else _BRACKET_END
 
 
 @called
 def _is_object(at: Any, end: Any) -> Any:
-    """Return whether bytes, known to be UTF-8, are one JSON object; False where that is doubtful."""
+    """Return whether bytes, known to be UTF-8, are one JSON object; False if that is doubtful.
+
+    There is no recursion: ``objects`` is a stack of bits, one for each open bracket, 1 for an object.
+    """
     at = _behind_space(at, end)
     if at >= end or _uint8_at(at) != _BRACE:
         return False
     depth = 0
     objects = np.uint64(0)
     while at != 0 and at < end:
-        # Here begins a value.
+        # 1. A value begins here. Of an object or array only the bracket is read, and the loop goes on
+        #    with the first value inside.
         byte = _uint8_at(at)
         if byte in (_BRACE, _BRACKET):
             if depth == _DEPTH_MAX:
@@ -190,6 +204,7 @@ def _is_object(at: Any, end: Any) -> Any:
             depth += 1
             objects = (objects << np.uint64(1)) | np.uint64(byte == _BRACE)
             at = _behind_space(at + 1, end)
+            # An empty one ends at once; step 2 closes it. At the end of the bytes the loop is left.
             if at < end and _uint8_at(at) != _end_of(objects):
                 if objects & np.uint64(1):
                     at = _behind_name(at, end)
@@ -204,13 +219,15 @@ def _is_object(at: Any, end: Any) -> Any:
             if at == 0:
                 return False
             at = _behind_space(at, end)
-        # Here a value has ended, and maybe what it lies in, and what that lies in.
+        # 2. A value has ended. Any number of the objects and arrays around it may end here too.
         while at < end and _uint8_at(at) == _end_of(objects):
             depth -= 1
             at = _behind_space(at + 1, end)
             if depth == 0:
-                return at == end
+                return at == end  # nothing may stand behind the object
             objects >>= np.uint64(1)
+        # 3. Something is still open, so a comma and a further value must follow. A bracket behind the
+        #    comma is no value: step 1 refuses it, by way of the name or of the word.
         if at >= end or _uint8_at(at) != _COMMA:
             return False
         at = _behind_space(at + 1, end)
@@ -221,21 +238,21 @@ def _is_object(at: Any, end: Any) -> Any:
 
 @inlined
 def _borders(offsets: Any, values: Any, row: Any) -> Any:
-    """Return the address of a row's text and the one behind it."""
+    """Return the address of a row's first byte, and the one behind its last."""
     at = offsets + 4 * row
     return values + np.int64(_int32_at(at)), values + np.int64(_int32_at(at + 4))
 
 
 @compiled(types.int64(types.int64, types.int64, types.int64, types.int64, types.int64))
 def first_doubtful(validity: int, offsets: int, values: int, first: int, stop: int) -> int:
-    """Return the first row from ``first`` on, of those before ``stop``, that may be no object; -1 for none.
+    """Return the first row from ``first`` up to ``stop``, exclusive, that may be no object; -1 for none.
 
     Args:
-        validity: Address of the bitmap; 0 where none is null.
+        validity: Address of the bitmap; 0 if nothing is null.
         offsets: Address of the offsets, int32.
         values: Address of the bytes, UTF-8.
-        first: Where to begin.
-        stop: Where to end.
+        first: The first row to check.
+        stop: The row to stop at.
     """
     for row in range(first, stop):
         if is_present(validity, row):
@@ -247,13 +264,15 @@ def first_doubtful(validity: int, offsets: int, values: int, first: int, stop: i
 
 @called
 def _hash(group: Any, start: Any, end: Any) -> Any:
-    """Return the hash of a name; as `names` has it."""
+    """Return the hash of a name; the same as `known_names` computes."""
     value = (np.uint64(group) + np.uint64(1)) * _FACTOR
+    # Words are taken from the end backwards, since `known_names` finds names by their closing quote.
     at = end - 8
     while at >= start:
         product = (value ^ _uint64_at(at)) * _FACTOR
         value = product ^ (product >> _SHIFT)
         at -= 8
+    # The bytes in front of the last whole word, as the high bytes of a word of their own.
     word = np.uint64(0)
     for place in range(start, at + 8):
         word |= np.uint64(_uint8_at(place)) << np.uint64(8 * (place - at))
@@ -263,7 +282,10 @@ def _hash(group: Any, start: Any, end: Any) -> Any:
 
 @called
 def _knows_names(at: Any, end: Any, group: Any, table: Any, shift: Any) -> Any:
-    """Return whether all names of an object are known, those of nested ones apart."""
+    """Return whether all names of an object are known. Names of nested objects are not looked at.
+
+    The object is known to be valid, so brackets and quotes are enough to find its names.
+    """
     depth = 0
     expected = False
     while at < end:
@@ -272,8 +294,10 @@ def _knows_names(at: Any, end: Any, group: Any, table: Any, shift: Any) -> Any:
         if byte == _QUOTE:
             start = at
             at = _stop(at, end)
+            # Any other stop is a backslash: it and the character behind it are passed over.
             while at < end and _uint8_at(at) != _QUOTE:
                 at = _stop(at + 2, end)
+            # A text is a name if it is the first one behind the brace or a comma of the outer object.
             if expected:
                 value = _hash(group, start, at)
                 if _uint64_at(table + np.int64(8 * (value >> shift))) != value:
@@ -303,18 +327,18 @@ def mark_unknown(
     bits: int,
     marks: npt.NDArray[np.bool_],
 ) -> None:
-    """Mark the rows of objects with a name that is not known in the row's group.
+    """Mark the rows whose object has a name that is not known in the row's group.
 
     Args:
-        validity: Address of the bitmap; 0 where none is null.
+        validity: Address of the bitmap; 0 if nothing is null.
         offsets: Address of the offsets, int32.
         values: Address of the bytes: JSON objects.
-        first: The first row, as Arrow counts in its buffers.
-        rows: How many.
-        groups: Address of the group of each row, int64.
+        first: The first row, counted from the beginning of the buffers.
+        rows: Number of rows.
+        groups: Address of the groups, one int64 for each row.
         table: Address of the hash table.
-        bits: Of its size.
-        marks: Of each row.
+        bits: Binary logarithm of the table's size.
+        marks: One for each row; set where a name is unknown, otherwise left alone.
     """
     shift = np.uint64(64 - bits)
     for row in range(rows):

@@ -1,4 +1,4 @@
-"""The hash of (entity type, primary key) that the router looks keys up by.
+"""The hash of (entity type, primary key), by which the router looks up keys.
 
 All arithmetic is modulo 2^64. Bytes are read as 8-byte little-endian words, the last padded with zeros::
 
@@ -8,8 +8,8 @@ All arithmetic is modulo 2^64. Bytes are read as 8-byte little-endian words, the
     type_seed(type)      = word_hash(0, UTF-8 of the type)
     key_hash(seed, key)  = word_hash(seed, UTF-8 of the key), with 0 replaced by 1;  0 stands for a null key
 
-It spreads keys over a table; it is no defence against chosen keys, so equal hashes are compared exactly
-afterwards.
+The hash spreads keys over a table. It does not resist chosen keys, so callers compare the keys themselves
+where hashes are equal.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _LOW_BYTES: Final = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.ui
 
 
 def type_seed(entity_type: str) -> int:
-    """Return what the hashes of an entity type's keys start from."""
+    """Return the seed for the key hashes of an entity type."""
     return _word_hash(0, entity_type.encode())
 
 
 def key_hash(seed: int, primary_key: str) -> int:
-    """Return the hash of one key under its type's seed; never 0."""
+    """Return the hash of one key under the seed of its entity type; never 0."""
     return _word_hash(seed, primary_key.encode()) or 1
 
 
@@ -57,6 +57,8 @@ def key_hashes(seeds: npt.NDArray[np.uint64], keys: pa.StringArray) -> npt.NDArr
     words = _unaligned_words(data_buffer, int(offsets[0]), int(offsets[-1]))
     starts -= int(offsets[0])
     hashes = seeds.astype(np.uint64, copy=True)
+    # Each pass mixes the next word of every key that is not used up. A row leaves ``running`` with its
+    # last word, so short keys do not pay for long ones.
     running = np.flatnonzero(lengths)
     done = 0
     while len(running):
@@ -66,7 +68,7 @@ def key_hashes(seeds: npt.NDArray[np.uint64], keys: pa.StringArray) -> npt.NDArr
         done += 8
         running = running[remaining > 8]
     hashes = _mix(hashes ^ lengths.astype(np.uint64), _LENGTH_FACTOR)
-    hashes[hashes == 0] = 1
+    hashes[hashes == 0] = 1  # 0 means a null key, so no other key may have it
     if keys.null_count:
         hashes[np.asarray(keys.is_null())] = 0
     return hashes

@@ -1,4 +1,4 @@
-"""A change of one row as a Python program states it, and what follows from its images."""
+"""One mutation as a Python program states it, and what its images say about changed columns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _images = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change. Images are UTF-8 JSON objects and are kept byte for byte.
+    """One change of one row. Images are UTF-8 JSON objects and are kept byte for byte.
 
-    ``changed`` and ``change`` follow from ``before`` and ``after`` where both are given and ``changed`` is not.
+    Where both images are given and ``changed`` is not, the writer derives ``changed`` and ``change`` from them.
     """
 
     entity_type: str
@@ -35,10 +35,10 @@ class Mutation:
 
 
 def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
-    """Return the columns of an image and the text of each value; none of no image.
+    """Return the columns of an image with the text of each value; empty if there is no image.
 
     Raises:
-        InvalidRequest: It is not a JSON object, or not UTF-8 throughout.
+        InvalidRequest: It is not a JSON object, or not valid UTF-8.
     """
     if image is None:
         return {}
@@ -47,7 +47,7 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
             f"an image must be bytes, a JSON object in UTF-8, not {type(image).__name__}"
         )
     try:
-        image.decode()  # the decoder does not look into values
+        image.decode()  # the decoder does not check UTF-8 inside values
         return _images.decode(image)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"an image must be a UTF-8 JSON object: {error}") from error
@@ -56,14 +56,14 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
 _REMOVALS: Final = (Operation.REMOVE, Operation.EXPIRE)
 _CHANGES: Final = (Operation.UPSERT, *_REMOVALS)
 _AREAS: Final = (Area.DATA, Area.SCHEMA)
-"""A lead is made by the writer, so no mutation is of area INFRASTRUCTURE."""
+"""Areas that a mutation may have. The writer makes the leads, so INFRASTRUCTURE is not among them."""
 
 
 def check(mutation: Mutation) -> None:
-    """Make sure that a mutation has a meaning and can be written; images are looked into elsewhere.
+    """Refuse a mutation that means nothing or cannot be written. Images are checked by `columns_of`.
 
     Raises:
-        InvalidRequest: It has not; or a text of it has half of a surrogate pair, which UTF-8 cannot say.
+        InvalidRequest: Its fields contradict each other, or one of its texts has no UTF-8 form.
     """
     what, entity_type = mutation.operation, mutation.entity_type
     if what not in _CHANGES:
@@ -71,15 +71,15 @@ def check(mutation: Mutation) -> None:
     if mutation.area not in _AREAS:
         raise InvalidRequest(f"area must be Area.DATA, the default, not {mutation.area!r}")
     if not entity_type:
-        raise InvalidRequest("entity_type must not be empty: nobody could ask for it")
+        raise InvalidRequest("entity_type must not be empty: no criteria could name it")
     _check_texts(mutation)
     if mutation.primary_key is None and what is not Operation.REMOVE:
         raise InvalidRequest(
-            f"{Operation(what).name} of {entity_type!r} without primary_key: only a REMOVE may be of every key"
+            f"{Operation(what).name} of {entity_type!r} without primary_key: only a REMOVE may have none"
         )
     if what in _REMOVALS and mutation.after is not None:
         raise InvalidRequest(
-            f"{Operation(what).name} of {entity_type!r} with after: there is no row after what went"
+            f"{Operation(what).name} of {entity_type!r} with after: a removed row has no image after"
         )
 
 
@@ -104,9 +104,14 @@ def _check_text(what: str, value: object) -> None:
 def with_changes(
     mutation: Mutation, before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Raw]
 ) -> tuple[tuple[str, ...] | None, bytes | None]:
-    """Return ``changed`` and ``change`` of a mutation, whose images have these columns.
+    """Return ``changed`` and ``change`` of a mutation, derived from its images unless it gives them.
 
-    Values are compared as text. A column that ``after`` lacks has changed to null.
+    Values are compared as text. A column that is missing from ``after`` counts as changed to null.
+
+    Args:
+        mutation: The mutation.
+        before: Columns of its image before, from `columns_of`.
+        after: Columns of its image after.
     """
     if mutation.changed is not None or mutation.before is None or mutation.after is None:
         return mutation.changed, mutation.change

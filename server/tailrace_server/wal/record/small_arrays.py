@@ -1,8 +1,8 @@
-"""Arrays of a few numbers, made without numpy's own ways to make them.
+"""Small arrays, made by ``struct`` and ``frombuffer`` instead of numpy's constructors.
 
-A server that gets a small commit every few milliseconds runs code that has left the processor's caches each
-time, and then the first call of any numpy function costs 20 to 50 µs, whatever it does, while ``struct`` and
-``frombuffer`` serve for all of them (docs/adr/0046). So what handles a small commit keeps to these.
+A server with a small commit every few milliseconds finds its code out of the processor's caches each
+time. The first call of any numpy function then costs 20 to 50 µs (docs/adr/0046). ``struct`` and
+``frombuffer`` are called for every such array, so they stay cached.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-FEW: Final = 48
-"""Up to so many numbers; more are quicker with numpy."""
+SMALL_MAX: Final = 48
+"""Largest length for which these functions beat numpy."""
 
 _INT64, _INT32 = np.dtype(np.int64), np.dtype(np.int32)
 
@@ -29,8 +29,8 @@ def int64s(numbers: Sequence[int]) -> NDArray[np.int64]:
 
 
 def repeated(number: int, count: int) -> NDArray[np.int64]:
-    """Return an array of one number, shape (count,), however many."""
-    return int64s([number] * count) if count <= FEW else np.full(count, number)
+    """Return an array that repeats one number, shape (count,); ``count`` may be any size."""
+    return int64s([number] * count) if count <= SMALL_MAX else np.full(count, number)
 
 
 def int32s(numbers: Sequence[int]) -> NDArray[np.int32]:

@@ -1,14 +1,15 @@
-"""Columns of texts as they lie in memory, in three forms: values of Python, addresses, an array of Arrow.
+"""Columns of texts and of name lists, kept as views of memory and turned into Arrow arrays on demand.
 
-Of a small commit a few values are wanted, of a large batch machine code wants addresses. Both would pay for
-Arrow arrays that nobody looks at: ten calls a column, of code that has left the processor's caches
-wherever some milliseconds lie between two commits. So an array is made for who asks for it.
+A column can be read in three forms: as Python values, as memory addresses, and as an Arrow array. A small
+commit needs a few Python values; compiled code, which handles large batches, needs addresses. Making an Arrow
+array takes ten calls a column. Between two commits the code of these calls leaves the processor's caches, so
+both would pay for arrays that they do not use. An array is therefore made when it is first asked for.
 
-The memory is laid out as Arrow's, little-endian::
+The memory has Arrow's layout, little-endian::
 
-    validity   a bit a record, lowest first; left out where nothing is null
-    offsets    records + 1 int32: where each begins in what follows, and where the last ends
-    values     bytes; of lists of names: an int32 each, its place in the dictionary
+    validity   one bit a record, lowest first; absent if nothing is null
+    offsets    records + 1 int32: where each record begins in the values, and where the last one ends
+    values     the bytes of the texts; for name lists one int32 a name, its place in the dictionary
 """
 
 from __future__ import annotations
@@ -32,43 +33,44 @@ _bounds = struct.Struct("<ii").unpack_from
 
 
 class Addresses(NamedTuple):
-    """Where a column lies; good for as long as the column lives."""
+    """Memory addresses of a column's buffers; valid as long as the column lives."""
 
     validity: int
-    """0 where nothing is null."""
+    """Address of the bitmap; 0 if nothing is null."""
     offsets: int
+    """Address of the offsets."""
     values: int
+    """Address of the bytes, or of the codes of names."""
 
 
 def addresses_of(array: pa.StringArray | pa.BinaryArray) -> Addresses:
-    """Return where an array lies; its first row is the one at its offset."""
+    """Return the addresses of an array's buffers. Its first row is row ``array.offset`` of them."""
     validity, offsets, values = (buffer and buffer.address for buffer in array.buffers())
     return Addresses(validity or 0, offsets or 0, values or 0)
 
 
 @dataclass(eq=False)
 class _Column:
-    """What both kinds have: which records have a value, and where it is.
-
-    Views of memory, in bytes, that keeps what it holds; they may be longer than the column.
-    """
+    """Views of a column's buffers, in bytes; a view may be longer than the column needs."""
 
     _rows: int
+    """Records of the column."""
     _validity: memoryview | None
     _offsets: memoryview
     _values: memoryview
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it looks at."""
+        """Bytes of memory that the views span."""
         validity = 0 if self._validity is None else self._validity.nbytes
         return validity + self._offsets.nbytes + self._values.nbytes
 
     @property
     def all_null(self) -> bool:
-        """Whether no record has a value."""
+        """Whether every record is null."""
         if self._validity is None:
             return self._rows == 0
+        # Whole bytes of the bitmap first; bits of the last byte behind the column may be anything.
         octets, bits = divmod(self._rows, 8)
         if self._validity[:octets].tobytes().count(0) < octets:
             return False
@@ -76,7 +78,7 @@ class _Column:
 
     @property
     def addresses(self) -> Addresses:
-        """Where the column lies."""
+        """Memory addresses of the buffers."""
         validity, offsets = self._buffers
         values = pa.py_buffer(self._values)
         return Addresses(
@@ -89,7 +91,7 @@ class _Column:
         return validity, pa.py_buffer(self._offsets)
 
     def _each(self, rows: Iterable[int], value: Callable[[int, int], _V]) -> list[_V | None]:
-        """Return ``value`` of where each of some records' begins and ends; None where it is null."""
+        """Return ``value(start, stop)`` for each of some records; None for a null."""
         validity, offsets = self._validity, self._offsets
         return [
             value(*_bounds(offsets, 4 * row))
@@ -101,53 +103,54 @@ class _Column:
 
 @dataclass(eq=False)
 class Texts(_Column):
-    """Strings or bytes, one a record, or null."""
+    """A column of strings or bytes."""
 
     _kind: pa.DataType
-    """utf8 or binary."""
+    """Arrow type of the array: utf8 or binary."""
 
     @classmethod
     def of(cls, array: pa.StringArray | pa.BinaryArray) -> Texts:
-        """Return an array's values."""
+        """Return the column that an array holds, without a copy."""
         array = _unsliced(array)
         validity, offsets, values = map(_memory, array.buffers())
         validity = validity if array.null_count else None
         return cls(len(array), validity, offsets or _NOTHING, values or _NOTHING, array.type)
 
     def values(self, rows: Iterable[int]) -> list[bytes | None]:
-        """Return the bytes of some records: for a few of them."""
+        """Return the bytes of some records. For a few records only; many are cheaper as an array."""
         return self._each(rows, lambda start, stop: self._values[start:stop].tobytes())
 
     @cached_property
     def array(self) -> pa.StringArray | pa.BinaryArray:
-        """The column in Arrow's form."""
+        """The column as an Arrow array; shares the memory."""
         buffers = [*self._buffers, pa.py_buffer(self._values)]
         return pa.Array.from_buffers(self._kind, self._rows, buffers)
 
 
 class Dictionary(NamedTuple):
-    """The names that codes stand for."""
+    """The names of a dictionary-encoded column, by code."""
 
     array: pa.StringArray
     names: tuple[str, ...]
 
     @classmethod
     def of(cls, array: pa.StringArray) -> Dictionary:
-        """Return an array's."""
+        """Return the dictionary that an array of names is."""
         return cls(array, tuple(array.to_pylist()))
 
 
 @dataclass(eq=False)
 class NameLists(_Column):
-    """Lists of names, one a record, or null; its values are their codes."""
+    """A column of name lists. Its values are codes, int32, of a dictionary."""
 
     _dictionary: Dictionary
 
     @classmethod
     def of(cls, array: pa.ListArray) -> NameLists:
-        """Return an array's lists of dictionary-encoded names."""
+        """Return the column that an array of lists of dictionary-encoded names holds."""
         array = _unsliced(array)
         validity, offsets, *_ = map(_memory, array.buffers())
+        # Without the bitmap of a column without nulls, no read has to ask it.
         validity = validity if array.null_count else None
         codes = array.values.indices.to_numpy(zero_copy_only=False).astype(np.int32)
         dictionary = Dictionary.of(array.values.dictionary)
@@ -155,16 +158,17 @@ class NameLists(_Column):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the codes stand for."""
+        """Names of the dictionary, by code."""
         return self._dictionary.names
 
     def values(self, rows: Iterable[int]) -> list[list[str] | None]:
-        """Return the lists of some records: for a few of them."""
+        """Return the lists of some records. For a few records only."""
         return self._each(rows, self._names)
 
     @cached_property
     def array(self) -> pa.ListArray:
-        """The column in Arrow's form."""
+        """The column as an Arrow array; shares the memory."""
+        # A view keeps its memory alive, and Arrow keeps the views: nothing is copied.
         codes = pa.Array.from_buffers(
             pa.int32(), len(self._values) // 4, [None, pa.py_buffer(self._values)]
         )
@@ -184,8 +188,5 @@ def _memory(buffer: pa.Buffer | None) -> memoryview | None:
 
 
 def _unsliced(array: pa.Array) -> pa.Array:
-    """Return the same array with its first element at the beginning of its buffers."""
+    """Return an equal array whose buffers begin with its first element."""
     return pa.concat_arrays([array, array.slice(0, 0)]) if array.offset else array
-
-
-__all__ = ["Addresses", "Dictionary", "NameLists", "Texts"]

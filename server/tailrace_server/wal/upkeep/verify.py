@@ -47,7 +47,7 @@ from tailrace_server.wal.files.objects import (
     unseal,
 )
 from tailrace_server.wal.record.columns import BODY_COLUMNS
-from tailrace_server.wal.record.json_check import first_no_object
+from tailrace_server.wal.record.json_check import first_non_object
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 from tailrace_server.wal.segment.reader import BatchReader, Head
 from tailrace_server.wal.state.batch_table import SegmentRef, batch_ref
@@ -296,7 +296,7 @@ class _Records:
     def _check_bodies(self, ref: BatchRef, head: Head, bodies: dict[str, pa.BinaryArray]) -> None:
         """Find the first body of each kind that is no object."""
         for name, texts in bodies.items():
-            found = first_no_object(texts)
+            found = first_non_object(texts)
             if found is not None:
                 reason = f"{name} of {_position(head, found.row)} {found.reason}"
                 self._fault(ref.segment.path, ref.offset, reason)

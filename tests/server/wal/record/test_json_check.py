@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.wal.record.json_check import first_no_object
+from tailrace_server.wal.record.json_check import first_non_object
 from tests.server.wal.logs import bodies_looked_at
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def is_object(body: str | None) -> bool:
 
 @given(BODIES)
 def test_the_first_body_that_is_no_object_is_found(bodies: list[str | None]) -> None:
-    found = first_no_object(pa.array(["cut off", *bodies], pa.string()).cast(pa.binary())[1:])
+    found = first_non_object(pa.array(["cut off", *bodies], pa.string()).cast(pa.binary())[1:])
     wrong = [row for row, body in enumerate(bodies) if not is_object(body)]
     assert (found and found.row) == (wrong[0] if wrong else None)
 
@@ -68,23 +68,23 @@ def test_the_first_body_that_is_no_object_is_found(bodies: list[str | None]) -> 
     ],
 )
 def test_bodies_are_not_taken_for_one_another(bodies: list[str]) -> None:
-    found = first_no_object(pa.array(bodies, pa.string()).cast(pa.binary()))
+    found = first_non_object(pa.array(bodies, pa.string()).cast(pa.binary()))
     assert found is not None
     assert found.row == (1 if bodies[-1] == "" else 0)
 
 
 def test_every_body_of_a_batch_that_is_decoded_in_parts_counts() -> None:
     bodies = [b'{"text":"%s"}' % (b"t" * 1_000)] * 2_000
-    assert first_no_object(pa.array(bodies)) is None
+    assert first_non_object(pa.array(bodies)) is None
     bodies[1_234] = b'{"text":"\x00"}'
-    found = first_no_object(pa.array(bodies))
+    found = first_non_object(pa.array(bodies))
     assert found is not None
     assert found.row == 1_234
     assert "invalid character" in found.reason
 
 
 def test_texts_that_are_not_utf_8_are_no_objects() -> None:
-    found = first_no_object(pa.array([b"{}", b'{"a":"\xff"}']))
+    found = first_non_object(pa.array([b"{}", b'{"a":"\xff"}']))
     assert found is not None
     assert found.row == 1
 
@@ -97,7 +97,7 @@ def test_a_text_ends_at_its_quote_wherever_in_a_word_it_lies(length: int) -> Non
         f'{{"a":"{text}\\"{text}\\\\"}}',
         f'{{"a":"{text}\\u12aF{text}é"}}',
     ]
-    assert first_no_object(pa.array([each.encode() for each in good])) is None
+    assert first_non_object(pa.array([each.encode() for each in good])) is None
     for bad in (
         f'{{"a":"{text}\x1f{text}"}}',
         f'{{"a":"{text}"{text}"}}',
@@ -107,7 +107,7 @@ def test_a_text_ends_at_its_quote_wherever_in_a_word_it_lies(length: int) -> Non
         f'{{"a":"{text}',
         f'{{"{text}" "a"}}',
     ):
-        found = first_no_object(pa.array([*(each.encode() for each in good), bad.encode()]))
+        found = first_non_object(pa.array([*(each.encode() for each in good), bad.encode()]))
         assert found is not None, bad
         assert found.row == len(good)
 
@@ -116,7 +116,7 @@ def test_a_text_ends_at_its_quote_wherever_in_a_word_it_lies(length: int) -> Non
 def test_objects_and_arrays_may_lie_in_one_another(depth: int) -> None:
     opened, closed = '{"a":[' * depth, "]}" * depth
     bodies = [f"{opened}1{closed}", f"{opened}{closed}", f"{opened}1{closed[:-2]}}}]"]
-    found = first_no_object(pa.array([each.encode() for each in bodies]))
+    found = first_non_object(pa.array([each.encode() for each in bodies]))
     assert found is not None
     assert found.row == 2
 
@@ -125,7 +125,7 @@ def test_objects_and_arrays_may_lie_in_one_another(depth: int) -> None:
     "number", ["0", "-0", "10", "1.5", "-1.50e10", "1E-7", "12345678901234567890", "0.10", "1e2"]
 )
 def test_numbers_are_those_of_json(number: str) -> None:
-    assert first_no_object(pa.array([f'{{"a":{number},"b":[{number}]}}'.encode()])) is None
+    assert first_non_object(pa.array([f'{{"a":{number},"b":[{number}]}}'.encode()])) is None
     for wrong in (
         f"0{number}",
         f"+{number}",
@@ -135,4 +135,4 @@ def test_numbers_are_those_of_json(number: str) -> None:
         f"-{number}-",
     ):
         if not is_object(f'{{"a":{wrong}}}'):
-            assert first_no_object(pa.array([f'{{"a":{wrong}}}'.encode()])) is not None, wrong
+            assert first_non_object(pa.array([f'{{"a":{wrong}}}'.encode()])) is not None, wrong
