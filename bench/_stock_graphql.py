@@ -7,22 +7,62 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 from strawberry.asgi import GraphQL
 
 from bench._bare_starlette import serve
+from tailrace import wire
+from tailrace.capture import Capture, Heartbeat
+from tailrace.v1.change_capture_pb2 import SubscribeResponse
+from tailrace_server.api.graphql.arguments import Scope, wish_of
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.schema import build
+from tailrace_server.api.graphql.types import BODIES
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+def subscribe_with(scope: Scope) -> Callable[..., AsyncIterator[Capture]]:
+    """Return the resolver of a subscription field: captures, each executed by Strawberry."""
+
+    async def subscribe(_: object, info: Any, **arguments: Any) -> AsyncIterator[Capture]:
+        context: Context = info.context
+        wish = wish_of(arguments, scope, frozenset(BODIES), criteria_max=1_000)
+        subscription = await context.engine.subscribe(
+            context.catalog,
+            wish.criteria,
+            start=wish.start,
+            content=wish.content,
+            codec=PROTOBUF,
+            limits=wish.limits,
+        )
+        uuid = subscription.acknowledgement.catalog_uuid
+        try:
+            while True:
+                message = await subscription.receive()
+                if not isinstance(message, Heartbeat):
+                    response = SubscribeResponse.FromString(message.data)
+                    for capture in wire.captures(response.captures, uuid):
+                        yield capture
+        finally:
+            subscription.cancel()
+
+    return subscribe
 
 
 async def main(root: Path, catalog: str) -> None:
     """Serve until terminated."""
     async with Engine(root) as engine:
         built = build(await engine.schema(catalog))
+        assert built.core.subscription_type is not None
+        for name, field in built.core.subscription_type.fields.items():
+            field.subscribe = subscribe_with(built.scopes[name])
 
         class Application(GraphQL[Any, Any]):
             async def get_context(self, request: Any, response: Any) -> Any:

@@ -3,10 +3,9 @@
 ::
 
     log of changes ──▶ tailrace                          ──▶ 100 sockets, one document / 100 documents
-                   ──▶ the same, --graphql-compiled no   ──▶ … (our sockets, Strawberry's execution)
                    ──▶ Strawberry's ASGI application     ──▶ … (the baseline: same schema, same resolvers)
 
-From the oldest change on, typed rows of four columns; the slow ones get fewer changes, since a rate does not
+From the oldest change on, typed rows of four columns; the slow one gets fewer changes, since a rate does not
 depend on it. Clients count messages without decoding. It does not show a browser.
 """
 
@@ -29,8 +28,8 @@ from bench._log import CATALOG, write_log
 
 CLIENTS = 100
 RUNS = 3
-COMPILED, EXECUTED, STOCK = "compiled", "executed", "stock"
-CHANGES = {COMPILED: 20_000, EXECUTED: 200, STOCK: 200}
+COMPILED, STOCK = "compiled", "stock"
+CHANGES = {COMPILED: 20_000, STOCK: 200}
 """To each client."""
 DOCUMENT = (
     "subscription {{ onProductChange(sinceVersion: 0) {{ {alias}version cursor operation primaryKey changed "
@@ -45,8 +44,6 @@ def measure(kind: str, root: Path, documents: list[str]) -> tuple[float, float]:
     match kind:
         case "compiled":
             subject = http_server(root)
-        case "executed":
-            subject = http_server(root, "--graphql-compiled", "no")
         case _:
             subject = server(["bench._stock_graphql", str(root), CATALOG])
     path = "/" if kind == STOCK else f"/v1/catalogs/{CATALOG}/graphql"

@@ -31,7 +31,7 @@ from tailrace_server.api import requests
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
-from tests.conformance.graphql_driver import GraphqlExecuted, GraphqlWebSocket
+from tests.conformance.graphql_driver import GraphqlWebSocket
 from tests.conformance.http_drivers import RestWebSocket, ServerSentEvents
 from tests.conformance.reading import PATIENCE_S
 from tests.conformance.ways import Acknowledged, DrivenSubscription, Driver, Page
@@ -364,7 +364,6 @@ DRIVERS: Final[dict[str, type[Driver]]] = {
     "rest-ws": RestWebSocket,
     "sse": ServerSentEvents,
     "graphql-ws": GraphqlWebSocket,
-    "graphql-ws-executed": GraphqlExecuted,
 }
 """Every way in, by name."""
 

@@ -12,7 +12,6 @@ from websockets.asyncio.client import ClientConnection, connect
 import tailrace
 from tailrace.criteria import Content
 from tailrace_server.api.graphql.live import SUBPROTOCOL
-from tailrace_server.api.settings import HttpSettings
 from tests.conformance import json_captures
 from tests.conformance.http_drivers import OverHttp
 from tests.conformance.json_captures import JsonAcknowledgement
@@ -116,12 +115,6 @@ class GraphqlWebSocket(OverHttp):
             next_cursor=next_cursor,
             truncated=msgspec.json.decode(page["truncated"]),
         )
-
-
-class GraphqlExecuted(GraphqlWebSocket):
-    """The same with nothing compiled: Strawberry executes each event."""
-
-    settings = HttpSettings(graphql_compiled=False)
 
 
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):

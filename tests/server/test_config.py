@@ -114,11 +114,11 @@ def test_a_mistake_is_named_where_it_was_made(
 
 @pytest.mark.parametrize(("text", "expected"), [("no", False), ("yes", True), ("False", False)])
 def test_a_switch_reads_yes_or_no(text: str, expected: bool) -> None:
-    loaded = config.load({"graphql_compiled": text}, environment={})
-    assert loaded.settings.http_faces.graphql_compiled is expected
-    assert f"graphql_compiled = {str(expected).lower()}" in config.render(loaded)
+    loaded = config.load({"graphql_graphiql": text}, environment={})
+    assert loaded.settings.http_faces.graphql_graphiql is expected
+    assert f"graphql_graphiql = {str(expected).lower()}" in config.render(loaded)
     with pytest.raises(ConfigError, match="yes or no"):
-        config.load({"graphql_compiled": "maybe"}, environment={})
+        config.load({"graphql_graphiql": "maybe"}, environment={})
 
 
 def test_a_variable_that_looks_misspelt_is_told_and_others_are_left_alone() -> None:

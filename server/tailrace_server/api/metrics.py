@@ -202,11 +202,10 @@ class GraphqlCollector(Collector):
         yield documents
         subscriptions = CounterMetricFamily(
             "tailrace_graphql_subscriptions",
-            "GraphQL subscriptions begun, by how they are served: compiled, executed.",
+            "GraphQL subscriptions begun, by how they are served: compiled.",
             labels=["path"],
         )
-        for path in ("compiled", "executed"):
-            subscriptions.add_metric([path], getattr(found, path))
+        subscriptions.add_metric(["compiled"], found.compiled)
         yield subscriptions
 
 

@@ -93,11 +93,6 @@ class HttpSettings:
     graphql_graphiql: bool = setting(
         True, "yes or no", "whether a browser that opens a GraphQL path is given GraphiQL"
     )
-    graphql_compiled: bool = setting(
-        True,
-        "yes or no",
-        "whether subscriptions are compiled; `no` has each event executed, a hundred times slower",
-    )
     graphql_documents_bytes: int = setting(
         256 << 10,
         "bytes",

@@ -8,15 +8,11 @@ goes on with the one that it began with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from graphql import ExecutionResult, execute, subscribe
+from graphql import ExecutionResult, execute
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.graphql import schema as schemas
@@ -27,12 +23,12 @@ from tailrace_server.api.graphql.errors import DocumentRefused, field_error
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable
 
     from graphql import GraphQLError, OperationDefinitionNode
 
+    from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.graphql.documents import Document
-    from tailrace_server.api.graphql.schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
@@ -141,16 +137,15 @@ class GraphqlCatalog:
             raise as_refusal(found.errors)
         return response(found)
 
-    async def begin(self, prepared: Prepared) -> Live | None:
-        """Begin a subscription by its compiled selection; None where it has none.
+    async def begin(self, prepared: Prepared) -> Live:
+        """Begin a subscription by its compiled selection.
 
         Raises:
             TailraceError: What is wrong with what it asks for.
         """
-        compiled = prepared.document.compiled(prepared.operation, prepared.asked.variables)
-        if compiled is None or not self.settings.graphql_compiled:
-            return None
-        selection, field, arguments = compiled
+        selection, field, arguments = prepared.document.compiled(
+            prepared.operation, prepared.asked.variables
+        )
         wish = wish_of(
             arguments,
             prepared.document.built.scopes[field],
@@ -166,40 +161,6 @@ class GraphqlCatalog:
             limits=wish.limits,
         )
         return Live(subscription, selection.key, bool(arguments.get("signals")))
-
-    async def executed(
-        self, prepared: Prepared, on_end: Callable[[TailraceError], None]
-    ) -> AsyncGenerator[bytes, None]:
-        """Yield the payloads of a subscription, each executed by itself: the path of what is not compiled.
-
-        Args:
-            prepared: The subscription.
-            on_end: Told when it ends while its reader is busy.
-
-        Raises:
-            TailraceError: What it ended with.
-        """
-        document = prepared.document
-        context = self._context(prepared)
-        context.on_end = on_end
-        found = subscribe(
-            document.built.core,
-            document.node,
-            context_value=context,
-            variable_values=prepared.asked.variables,
-            operation_name=prepared.asked.operation_name,
-        )
-        stream = await found if isawaitable(found) else found
-        if isinstance(stream, ExecutionResult):
-            raise as_refusal(stream.errors or [])
-        assert isinstance(stream, AsyncGenerator)
-        async with aclosing(stream):
-            async for result in stream:
-                payload = response(result)
-                extensions = context.take_extensions()
-                if extensions is not None:
-                    payload["extensions"] = extensions
-                yield msgspec.json.encode(payload)
 
     def _context(self, prepared: Prepared) -> Context:
         return Context(self.engine, self.settings, self.name, prepared.document.built)

@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Area, ContainerType, Operation
+from tailrace_server.api.graphql.catalog_schema import row_of, value_of
 from tailrace_server.api.graphql.errors import ValueUnfit, omitted
-from tailrace_server.api.graphql.schema import row_of, value_of
 from tailrace_server.api.graphql.selection import Body, Cell, Head, Row, TypeName
 from tailrace_server.capture.codecs.columns import Codec, spell
 

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from tailrace import wire
-from tailrace.capture import Heartbeat
 from tailrace.errors import CatalogUnknown, InvalidRequest
-from tailrace.v1.change_capture_pb2 import SubscribeResponse
-from tailrace_server.api.graphql import signals, types
-from tailrace_server.api.graphql.arguments import Scope, wish_of
+from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
-from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-    from uuid import UUID
+    from collections.abc import Iterable, Mapping
 
     import strawberry
 
-    from tailrace.capture import Capture
-    from tailrace.errors import TailraceError
-    from tailrace_server.api.graphql.schema import CatalogSchema
+    from tailrace_server.api.graphql.arguments import Scope
+    from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
 
 
@@ -41,62 +32,8 @@ class Context:
         self.settings = settings
         self.catalog = catalog
         self.built = built
-        self.on_end: Callable[[TailraceError], None] | None = None
-        """Told when a subscription ends while its reader is busy."""
         self._reading = asyncio.Lock()
         self._history_bytes = settings.graphql_history_bytes
-        self._extensions: dict[str, Any] | None = None
-
-    async def events(
-        self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
-    ) -> AsyncGenerator[Capture | None, None]:
-        """Yield what a subscription field delivers; None for a signal, which is in the extensions."""
-        wish = wish_of(
-            arguments,
-            scope,
-            bodies_of(info.selected_fields),
-            criteria_max=self.engine.settings.criteria,
-        )
-        subscription = await self.engine.subscribe(
-            self.catalog,
-            wish.criteria,
-            start=wish.start,
-            content=wish.content,
-            codec=PROTOBUF,
-            limits=wish.limits,
-        )
-        subscription.on_end = self.on_end
-        try:
-            async with aclosing(
-                self._events(subscription, bool(arguments.get("signals")))
-            ) as events:
-                async for event in events:
-                    yield event
-        finally:
-            subscription.cancel()
-
-    async def _events(
-        self, subscription: Subscription, signalled: bool
-    ) -> AsyncGenerator[Capture | None, None]:
-        uuid = subscription.acknowledgement.catalog_uuid
-        if signalled:
-            self._extensions = signals.acknowledgement(
-                subscription.acknowledgement, self.engine, self.settings
-            )
-            yield None
-        while True:
-            message = await subscription.receive()
-            if not isinstance(message, Heartbeat):
-                for capture in captures_of(message.data, uuid):
-                    yield capture
-            elif signalled:
-                self._extensions = signals.heartbeat(message)
-                yield None
-
-    def take_extensions(self) -> dict[str, Any] | None:
-        """Return the extensions of the event that was just yielded."""
-        found, self._extensions = self._extensions, None
-        return found
 
     async def page(
         self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
@@ -193,11 +130,6 @@ class Context:
             committed_version=None if one is None else one.committed,  # type: ignore[arg-type]
             **total,
         )
-
-
-def captures_of(data: bytes, uuid: UUID) -> tuple[Capture, ...]:
-    """Return the captures of frames of the protobuf codec."""
-    return wire.captures(SubscribeResponse.FromString(data).captures, uuid)
 
 
 def bodies_of(selections: Iterable[Any]) -> frozenset[str]:

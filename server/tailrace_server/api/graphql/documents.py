@@ -32,7 +32,7 @@ from graphql.execution.values import get_argument_values, get_variable_values
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.graphql.codec import SelectionCodec
 from tailrace_server.api.graphql.errors import DocumentRefused
-from tailrace_server.api.graphql.selection import Collector, NotCompiled, root_of, settle
+from tailrace_server.api.graphql.selection import Collector, root_of, selection_of
 from tailrace_server.api.requests import refuse_excess
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
     from graphql import DocumentNode, SelectionSetNode, TypeNode
 
-    from tailrace_server.api.graphql.schema import CatalogSchema
+    from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
 
 _FAULTS_MAX: Final = 20
 _CRITERIA: Final = "Criteria"
 """Name of the input type."""
 _VARIANTS_MAX: Final = 64
-"""Settled selections kept of one document; directives with variables make more than one."""
+"""Compiled selections kept of one document; directives with variables make more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Document:
     fragments: Mapping[str, FragmentDefinitionNode]
     conditions: tuple[str, ...]
     """Variables that decide about fields: named by a directive."""
-    _variants: dict[tuple[Any, ...], Compiled | None] = field(default_factory=dict)
+    _variants: dict[tuple[Any, ...], Compiled] = field(default_factory=dict)
 
     def operation(self, name: str | None) -> OperationDefinitionNode:
         """Return the operation to run.
@@ -120,8 +120,8 @@ class Document:
 
     def compiled(
         self, operation: OperationDefinitionNode, variables: Mapping[str, Any]
-    ) -> tuple[Compiled, str, dict[str, Any]] | None:
-        """Return codec, field and arguments of a subscription; None: the executor is to run it.
+    ) -> tuple[Compiled, str, dict[str, Any]]:
+        """Return codec, field and arguments of a subscription.
 
         Raises:
             DocumentRefused: A variable, or an argument, of the wrong type.
@@ -133,10 +133,7 @@ class Document:
         if isinstance(values, list):
             raise DocumentRefused(values)
         collector = Collector(self.built.core, self.fragments, values)
-        try:
-            root = root_of(operation, collector)
-        except NotCompiled:
-            return None
+        root = root_of(operation, collector)
         name = root.node.name.value
         assert self.built.core.subscription_type is not None
         definition = self.built.core.subscription_type.fields[name]
@@ -149,15 +146,10 @@ class Document:
         if variant not in self._variants:
             if len(self._variants) >= _VARIANTS_MAX:
                 self._variants.clear()
-            try:
-                selection = settle(root, self.built, collector)
-            except NotCompiled:
-                self._variants[variant] = None
-            else:
-                codec = SelectionCodec(selection)
-                self._variants[variant] = Compiled(codec, selection.key, selection.bodies)
-        found = self._variants[variant]
-        return None if found is None else (found, name, arguments)
+            selection = selection_of(root, self.built, collector)
+            codec = SelectionCodec(selection)
+            self._variants[variant] = Compiled(codec, selection.key, selection.bodies)
+        return self._variants[variant], name, arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +161,7 @@ class DocumentStatistics:
     validated: int
     refused: int
     compiled: int
-    """Subscriptions that are sent shared frames."""
-    executed: int
-    """Subscriptions whose events are executed one by one."""
+    """Subscriptions begun."""
 
 
 class DocumentCache:
@@ -183,7 +173,7 @@ class DocumentCache:
         self._documents: OrderedDict[tuple[Hashable, str], Document] = OrderedDict()
         self._bytes = 0
         self._turn = asyncio.Lock()
-        self.hits = self.misses = self.refused = self.compiled = self.executed = 0
+        self.hits = self.misses = self.refused = self.compiled = 0
 
     def forget(self, key: Hashable) -> None:
         """Drop the documents of a schema that is not the newest any more, and the schema with them."""
@@ -191,15 +181,10 @@ class DocumentCache:
             del self._documents[full_key]
             self._bytes -= len(full_key[1])
 
-    def count_subscription(self, *, compiled: bool) -> None:
-        """Count a subscription that begins, by how it is served."""
-        self.compiled += compiled
-        self.executed += not compiled
-
     def statistics(self) -> DocumentStatistics:
         """Return the figures since it began."""
         return DocumentStatistics(
-            self.hits, self.misses - self.refused, self.refused, self.compiled, self.executed
+            self.hits, self.misses - self.refused, self.refused, self.compiled
         )
 
     def __len__(self) -> int:

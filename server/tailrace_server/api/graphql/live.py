@@ -9,7 +9,6 @@ so far that it could be written.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -64,14 +63,8 @@ class GraphqlSocketFace:
                 await operation.next(msgspec.json.encode(await catalog.execute(prepared)))
             return
         live = await catalog.begin(prepared)
-        catalog.documents.count_subscription(compiled=live is not None)
-        if live is not None:
-            await self._pump(operation, live)
-            return
-        on_end = partial(_on_end, operation)
-        async with aclosing(catalog.executed(prepared, on_end)) as payloads:
-            async for payload in payloads:
-                await operation.next(payload)
+        catalog.documents.compiled += 1
+        await self._pump(operation, live)
 
     async def _pump(self, operation: Operation, live: Live) -> None:
         """Send a compiled subscription until it ends."""

@@ -17,21 +17,23 @@ immutable; a newer schema of the log gives a new one, while subscriptions of the
 # Strawberry reads annotations at run time; as values they need no name to be looked up.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, Optional
 
-import msgspec
 import strawberry
-from graphql import GraphQLSchema
 from strawberry.schema.config import StrawberryConfig
 
 from tailrace import criteria as vocabulary
 from tailrace.schema import Schema as LogSchema
 from tailrace_server.api.graphql import names, types
 from tailrace_server.api.graphql.arguments import Scope
+from tailrace_server.api.graphql.catalog_schema import (
+    CatalogSchema,
+    ColumnNames,
+    RowType,
+    row_of,
+    value_of,
+)
 from tailrace_server.api.graphql.context import Context  # noqa: TC001  # see above
-from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.api.graphql.scalars import SCALARS, Form, Long, column_form
 from tailrace_server.api.graphql.types import (
     Catalog,
@@ -88,51 +90,6 @@ _RESERVED: Final = (
     ),
     *("JSON", "Connection", "Edge"),
 )
-
-Row = Mapping[str, msgspec.Raw]
-ColumnNames = tuple[str, ...]
-"""The name of a column, and those that it had in older images, newest first."""
-_row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-def row_of(image: bytes) -> Row:
-    """Return the members of an image.
-
-    Raises:
-        ValueUnfit: It is no JSON object.
-    """
-    try:
-        return _row.decode(image)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ValueUnfit("the image is no JSON object") from None
-
-
-def value_of(row: Row, names: ColumnNames) -> msgspec.Raw | None:
-    """Return a column's value in a row; None where it has none."""
-    return next((row[name] for name in names if name in row), None)
-
-
-@dataclass(frozen=True, slots=True)
-class RowType:
-    """An entity type's row."""
-
-    name: str
-    entity_type: str
-    fields: Mapping[str, tuple[ColumnNames, Form]]
-    """GraphQL name → the column's names and how its values come."""
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogSchema:
-    """A GraphQL schema with what the compiler of selections must know of it."""
-
-    strawberry: strawberry.Schema
-    core: GraphQLSchema
-    """The same as graphql-core has it."""
-    scopes: Mapping[str, Scope]
-    """Subscription field → what it is about."""
-    rows: Mapping[str, RowType]
-    """Type of a change → type of its row; the untyped one has none."""
 
 
 def build(schema: LogSchema | None, earlier: Sequence[LogSchema] = ()) -> CatalogSchema:
@@ -241,9 +198,12 @@ def _plain(annotation: Any) -> Any:
 
 
 def _live(change: type, scope: Scope) -> Any:
-    """Return a subscription field. Its type is nullable for acknowledgement and heartbeats, which are none."""
+    """Return a subscription field, which declares arguments and a type; documents.py compiles it.
 
-    async def subscribe(
+    The type is nullable: acknowledgement and heartbeats come without a change.
+    """
+
+    def subscribe(
         info: strawberry.Info,
         criteria: list[CriteriaInput] | None = UNSET,
         since_version: Long | None = UNSET,
@@ -254,21 +214,7 @@ def _live(change: type, scope: Scope) -> Any:
         heartbeat_interval_ms: int | None = UNSET,
         signals: bool | None = UNSET,
     ) -> AsyncIterator[Any]:
-        context: Context = info.context
-        arguments = {
-            "criteria": criteria,
-            "sinceVersion": since_version,
-            "sinceIndex": since_index,
-            "after": after,
-            "fromTime": from_time,
-            "maxMessageBytes": max_message_bytes,
-            "heartbeatIntervalMs": heartbeat_interval_ms,
-            "signals": signals,
-        }
-        given = {name: value for name, value in arguments.items() if value is not UNSET}
-        async with aclosing(context.events(info, given, scope)) as events:
-            async for event in events:
-                yield event
+        raise AssertionError("a subscription is compiled, never executed")
 
     about = "everything" if scope.area is None else f"area {scope.area.name}"
     if scope.entity_type is not None:

@@ -1,4 +1,4 @@
-"""What a subscription's selection set asks for, settled once: fragments merged, directives decided.
+"""What a subscription's selection set asks for, worked out once: fragments merged, directives evaluated.
 
 ::
 
@@ -6,7 +6,7 @@
       ─▶ Selection("onProductChange", (Head("a","version"), Head("cursor","cursor"), Row("after", …)))
 
 The steps are CollectFields and MergeSelectionSets of the specification (section 6.3.2), for a document that has
-been validated. Two documents whose selections settle to equal values are sent the same bytes.
+been validated. Two documents with equal selections are sent the same bytes.
 """
 
 from __future__ import annotations
@@ -38,15 +38,10 @@ if TYPE_CHECKING:
         SelectionSetNode,
     )
 
+    from tailrace_server.api.graphql.catalog_schema import CatalogSchema, ColumnNames
     from tailrace_server.api.graphql.scalars import Form
-    from tailrace_server.api.graphql.schema import CatalogSchema, ColumnNames
 
-_KNOWN_DIRECTIVES: Final = frozenset({"skip", "include"})
 _TEXTS: Final = {f"{body}Text": body for body in BODIES}
-
-
-class NotCompiled(Exception):
-    """The selection has something that only the executor understands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +133,7 @@ class Root:
 
 
 class Collector:
-    """Settles the selections of one operation with one set of variables."""
+    """Collects the fields of one operation, with one set of variables."""
 
     def __init__(
         self,
@@ -154,11 +149,7 @@ class Collector:
     def fields(
         self, type_name: str, sets: Iterable[SelectionSetNode | None]
     ) -> dict[str, list[FieldNode]]:
-        """Return the fields that an object of a type shows, by response key, in order.
-
-        Raises:
-            NotCompiled: A directive that is not known here.
-        """
+        """Return the fields that an object of a type shows, by response key, in order."""
         found: dict[str, list[FieldNode]] = {}
         visited: set[str] = set()
         for each in sets:
@@ -192,13 +183,9 @@ class Collector:
                     fragment = self._fragments[name]
                     if self._applies(fragment.type_condition.name, type_name):
                         self._collect(type_name, fragment.selection_set, found, visited)
-                case _:
-                    raise NotCompiled(type(node).__name__)
 
     def _shown(self, node: Any) -> bool:
-        for directive in node.directives or ():
-            if directive.name.value not in _KNOWN_DIRECTIVES:
-                raise NotCompiled(f"@{directive.name.value}")
+        # The schema declares no other directives for fields and fragments, so validation has refused them.
         skip = get_directive_values(GraphQLSkipDirective, node, self._variables)
         if skip and skip["if"]:
             return False
@@ -221,7 +208,6 @@ def root_of(operation: OperationDefinitionNode, collector: Collector) -> Root:
 
     Raises:
         InvalidRequest: Directives leave it without one.
-        NotCompiled: It has something that only the executor understands.
     """
     found = collector.fields("Subscription", [operation.selection_set])
     if len(found) != 1:
@@ -230,12 +216,8 @@ def root_of(operation: OperationDefinitionNode, collector: Collector) -> Root:
     return Root(nodes[0], tuple(nodes))
 
 
-def settle(root: Root, built: CatalogSchema, collector: Collector) -> Selection:
-    """Return the selection of a subscription field.
-
-    Raises:
-        NotCompiled: It has something that only the executor understands.
-    """
+def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> Selection:
+    """Return the selection of a subscription field."""
     node = root.node
     key = (node.alias or node.name).value
     row = built.rows.get(_type_of(node.name.value))
@@ -262,7 +244,7 @@ def settle(root: Root, built: CatalogSchema, collector: Collector) -> Selection:
         elif row is None and name in _TEXTS:
             members.append(Body(member_key, _TEXTS[name], as_text=True))
         else:
-            raise NotCompiled(name)
+            raise AssertionError(f"{type_name}.{name} has no place in a frame")
     return Selection(key, tuple(members))
 
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from graphql import ExecutionResult
+from graphql import ExecutionResult, GraphQLObjectType
 from graphql.execution import Executor, execute_subscription_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace import wire
+from tailrace.v1.change_capture_pb2 import SubscribeResponse
 from tailrace_server.api.graphql.catalog import response
 from tailrace_server.api.graphql.codec import SEPARATOR
-from tailrace_server.api.graphql.context import captures_of
 from tailrace_server.api.graphql.documents import read
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.codecs import PROTOBUF
@@ -22,6 +23,7 @@ from tests.server.api.graphql import generated
 from tests.server.api.graphql.generated import BUILT, CATALOG, Written
 
 if TYPE_CHECKING:
+    from tailrace.capture import Capture
     from tailrace_server.api.graphql.documents import Compiled, Document
     from tailrace_server.capture.codecs import CaptureColumns
 
@@ -29,11 +31,14 @@ LIMITS = HttpSettings()
 
 
 def compiled(written: Written) -> tuple[Document, Compiled]:
-    """Return a document and its selection; every generated one is valid, and compiled."""
+    """Return a document and its selection; every generated one is valid."""
     document = read(BUILT, written.text, LIMITS)
-    found = document.compiled(document.operation(None), written.variables)
-    assert found is not None
-    return document, found[0]
+    return document, document.compiled(document.operation(None), written.variables)[0]
+
+
+def captures_of(data: bytes) -> tuple[Capture, ...]:
+    """Return the captures of frames of the protobuf codec."""
+    return wire.captures(SubscribeResponse.FromString(data).captures, CATALOG)
 
 
 def executed(document: Document, variables: dict[str, Any], columns: CaptureColumns) -> list[Any]:
@@ -41,7 +46,7 @@ def executed(document: Document, variables: dict[str, Any], columns: CaptureColu
     executor = Executor.build(document.built.core, document.node, raw_variable_values=variables)
     assert isinstance(executor, Executor), executor
     out = []
-    for capture in captures_of(b"".join(PROTOBUF.encode(columns).to_pylist()), CATALOG):
+    for capture in captures_of(b"".join(PROTOBUF.encode(columns).to_pylist())):
         result = execute_subscription_event(executor.build_per_event_executor(capture))
         assert isinstance(result, ExecutionResult)
         out.append(told(msgspec.json.encode(response(result))))
@@ -74,7 +79,7 @@ def test_a_compiled_selection_sends_what_strawberry_makes(
     (frame,) = selection.codec.encode(header).to_pylist()
     shown = selection.codec.with_omitted(frame, omitted)
     (capture,) = PROTOBUF.encode(header).to_pylist()
-    (found,) = captures_of(PROTOBUF.with_omitted(capture, omitted), CATALOG)
+    (found,) = captures_of(PROTOBUF.with_omitted(capture, omitted))
     executor = Executor.build(
         document.built.core, document.node, raw_variable_values=written.variables
     )
@@ -82,6 +87,18 @@ def test_a_compiled_selection_sends_what_strawberry_makes(
     result = execute_subscription_event(executor.build_per_event_executor(found))
     assert isinstance(result, ExecutionResult)
     assert told(shown[:-1]) == told(msgspec.json.encode(response(result)))
+
+
+@pytest.mark.parametrize("type_name", ["CatalogChange", "ProductChange", "OrderLineChange"])
+def test_every_field_of_a_change_has_a_place_in_a_frame(type_name: str) -> None:
+    """Also one that is new: no subscription is ever executed."""
+    made = BUILT.core.type_map[type_name]
+    assert isinstance(made, GraphQLObjectType)
+    fields = made.fields
+    inner = {"before": "{ id }", "after": "{ id }"} if type_name != "CatalogChange" else {}
+    selected = " ".join(f"{name} {inner.get(name, '')}" for name in fields)
+    written = Written(f"subscription {{ on{type_name} {{ {selected} }} }}", {})
+    assert len(compiled(written)[1].codec._members) == len(fields)
 
 
 @given(written=generated.documents(), other=generated.documents())

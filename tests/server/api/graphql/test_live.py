@@ -1,4 +1,4 @@
-"""Subscriptions over a real socket: typed, untyped, compiled or executed; the schema follows the log."""
+"""Subscriptions over a real socket: typed and untyped; the schema follows the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
-from tailrace_server.api.settings import HttpSettings
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.writer import LogWriter, Mutation
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
     Serve = Callable[..., Awaitable[Served]]
 
-COMPILED = HttpSettings()
-EXECUTED = HttpSettings(graphql_compiled=False)
-
 EVERYTHING = """
 subscription ($x: Boolean!) {
   live: onCatalogChange(sinceVersion: 0, signals: true) {
@@ -43,24 +39,17 @@ fragment F on Change { __typename v: version }
 """
 
 
-async def test_compiled_and_executed_subscriptions_send_the_same(
+async def test_signals_and_every_field_come_in_one_stream(
     serve: Serve, writer: ModelWriter
 ) -> None:
-    """Acknowledgement and heartbeat included, as far as they say the same."""
     writer.write(*SHOP)
     count = len(writer.log.expected(()))
-    received = []
-    for settings in (COMPILED, EXECUTED):
-        served = await serve(settings)
-        async with client(served) as one:
-            id = await one.subscribe(EVERYTHING, x=True)
-            acknowledgement, *changes, heartbeat = await one.payloads(id, count + 2)
-            acknowledgement["extensions"]["acknowledgement"].pop("subscriptionId")
-            received.append((acknowledgement, changes, heartbeat))
-            await one.complete(id)
-            await until(lambda served=served: served.engine.statistics().subscriptions == 0)  # type: ignore[misc]
-    assert received[0] == received[1]
-    acknowledgement, changes, heartbeat = received[0]
+    served = await serve()
+    async with client(served) as one:
+        id = await one.subscribe(EVERYTHING, x=True)
+        acknowledgement, *changes, heartbeat = await one.payloads(id, count + 2)
+        await one.complete(id)
+        await until(lambda: served.engine.statistics().subscriptions == 0)
     assert acknowledgement["data"] == heartbeat["data"] == {"live": None}
     assert acknowledgement["extensions"]["acknowledgement"]["publishedVersion"] == len(SHOP)
     end = Cursor(writer.writer.uuid, len(SHOP), END)
@@ -82,12 +71,9 @@ async def test_without_signals_only_changes_come(serve: Serve, writer: ModelWrit
         assert await one.payload(id) == {"data": {"onCatalogChange": {"version": 1, "index": 0}}}
 
 
-@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
-async def test_a_typed_field_has_its_entity_type_alone(
-    serve: Serve, writer: ModelWriter, settings: HttpSettings
-) -> None:
+async def test_a_typed_field_has_its_entity_type_alone(serve: Serve, writer: ModelWriter) -> None:
     writer.write(*SHOP)
-    served = await serve(settings)
+    served = await serve()
     async with client(served) as one:
         id = await one.subscribe(
             'subscription { onProductChange(sinceVersion: 0, criteria: [{primaryKey: ["1"]}]) '
@@ -151,16 +137,13 @@ async def test_the_schema_follows_the_log_and_subscriptions_go_on(
         assert [each["name"] for each in found["__type"]["fields"]][-2:] == ["big", "colour"]
 
 
-@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
-async def test_a_renamed_column_is_read_from_older_rows_too(
-    serve: Serve, log_root: Path, settings: HttpSettings
-) -> None:
+async def test_a_renamed_column_is_read_from_older_rows_too(serve: Serve, log_root: Path) -> None:
     """Unless another column has had that name: then a row alone does not say which of the two it means."""
     renamed = SchemaMapping.parse("[entity_types.product.columns.title]\nrenamed_from = 'name'")
     for mapping, column in ((None, "name"), (renamed, "title")):
         with LogWriter.open(log_root, "named", mapping=mapping) as writer:
             writer.append([Mutation("product", "1", after=b'{"id":1,"%s":"x"}' % column.encode())])
-    served = await serve(settings)
+    served = await serve()
     path = PATH.replace("shop", "named")
     live = "subscription { onProductChange(sinceVersion: 0) { after { title } } }"
     async with client(served, path) as one:
@@ -183,14 +166,13 @@ async def test_a_renamed_column_is_read_from_older_rows_too(
     ]
 
 
-@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
 async def test_changes_of_the_schema_come_with_what_was_and_what_is(
-    serve: Serve, writer: ModelWriter, settings: HttpSettings
+    serve: Serve, writer: ModelWriter
 ) -> None:
     """Of the catalog, or of one entity type; nothing else comes with them."""
     writer.write([upsert("1", "box", size=1)], [upsert("2", "lid")])
     writer.write([upsert("1", "box", size=2, colour="red")])
-    served = await serve(settings)
+    served = await serve()
     about = "version area entityType primaryKey changed before after"
     async with client(served) as one:
         id = await one.subscribe(
@@ -217,13 +199,12 @@ async def test_changes_of_the_schema_come_with_what_was_and_what_is(
     assert names == ["id", "size", "colour"]
 
 
-@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
 async def test_a_value_of_a_widened_column_is_an_error_of_its_field_and_the_subscription_goes_on(
-    serve: Serve, writer: ModelWriter, settings: HttpSettings
+    serve: Serve, writer: ModelWriter
 ) -> None:
     """Whoever subscribes anew has the new type."""
     writer.write([upsert("1", "box", size=1)])
-    served = await serve(settings)
+    served = await serve()
     query = "subscription { onBoxChange(sinceVersion: 1) { after { size } } }"
     async with client(served) as one:
         early = await one.subscribe(query)
@@ -474,12 +455,11 @@ async def test_what_has_no_meaning_ends_its_operation_alone(
     assert not served.guards
 
 
-@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
 async def test_more_criteria_than_one_request_may_have_are_refused_by_name(
-    serve: Serve, writer: ModelWriter, settings: HttpSettings
+    serve: Serve, writer: ModelWriter
 ) -> None:
     """Those of a variable before any of them is looked at: none of these would pass by itself."""
-    served = await serve(settings)
+    served = await serve()
     many = {"c": [{"nonsense": 1}] * 1_001}
     literal = f"(criteria: [{'{}' * 1_001}])"
     expected = "1001 in one request, the limit is 1000 (criteria)"
@@ -497,11 +477,8 @@ async def test_more_criteria_than_one_request_may_have_are_refused_by_name(
         assert expected in error["message"]
 
 
-@pytest.mark.parametrize("settings", [COMPILED, EXECUTED], ids=["compiled", "executed"])
-async def test_a_catalog_that_is_not_there_is_named(
-    serve: Serve, writer: ModelWriter, settings: HttpSettings
-) -> None:
-    served = await serve(settings)
+async def test_a_catalog_that_is_not_there_is_named(serve: Serve, writer: ModelWriter) -> None:
+    served = await serve()
     async with client(served, "/v1/catalogs/nothing/graphql") as one:
         (fault,) = await one.error(
             await one.subscribe("subscription { onCatalogChange { version } }")

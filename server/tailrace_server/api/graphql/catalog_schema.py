@@ -1,0 +1,63 @@
+"""A catalog's GraphQL schema as a value, and how columns are read from an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tailrace_server.api.graphql.errors import ValueUnfit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import strawberry
+    from graphql import GraphQLSchema
+
+    from tailrace_server.api.graphql.arguments import Scope
+    from tailrace_server.api.graphql.scalars import Form
+
+ColumnNames = tuple[str, ...]
+"""The name of a column, and those that it had in older images, newest first."""
+_row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def row_of(image: bytes) -> dict[str, msgspec.Raw]:
+    """Return the members of an image.
+
+    Raises:
+        ValueUnfit: It is no JSON object.
+    """
+    try:
+        return _row.decode(image)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise ValueUnfit("the image is no JSON object") from None
+
+
+def value_of(row: Mapping[str, msgspec.Raw], names: ColumnNames) -> msgspec.Raw | None:
+    """Return a column's value in a row; None where it has none."""
+    return next((row[name] for name in names if name in row), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowType:
+    """An entity type's row."""
+
+    name: str
+    entity_type: str
+    fields: Mapping[str, tuple[ColumnNames, Form]]
+    """GraphQL name → the column's names and how its values come."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSchema:
+    """A GraphQL schema with what the compiler of selections must know of it."""
+
+    strawberry: strawberry.Schema
+    core: GraphQLSchema
+    """The same as graphql-core has it."""
+    scopes: Mapping[str, Scope]
+    """Subscription field → what it is about."""
+    rows: Mapping[str, RowType]
+    """Type of a change → type of its row; the untyped one has none."""
