@@ -10,7 +10,7 @@ What is guarded, and why:
 - Text that is not UTF-8 costs a close code, not a stack trace in the log; a refused handshake no error there.
 
 Names of uvicorn that it does not publish are used here and nowhere else: its version is pinned, and every one
-has a test. `sockets.PlainSocket` serves without any of this where another server runs the application.
+has a test.
 """
 
 from __future__ import annotations

@@ -155,10 +155,7 @@ class Sockets:
 
     async def _serve(self, websocket: WebSocket, face: Face) -> None:
         count = partial(self.count_error, "websocket")
-        protocol = websocket.scope.get("extensions", {}).get(EXTENSION)
-        if protocol is None:
-            await self._run(Connection(PlainSocket(websocket), face, self.settings, count))
-            return
+        protocol: GuardedProtocol = websocket.scope["extensions"][EXTENSION]
         with GuardedSocket(protocol, websocket, self.guard) as socket:
             await self._run(Connection(socket, face, self.settings, count))
             if socket.expired:
@@ -304,49 +301,6 @@ class GuardedSocket(Guarded):
 
     def _let_go(self) -> None:
         self._protocol.too_slow()
-
-
-class PlainSocket:
-    """A socket of any ASGI server, without the guards; messages are joined and decoded."""
-
-    def __init__(self, websocket: WebSocket) -> None:
-        """Bind to one connection."""
-        self._websocket = websocket
-        self._turn = asyncio.Lock()
-
-    async def receive(self) -> str | None:
-        """Return the next text message; None once the peer is gone."""
-        return await _text(self._websocket)
-
-    async def send(self, *parts: bytes | memoryview) -> None:
-        """Send one message."""
-        async with self._turn:
-            try:
-                await self._websocket.send_text(b"".join(parts).decode())
-            except (WebSocketDisconnect, RuntimeError) as error:
-                raise ReaderGone from error
-        await asyncio.sleep(0)
-
-    async def send_all(
-        self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes
-    ) -> None:
-        """Send a message for each payload."""
-        for payload in payloads:
-            await self.send(head, payload, tail)
-
-    async def room(self) -> None:
-        """Nothing to wait for: the server's own writes wait."""
-
-    async def close(self, code: int, reason: str) -> None:
-        """Close."""
-        with suppress(WebSocketDisconnect, RuntimeError):
-            await self._websocket.close(code, close_reason(reason))
-
-    def initialised(self) -> None:
-        """Nothing to do: the server's own bound holds throughout."""
-
-    def interrupt(self) -> None:
-        """Nothing that could be done."""
 
 
 async def _text(websocket: WebSocket) -> str | None:
