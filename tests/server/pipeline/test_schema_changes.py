@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,6 +29,8 @@ from tests.process.ingest.reading import data, leads, records
 from tests.server.pipeline.shapes import INT, LONG, TEXT, Fields, envelope, line, listed, postgres
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.process.ingest.reading import Record
 
 MICROS = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
@@ -403,42 +404,6 @@ def test_a_mapping_that_the_data_contradicts_is_refused_and_nothing_is_committed
         # What cannot be is found before the value that it could not hold.
         feed.batch(keyed(2, n="4f7d" if "UUID" in mapping else 1))
     assert CommitLog.open(feed.catalog).state.last_entry == before
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("[entity_types", r"shop\.toml: not TOML: .*table declaration"),
-        ("[types.product]", r"types: not known; known here are entity_types"),
-        ("[entity_types.a]\nkeys = []", r"entity_types\.a\.keys: not known"),
-        ("[entity_types.a]\nkey = 'id'", r"entity_types\.a\.key: a list"),
-        ("entity_types = 1", r"entity_types: a table is wanted, not 1"),
-        ("[entity_types.a.columns.b]\ntype = 'INTEGRE'", r"a\.columns\.b\.type: no SQL type"),
-        ("[entity_types.a.columns.b]\ntype = 'DATE(3)'", r"a\.columns\.b\.type: no SQL type"),
-        ("[entity_types.a.columns.b]\nrole = 'PRISE'", r"role: no role 'PRISE'; choose one of"),
-        ("[entity_types.a.columns.b]\nencoding = 'json'", r"needs a type beside it"),
-        (
-            "[entity_types.a.columns.b]\ntype = 'DATE'\nencoding = 'debezium.Day'",
-            r"encoding: no encoding 'debezium\.Day'",
-        ),
-        ("[entity_types.a.columns.b]\noptional = 'yes'", r"optional: true or false is wanted"),
-        ("[entity_types.a]\nrenamed_from = ''", r"renamed_from: a text is wanted"),
-    ],
-)
-def test_a_mapping_that_says_nothing_sensible_is_refused_by_its_key(text: str, reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
-        SchemaMapping.parse(text, "shop.toml")
-
-
-def test_the_pages_example_of_a_mapping_says_what_it_is_said_to() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "schemas.md").read_text()
-    text = page.partition("```toml\n")[2].partition("```")[0]
-    product = SchemaMapping.parse(text).entity_types["product"]
-    assert (product.renamed_from, product.key) == ("item", ("id",))
-    assert list(product.columns) == ["price", "made", "note", "legacy"]
-    assert product.columns["price"].renamed_from == "cost"
-    assert product.columns["note"].optional
-    assert product.columns["legacy"].dropped
 
 
 def test_a_place_gives_file_and_line_back() -> None:

@@ -1,1 +1,1 @@
-"""What columns a catalog has, version by version."""
+"""The schema of a catalog: which columns its entity types have, version by version."""

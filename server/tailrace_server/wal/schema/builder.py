@@ -1,8 +1,8 @@
-"""A schema that grows: what was seen of columns goes in, the schema as of a version comes out.
+"""Builds a schema as columns are seen, and returns it as of each version.
 
-Three voices speak of a column, the first that does wins: what a mapping declares, what the source announces
-with its rows, what the values show. Only the last is widened as values come. A change that the type known so
-far cannot hold is a `SchemaConflict`.
+Three origins may state a column's type. In the order of precedence: the mapping declares it, the source
+announces it with its rows, or it is inferred from values. Only an inferred type is widened as values come. An
+announcement that the known type cannot hold is a `SchemaConflict`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SchemaConflict(TailraceError):
-    """A source announces a column in a way that what is known of it cannot hold. The source's doing."""
+    """A source announces a type that the column's known type cannot hold. The source's doing."""
 
     code = "SCHEMA_CONFLICT"
 
@@ -49,40 +49,46 @@ class SchemaConflict(TailraceError):
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The columns of an entity type as its source lists them."""
+    """The columns of an entity type as its source announces them."""
 
     columns: tuple[tuple[str, str | None, str, bool], ...]
-    """Name, SQL type, encoding, nullable; all there are."""
+    """Name, SQL type, encoding and nullable of every column that the source has."""
     key: tuple[str, ...] = ()
     """Names of the key's columns; empty where the source does not say."""
     origin: Origin = Origin.DEBEZIUM
-    """Who says so."""
+    """Origin of the columns that it announces."""
 
 
 class SchemaBuilder:
-    """Takes columns in the order in which they are seen; see `tailrace.schema` for what stays put."""
+    """Takes columns as they are seen. What stays fixed of a column is said in `tailrace.schema`."""
 
     def __init__(self, schema: Schema, mapping: SchemaMapping | None = None) -> None:
-        """Go on from a schema, under a mapping."""
+        """Continue a schema.
+
+        Args:
+            schema: The schema so far.
+            mapping: What the catalog's owner declares; None declares nothing.
+        """
         self._schema = schema
         self._mapping = mapping or SchemaMapping()
         self._types = {name: list(columns) for name, columns in schema.entity_types.items()}
-        self._places = {
+        self._places = {  # entity type → name of a column → its place in ``_types``
             name: {column.name: place for place, column in enumerate(columns)}
             for name, columns in schema.entity_types.items()
         }
         ids = [column.id for columns in schema.entity_types.values() for column in columns]
         self._next_id = 1 + max(ids, default=0)
         self._changed = False
-        self._under_mapping: set[str] = set()
+        self._mapped: set[str] = set()
+        """Entity types to which the mapping has been applied."""
 
     def see(self, entity_type: str, columns: Iterable[tuple[str, str | None]] = ()) -> None:
-        """Take columns of an image, each with the type that its value tells; none make the type known.
+        """Take the columns of an image with the types of their values; with no columns, only the entity type.
 
         Raises:
-            InvalidRequest: The mapping declares what the columns cannot become.
+            InvalidRequest: The mapping declares a type that a column cannot become.
         """
-        self._begin(entity_type)
+        self._ensure_mapped(entity_type)
         for name, sql_type in columns:
             place = self._place(entity_type, name)
             if place is None:
@@ -90,17 +96,19 @@ class SchemaBuilder:
                 continue
             column = self._types[entity_type][place]
             wider = widened(column.sql_type, sql_type) if column.inferred else column.sql_type
+            # A dropped column that comes again is restored, unless the mapping says that it is dropped.
             dropped = column.dropped and self._is_dropped(entity_type, name)
             self._put(entity_type, place, replace(column, sql_type=wider, dropped=dropped))
 
     def announce(self, entity_type: str, announced: Announced) -> None:
-        """Take the columns that the source lists; those it lists no more are dropped.
+        """Take the columns that the source announces. Those that it no longer announces are dropped.
 
         Raises:
-            SchemaConflict: One cannot be what it was before; the builder is not to be used any more.
-            InvalidRequest: As ``see``.
+            SchemaConflict: A column's type does not fit. The builder must not be used any more.
+            InvalidRequest: As `see`.
         """
-        self._begin(entity_type)
+        self._ensure_mapped(entity_type)
+        # 1. Take each announced column: a new one is added, a known one is widened.
         listed = set()
         for name, sql_type, encoding, nullable in announced.columns:
             listed.add(name)
@@ -113,19 +121,22 @@ class SchemaBuilder:
             column = self._types[entity_type][place]
             dropped = column.dropped and self._is_dropped(entity_type, name)
             column = replace(column, dropped=dropped, key=key or column.key)
+            # A declared type wins over the announced one; key and dropped are taken from the source.
             if column.origin is not Origin.DECLARED:
-                listed_now = (sql_type, encoding, nullable, announced.origin)
-                column = _announced(entity_type, column, *listed_now)
+                stated = (sql_type, encoding, nullable, announced.origin)
+                column = _with_announcement(entity_type, column, *stated)
             self._put(entity_type, place, column)
+        # 2. Drop those that this origin announced before and no longer does. Columns that only a mapping or
+        #    values have told of are not the source's to drop.
         for place, column in enumerate(self._types[entity_type]):
             if column.name not in listed and column.origin is announced.origin:
                 self._put(entity_type, place, replace(column, dropped=True))
 
     def check_declared(self, entity_type: str) -> None:
-        """Refuse a mapping that names a column which an entity type does not have.
+        """Check that an entity type has the columns that the mapping names.
 
         Raises:
-            InvalidRequest: It does.
+            InvalidRequest: It lacks one; the error says which.
         """
         declared = self._mapping.entity_types.get(entity_type)
         if declared is None:
@@ -145,14 +156,14 @@ class SchemaBuilder:
                 )
 
     def in_order(self, entity_type: str, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Return names of columns in the order of the schema."""
+        """Return column names in the order of the schema; names that it lacks come last."""
         if names is None or len(names) < 2:
             return names
         places = self._places[entity_type]
         return tuple(sorted(names, key=lambda name: places.get(name, len(places))))
 
     def schema(self) -> Schema:
-        """Return the schema so far, the same object as before where nothing is new; writing gives its id."""
+        """Return the schema so far, without an id; the same object as before if nothing has changed."""
         if self._changed:
             self._changed = False
             self._schema = Schema(
@@ -160,12 +171,13 @@ class SchemaBuilder:
             )
         return self._schema
 
-    def _begin(self, entity_type: str) -> None:
-        """Make an entity type known, and what the mapping says of it true."""
-        if entity_type in self._under_mapping:
+    def _ensure_mapped(self, entity_type: str) -> None:
+        """Add an entity type if it is new, and apply the mapping to it, once."""
+        if entity_type in self._mapped:
             return
-        self._under_mapping.add(entity_type)
+        self._mapped.add(entity_type)
         declared = self._mapping.entity_types.get(entity_type)
+        # The rename comes first: the declarations apply to the columns that the old name had.
         if entity_type not in self._types:
             self._changed = True
             if declared is None or not self._rename(declared.renamed_from, entity_type):
@@ -175,7 +187,7 @@ class SchemaBuilder:
             self._declare(entity_type, declared)
 
     def _rename(self, before: str | None, after: str) -> bool:
-        """Give an entity type another name, in its place; return whether there was one to rename."""
+        """Rename an entity type and keep its place in the schema; return whether it existed."""
         if before is None or not self._types.get(before):
             return False
         self._types = {
@@ -185,18 +197,25 @@ class SchemaBuilder:
         return True
 
     def _declare(self, entity_type: str, declared: DeclaredType) -> None:
+        """Apply a declaration to the columns that are known; `_append` and `_place` apply it to later ones."""
         for name, column in declared.columns.items():
             if name in self._places[entity_type]:
                 place = self._places[entity_type][name]
                 known = self._types[entity_type][place]
-                self._put(entity_type, place, self._declared(entity_type, known, column))
+                self._put(entity_type, place, self._with_declaration(entity_type, known, column))
         for place, known in enumerate(self._types[entity_type]):
             if known.name in declared.key:
                 key = declared.key.index(known.name) + 1
                 self._put(entity_type, place, replace(known, key=key))
 
-    def _declared(self, entity_type: str, column: Column, declared: DeclaredColumn) -> Column:
-        """Return a column as a mapping has it."""
+    def _with_declaration(
+        self, entity_type: str, column: Column, declared: DeclaredColumn
+    ) -> Column:
+        """Return a column with what a mapping declares of it.
+
+        Raises:
+            InvalidRequest: Its type is one that the column cannot become.
+        """
         column = replace(
             column,
             role=column.role if declared.role is None else declared.role,
@@ -207,6 +226,8 @@ class SchemaBuilder:
             return column
         encoding = declared.encoding or "json"
         wanted = (declared.sql_type, encoding)
+        # An inferred type only has to be compatible: its values are checked against the declared one. A stated
+        # type has to be no wider than the declared one, since values of it may already be in the log.
         if column.inferred:
             fits = may_become(column.sql_type, *wanted)
         else:
@@ -222,14 +243,15 @@ class SchemaBuilder:
         )
 
     def _place(self, entity_type: str, name: str) -> int | None:
-        """Return a column's place; one that the mapping renames takes its new name when that is first seen."""
+        """Return a column's place; None if it is new. The first use of a new name does the declared rename."""
         places = self._places[entity_type]
         place = places.get(name)
         declared = self._declaration(entity_type, name)
+        # Not before it is seen: until then rows of the old name may still come, which would add it anew.
         if place is None and declared is not None and declared.renamed_from in places:
             place = places[name] = places.pop(declared.renamed_from or "")
             column = replace(self._types[entity_type][place], name=name, dropped=False)
-            self._put(entity_type, place, self._declared(entity_type, column, declared))
+            self._put(entity_type, place, self._with_declaration(entity_type, column, declared))
         return place
 
     def _declaration(self, entity_type: str, name: str) -> DeclaredColumn | None:
@@ -237,11 +259,12 @@ class SchemaBuilder:
         return None if declared is None else declared.columns.get(name)
 
     def _is_dropped(self, entity_type: str, name: str) -> bool:
-        """Whether the mapping says that a column is dropped, whatever still comes of it."""
+        """Whether the mapping declares a column dropped, even if values of it still come."""
         declared = self._declaration(entity_type, name)
         return declared is not None and declared.dropped
 
     def _append(self, entity_type: str, column: Column) -> None:
+        """Add a new column as the last one, with the next id."""
         columns = self._types[entity_type]
         self._places[entity_type][column.name] = len(columns)
         declared = self._mapping.entity_types.get(entity_type)
@@ -249,21 +272,22 @@ class SchemaBuilder:
             column = replace(column, key=declared.key.index(column.name) + 1)
         if declared is not None and column.name in declared.columns:
             if declared.columns[column.name].sql_type is not None:
-                # What else was said of it is no bound: nothing has been written under that.
+                # Nothing of this column has been written yet, so its other type does not limit the declared.
                 column = replace(column, sql_type=None, origin=Origin.INFERRED)
-            column = self._declared(entity_type, column, declared.columns[column.name])
+            column = self._with_declaration(entity_type, column, declared.columns[column.name])
         columns.append(replace(column, id=self._next_id))
         self._next_id += 1
         self._changed = True
 
     def _put(self, entity_type: str, place: int, column: Column) -> None:
+        """Replace a column, and note whether it differs."""
         columns = self._types[entity_type]
         if columns[place] != column:
             columns[place] = column
             self._changed = True
 
 
-def _announced(
+def _with_announcement(
     entity_type: str,
     column: Column,
     sql_type: str | None,
@@ -271,7 +295,11 @@ def _announced(
     nullable: bool,
     origin: Origin,
 ) -> Column:
-    """Return a column as its source now announces it, or as wide as it was."""
+    """Return a column with the announced type, or with its known type if that is wider.
+
+    Raises:
+        SchemaConflict: Neither type holds the values of both.
+    """
     if column.inferred:
         return replace(
             column, sql_type=sql_type, encoding=encoding, nullable=nullable, origin=origin

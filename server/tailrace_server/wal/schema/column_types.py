@@ -1,11 +1,12 @@
-"""SQL types of columns: told from JSON values, widened, and compared.
+"""SQL types of columns: inferred from JSON values, widened, and compared.
 
-What is inferred knows five types, each of which says how the JSON text is to be read::
+Inference knows five types. Each says how to read the JSON text::
 
     BOOLEAN   BIGINT ──▶ DECIMAL   VARCHAR
        └─────────┴──────────┴─────────┴────▶ JSON      (any value; the end of all widening)
 
-BIGINT is a whole number of 64 bits, DECIMAL any other number, its digits as written. A null tells nothing.
+BIGINT is a whole number of 64 bits; DECIMAL is any other number, with its digits as written. A null has no
+type.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ VARCHAR: Final = "VARCHAR"
 JSON: Final = "JSON"
 
 UNAVAILABLE: Final = "__debezium_unavailable_value"
-"""What Debezium writes for a large value that an update did not touch: it tells no type."""
+"""Debezium's placeholder for a large value that an update did not touch; it has no type."""
 
 _UNAVAILABLE: Final = UNAVAILABLE.encode()
 _SHAPES_MAX: Final = 4_096
-"""Shapes remembered of an entity type; documents with as many forget and begin anew."""
+"""Shapes remembered for an entity type, at most. When there are more, all of them are forgotten."""
 _LONG_NUMBER: Final = re.compile(rb"\d{19}")
 _BY_KIND: Final[Mapping[type, str | None]] = {
     bool: BOOLEAN,
@@ -54,25 +55,25 @@ def widened(one: str | None, other: str | None) -> str | None:
 
 
 class TypeInference:
-    """Tells names and types of an image's columns, and passes over images like those it has seen.
+    """Returns names and types of the columns of images, except of images whose shape it has seen.
 
-    Two images are alike if they have the same names in the same order and values of the same kinds: so the
-    common case is one parse and one look-up.
+    Two images have the same shape if they have the same names in the same order and values of the same kinds.
+    The common case is therefore one parse and one look-up.
     """
 
     def __init__(self) -> None:
-        """Begin without knowing any image."""
+        """Begin without any shape."""
         self._shapes: dict[str, set[tuple[Any, ...]]] = {}
 
     def unseen(
         self, entity_type: str, image: bytes, names: tuple[str, ...] = ()
     ) -> Iterable[tuple[str, str | None]]:
-        """Return (name, type) of an image's columns, None where the value tells none; nothing for one seen.
+        """Return (name, type) of an image's columns; nothing if its shape was seen. A null has type None.
 
         Args:
-            entity_type: Shapes are remembered by it.
+            entity_type: Shapes are remembered for each entity type.
             image: The text of a JSON object.
-            names: Columns that are touched without being in the image.
+            names: Further columns that the record names; their type is None.
 
         Raises:
             msgspec.DecodeError: Not a JSON object.
@@ -80,7 +81,9 @@ class TypeInference:
         try:
             columns = orjson.loads(image)
         except orjson.JSONDecodeError:
-            columns = None  # what Raw lets pass, an escape that is no character say
+            columns = None  # `msgspec.Raw` accepts more: half of a surrogate pair, for instance
+        # The kind of the Python value does not tell these types: the placeholder is a text, and whole numbers
+        # beyond 64 bits are BIGINT or DECIMAL by their digits.
         if type(columns) is not dict or _UNAVAILABLE in image or _LONG_NUMBER.search(image):
             return (*_typed(image), *((name, None) for name in names))
         shape = (*columns, *map(type, columns.values()), *names)
@@ -97,7 +100,7 @@ class TypeInference:
         return found
 
     def forget(self) -> None:
-        """Look at every image anew; after what was told has been taken back."""
+        """Forget all shapes; needed when columns that were returned have been taken back."""
         self._shapes.clear()
 
 
@@ -106,7 +109,7 @@ def _typed(image: bytes) -> list[tuple[str, str | None]]:
 
 
 def type_of(value: bytes) -> str | None:
-    """Return the inferred type of one JSON value; None for null and for what was not sent."""
+    """Return the inferred type of one JSON value; None for null and for Debezium's placeholder."""
     first = value[:1]
     if first in (b"{", b"["):
         return JSON
@@ -138,7 +141,7 @@ _ENCODINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Uuid", "Enum", "EnumSet", "Bits"), "text"),
     "VariableScaleDecimal": "object",
 }
-"""Debezium's logical types by the last part of their name → what JSON value their text is."""
+"""Last part of the name of Debezium's logical types → kind of JSON value that encodes them."""
 _DECIMAL_BYTES: Final = re.compile(r"decimal\.bytes\(\d{1,4}\)")
 _OTHERS: Final = (
     *("json", "base64", "decimal.string"),
@@ -147,7 +150,7 @@ _OTHERS: Final = (
 
 
 def known_type(sql_type: str) -> bool:
-    """Whether a column may be declared with an SQL type."""
+    """Whether a mapping may declare this SQL type."""
     found = _TYPE.fullmatch(sql_type)
     if found is None or found[1] not in _PLAIN:
         return False
@@ -156,20 +159,20 @@ def known_type(sql_type: str) -> bool:
 
 
 def known_encoding(encoding: str) -> bool:
-    """Whether a column may be declared with an encoding."""
+    """Whether a mapping may declare this encoding."""
     if encoding.startswith("debezium."):
         return encoding.removeprefix("debezium.") in _ENCODINGS
     return encoding in _OTHERS or _DECIMAL_BYTES.fullmatch(encoding) is not None
 
 
 def fault_of(sql_type: str, encoding: str, value: bytes) -> str | None:
-    """Return why a JSON value, not null, is none of a type in an encoding; None if it is one."""
+    """Return why a JSON value, not null, does not fit a type in an encoding; None if it does."""
     if type_of(value) is None:
-        return None  # not sent: the value is as it was
+        return None  # the placeholder: the value has not changed
     kind = _kind_of(encoding)
     if kind is not None:
         found = _kind_of_value(value)
-        return None if found == kind else f"{_shown(value)} is no {kind}, which {encoding} wants"
+        return None if found == kind else f"{_shown(value)} is no {kind}, as {encoding} requires"
     base, first, second = _parts(sql_type)
     if base == JSON:
         return None
@@ -198,7 +201,7 @@ def _parts(sql_type: str) -> tuple[str, int | None, int | None]:
 
 
 def _kind_of(encoding: str) -> str | None:
-    """Return what JSON value an encoding's text is; None for ``json``, where the type says it."""
+    """Return the kind of JSON value that an encoding uses; None for ``json``, where the SQL type decides."""
     if encoding.startswith("debezium."):
         return _ENCODINGS[encoding.removeprefix("debezium.")]
     if encoding.startswith("connect."):
@@ -242,10 +245,10 @@ def _shown(value: bytes) -> str:
 def joined(
     before: tuple[str | None, str], after: tuple[str | None, str]
 ) -> tuple[str | None, str] | None:
-    """Return the (type, encoding) that holds the values of two, as a source declares them; None for none.
+    """Return the (type, encoding) that holds the values of both; None if neither does.
 
     Whole numbers widen, REAL widens to DOUBLE, DECIMAL to more digits of the same scale, VARCHAR to more
-    characters. Of two that differ in their encoding none holds the other: the same text means another value.
+    characters. Types of different encodings never fit: the same text means different values.
     """
     if before == after or after[0] is None:
         return before
@@ -265,7 +268,7 @@ def joined(
 
 
 def may_become(inferred: str | None, sql_type: str, encoding: str) -> bool:
-    """Whether a declared type can hold values from which a type was inferred."""
+    """Whether a declared type can hold the values of an inferred one."""
     kind = _kind_of(encoding)
     base = _parts(sql_type)[0]
     if inferred is None or (base == JSON and kind is None):

@@ -1,21 +1,22 @@
-"""What a catalog's owner declares about its columns: a small TOML file.
+"""The schema mapping: a small TOML file in which a catalog's owner declares columns.
 
 ::
 
-    [entity_types.product]                  named as it is now
-    renamed_from = "item"                   as it was named before; what was known of it stays
+    [entity_types.product]                  the entity type's name now
+    renamed_from = "item"                   its name before; its columns stay
     key = ["id"]
 
     [entity_types.product.columns.price]
-    type = "DECIMAL(10,2)"                  SQL type; a value that it cannot hold is not taken
-    encoding = "json"                       how the images' text encodes it; json unless given
-    role = "PRICE"                          ATTRIBUTE unless given
-    nullable = false                        true unless given
+    type = "DECIMAL(10,2)"                  SQL type; values that it cannot hold are refused
+    encoding = "json"                       how the images encode it; json by default
+    role = "PRICE"                          ATTRIBUTE by default
+    nullable = false                        true by default
     renamed_from = "cost"
-    optional = true                         rows may be without it; else its absence is a mistake
-    dropped = true                          the source has it no more
+    optional = true                         rows may lack it; otherwise a missing column is an error
+    dropped = true                          the source no longer has it
 
-A declaration holds from the first transaction that touches its entity type. Every error names file and key.
+A declaration holds from the first transaction that touches its entity type. Every error names the file and the
+key.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _ROLES: Final = {kind.name: kind for kind in ContainerType if kind is not Contai
 
 @dataclass(frozen=True, slots=True)
 class DeclaredColumn:
-    """A column as a mapping states it; None where it says nothing."""
+    """A column as a mapping declares it; None if the mapping does not say."""
 
     sql_type: str | None = None
     encoding: str | None = None
@@ -52,7 +53,7 @@ class DeclaredColumn:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredType:
-    """An entity type as a mapping states it."""
+    """An entity type as a mapping declares it."""
 
     columns: Mapping[str, DeclaredColumn] = field(default_factory=dict)
     key: tuple[str, ...] = ()
@@ -61,18 +62,18 @@ class DeclaredType:
 
 @dataclass(frozen=True, slots=True)
 class SchemaMapping:
-    """A mapping, checked as far as it can be without data."""
+    """All declarations of a catalog, checked as far as possible without data."""
 
     entity_types: Mapping[str, DeclaredType] = field(default_factory=dict)
     source: str = "the schema mapping"
-    """What errors call it."""
+    """Name of the mapping in errors."""
 
     @classmethod
     def load(cls, path: Path) -> SchemaMapping:
         """Read a file.
 
         Raises:
-            InvalidRequest: It is not there, no TOML, or says something that it cannot say.
+            InvalidRequest: It is missing, is not TOML, or holds an unknown key or a wrong value.
         """
         try:
             text = path.read_text(encoding="utf-8")
@@ -83,21 +84,21 @@ class SchemaMapping:
 
     @classmethod
     def parse(cls, text: str, source: str = "the schema mapping") -> SchemaMapping:
-        """Read TOML. Errors as ``load``; ``source`` is what they call it."""
+        """Read TOML. Errors as `load`; they call the mapping ``source``."""
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise InvalidRequest(f"{source}: not TOML: {error}") from error
-        reader = _Reader(source)
-        types = reader.table(document, "", ("entity_types",)).get("entity_types", {})
+        parser = _MappingParser(source)
+        types = parser.table(document, "", ("entity_types",)).get("entity_types", {})
         found = {
-            name: reader.entity_type(value, f"entity_types.{name}")
-            for name, value in reader.dictionary(types, "entity_types").items()
+            name: parser.entity_type(value, f"entity_types.{name}")
+            for name, value in parser.dictionary(types, "entity_types").items()
         }
         return cls(found, source)
 
     def fault_of(self, entity_type: str, image: Mapping[str, msgspec.Raw]) -> str | None:
-        """Return why an image's values are not of the declared types; None if they are."""
+        """Return why a value of an image does not fit its declared type; None if all do."""
         declared = self.entity_types.get(entity_type)
         for name, column in declared.columns.items() if declared is not None else ():
             value = image.get(name)
@@ -114,13 +115,13 @@ class SchemaMapping:
         return None
 
     def where(self, entity_type: str, column: str | None = None) -> str:
-        """Return what an error calls a place of the mapping."""
+        """Return how errors name an entity type or a column of the mapping."""
         place = f"entity_types.{entity_type}"
         return f"{self.source}: {place}" + ("" if column is None else f".columns.{column}")
 
 
-class _Reader:
-    """Reads a document, and names the key of what is wrong."""
+class _MappingParser:
+    """Reads a parsed document; its errors name the key at fault."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -133,7 +134,7 @@ class _Reader:
         }
         names = table.get("key", [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise self.error(f"{key}.key", "a list of column names is wanted")
+            raise self.error(f"{key}.key", "must be a list of column names")
         return DeclaredType(columns, tuple(names), self.text(table, "renamed_from", key))
 
     def column(self, value: Any, key: str) -> DeclaredColumn:
@@ -150,12 +151,12 @@ class _Reader:
         sql_type, encoding = self.text(table, "type", key), self.text(table, "encoding", key)
         if sql_type is not None and not known_type(sql_type):
             raise self.error(
-                f"{key}.type", f"no SQL type {sql_type!r}; docs/schemas.md lists those there are"
+                f"{key}.type", f"no SQL type {sql_type!r}; docs/schemas.md lists all of them"
             )
         if encoding is not None and not known_encoding(encoding):
             raise self.error(
                 f"{key}.encoding",
-                f"no encoding {encoding!r}; docs/schemas.md lists those there are",
+                f"no encoding {encoding!r}; docs/schemas.md lists all of them",
             )
         if encoding is not None and sql_type is None:
             raise self.error(f"{key}.encoding", "an encoding needs a type beside it")
@@ -182,19 +183,19 @@ class _Reader:
 
     def dictionary(self, value: Any, key: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise self.error(key, f"a table is wanted, not {value!r}")
+            raise self.error(key, f"must be a table, not {value!r}")
         return value
 
     def text(self, table: dict[str, Any], name: str, key: str) -> str | None:
         value = table.get(name)
         if value is not None and (not isinstance(value, str) or not value):
-            raise self.error(f"{key}.{name}", f"a text is wanted, not {value!r}")
+            raise self.error(f"{key}.{name}", f"must be a text that is not empty, not {value!r}")
         return value
 
     def flag(self, table: dict[str, Any], name: str, key: str) -> bool | None:
         value = table.get(name)
         if value is not None and not isinstance(value, bool):
-            raise self.error(f"{key}.{name}", f"true or false is wanted, not {value!r}")
+            raise self.error(f"{key}.{name}", f"must be true or false, not {value!r}")
         return value
 
     def error(self, key: str, reason: str) -> InvalidRequest:

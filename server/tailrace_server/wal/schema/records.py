@@ -1,19 +1,19 @@
-"""SCHEMA records: what a schema change looks like in the log, and how it gets into a segment.
+"""SCHEMA records: how the log states a schema change, and how it is put into a segment.
 
-One record for each entity type that changes, right after the lead of the first transaction that needs it::
+There is one record for each entity type that changes, behind the lead of the first transaction that needs it::
 
-    index 0   the lead; its counts hold the SCHEMA records, "schema_changes" says how many there are
+    index 0   the lead; its counts include the SCHEMA records, "schema_changes" is their number.
           1   area SCHEMA, operation UPSERT, entity type "order", no key, the first change
           …   further entity types, in the order of the schema
-          n   the transaction's own records, as they would stand from 1 on without
+          n   the transaction's own records, which would begin at 1 otherwise
 
     before    {"entity_type": …, "columns": [{"id", "name", "role", "sql_type", "encoding", "nullable", "key",
-              "origin"[, "dropped"]}, …]}, columns by ordinal; null for an entity type that is new
+              "origin"[, "dropped"]}, …]}, columns by ordinal; null for a new entity type
     after     the same, as of this version
     change    {"changes": [{"what": …, …}, …]}: see `_column_changes`
-    changed   names of the columns that are new or other than before; null for an entity type that is new
+    changed   names of the columns that are new or have changed; null for a new entity type
 
-The record of an entity type that is renamed is filed under its old name; every later one is under the new.
+The record that renames an entity type has the old name as its entity type; all later records have the new one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
 SUFFIX: Final = "-schema"
-"""What the name of a segment ends in that schema records were put into."""
+"""Ending of the name of a segment into which schema records were put."""
 
 _ROW_SCHEMA: Final = pa.schema(
     [
@@ -55,10 +55,10 @@ _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class SchemaRecord(NamedTuple):
-    """What changes about one entity type."""
+    """The change of one entity type, as the columns of a record."""
 
     entity_type: str
-    """Its name before; of a new one its name."""
+    """Its name before the change; its name if it is new."""
     changed: tuple[str, ...] | None
     change: bytes
     before: bytes | None
@@ -69,13 +69,16 @@ def schema_records(before: Schema, after: Schema) -> list[SchemaRecord]:
     """Return the records that lead from one schema to the next, in the order of the entity types."""
     if before is after:
         return []
+    # An entity type is the same one if its first column has the same id: its name may change.
     names_before = {columns[0].id: name for name, columns in before.entity_types.items() if columns}
     records = []
     for name, columns in after.entity_types.items():
         was = names_before.get(columns[0].id, name) if columns else name
         columns_before = before.entity_types.get(was)
         if columns_before and columns_before[0].id != columns[0].id:
-            columns_before = None  # another one had the name, and has a new one now
+            columns_before = (
+                None  # the name belonged to another entity type, which has been renamed
+            )
         if (was, columns_before) != (name, columns):
             records.append(_record(was, columns_before, name, columns))
     return records
@@ -108,11 +111,11 @@ def _record(
 
 
 def _column_changes(before: Column | None, after: Column) -> Iterator[dict[str, Any]]:
-    """Yield what has happened to a column.
+    """Yield the changes of a column: members of the list in a record's ``change``.
 
-    ``column_added``; ``column_renamed`` with ``from``; ``column_dropped``; ``column_restored``, for one that
-    comes again after it was dropped; ``column_changed``, with ``from`` and ``to`` of each property that is
-    another: a wider type, a role that a mapping now declares.
+    ``column_added``; ``column_renamed`` with ``from``; ``column_dropped``; ``column_restored``, for a column
+    that comes again after it was dropped; ``column_changed`` with ``from`` and ``to`` of each property that
+    differs, such as a wider type or a role that a mapping now declares.
     """
     if before is None:
         yield {"what": "column_added", "column": after.name}
@@ -153,14 +156,14 @@ def column_members(column: Column) -> dict[str, Any]:
 
 
 def entity_type_text(name: str, columns: Sequence[Column]) -> bytes:
-    """Return an entity type as a record's body states it."""
+    """Return an entity type as the JSON text of a record's body."""
     return orjson.dumps(
         {"entity_type": name, "columns": [column_members(column) for column in columns]}
     )
 
 
 def record_rows(version: int, records: Sequence[SchemaRecord]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of records in a segment, from index 1 on: columns as in ``LogWriter``'s buffer."""
+    """Yield records as rows of a segment, from index 1 on; columns as in ``LogWriter``'s buffer."""
     for index, record in enumerate(records, 1):
         yield (
             version,
@@ -182,16 +185,16 @@ def insert_schema_records(
     before: Schema,
     schemas: Sequence[tuple[int, Schema]],
 ) -> list[SegmentReceipt]:
-    """Return the segments of a commit with the records of its schema changes put in.
+    """Put the records of a commit's schema changes into its segments; return the segments.
 
-    Tasks write side by side and do not know what the others see first, so the records are put in once all have
-    reported. Only segments in which a schema begins are written again; that is rare once a catalog has its
-    columns.
+    Tasks write in parallel, and none knows which of them sees a column first. So the records are put in once
+    all tasks have reported. Only segments in which a schema begins are written again, which becomes rare once a
+    catalog has its columns.
 
     Args:
         catalog: The catalog's folder.
         receipts: In the order of their transactions, none of which lies in two segments.
-        before: The schema that the commit goes on from.
+        before: The schema before the commit.
         schemas: Version relative to the commit and the schema that begins there, rising.
 
     Raises:
@@ -215,7 +218,7 @@ def insert_schema_records(
 def _with_records(
     catalog: Path, receipt: SegmentReceipt, by_version: Mapping[int, Sequence[SchemaRecord]]
 ) -> SegmentReceipt:
-    """Write a segment again with records put in behind the leads of some versions; the old file goes."""
+    """Write a segment again with records behind the leads of some versions, and delete the old file."""
     old = catalog / receipt.path
     with (
         SegmentWriter(old.with_name(f"{old.stem}{SUFFIX}{old.suffix}")) as segment,
@@ -233,12 +236,15 @@ def _with_records(
 def _parts(
     batch: pa.RecordBatch, by_version: Mapping[int, Sequence[SchemaRecord]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch, those put in among them."""
+    """Yield a batch in parts, with the records of its versions put in between."""
+    # 1. Most batches have no version with a schema change: they pass as they are.
     versions = batch.column("version")
     first, last = versions[0].as_py(), versions[-1].as_py()
     if not any(first <= version <= last for version in by_version):
         yield batch
         return
+    # 2. Shift the indexes of all mutations by the number of records that come in front of them. A lead
+    #    keeps index 0.
     listed = versions.to_pylist()
     shift = pa.array([len(by_version.get(version, ())) for version in listed], pa.int32())
     indexes = batch.column("index")
@@ -247,6 +253,9 @@ def _parts(
     )
     place = batch.schema.get_field_index("index")
     moved_batch = batch.set_column(place, batch.schema.field(place), moved)
+    # 3. Cut the batch at each lead that gets records. The lead is replaced, since its counts change; ``start``
+    #    is the first row that has not been given out. A version whose lead is in an earlier batch only
+    #    needed the shift.
     start = 0
     leads = zip(listed, indexes.to_pylist(), strict=True)
     for row, (version, index) in enumerate(leads):
@@ -266,7 +275,7 @@ def _parts(
 
 
 def rows_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Return rows as a record batch that a segment takes."""
+    """Return rows as a record batch for `SegmentWriter.write`."""
     columns = zip(*rows, strict=True)
     arrays = [
         pa.array(column, field.type) for column, field in zip(columns, _ROW_SCHEMA, strict=True)
@@ -275,7 +284,7 @@ def rows_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def lead_with_schema_changes(lead: bytes, records: Sequence[SchemaRecord]) -> bytes:
-    """Return a lead's ``after`` that counts some schema records as well; all else in it stays as it is."""
+    """Return a lead's ``after`` with schema records added to its counts; other members stay byte for byte."""
     members: dict[str, Any] = dict(_members.decode(lead))
     if "counts" in members:
         counts = orjson.loads(bytes(members["counts"]))
