@@ -16,7 +16,7 @@ SOURCES := $(wildcard client server tests bench tools examples)
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow programs check format bench proto docs lock clean
+.PHONY: help setup demo test test-slow programs check format bench proto docs site lock clean
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
@@ -24,9 +24,10 @@ help:
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
 	@echo "make check       format, lint, types, import rules"
 	@echo "make format      put the format right, and what lint can mend by itself"
-	@echo "make bench       the figures of the README, each beside its baseline"
+	@echo "make bench       the figures of docs/figures.md, each beside its baseline"
 	@echo "make proto       generate client/tailrace/v1 from proto/"
 	@echo "make docs        renew the generated parts of docs/"
+	@echo "make site        docs/ as a static site in site/, with strict links"
 	@echo "make lock        resolve requirements.lock anew"
 
 setup: $(READY)
@@ -91,6 +92,10 @@ docs: $(READY)
 	$(BIN)/python -m tools.operations
 	$(BIN)/python -m tools.settings
 
+# The site needs no network: neither to be built nor to be read. The variable silences an announcement.
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 lock: $(READY)
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links \
@@ -98,4 +103,4 @@ lock: $(READY)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf examples/*/node_modules
+	rm -rf examples/*/node_modules site

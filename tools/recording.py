@@ -66,14 +66,17 @@ def screens(written: str) -> list[list[str]]:
     """Return the lines that stand on the terminal, at each moment when it has been drawn anew.
 
     Only what the demo uses is understood: colours, carriage returns, one line up, erase a line.
-    A moment is each time that the cursor goes back up, and the end.
+    A moment is each time that a panel is about to be erased, and the end.
     """
     lines = [""]
     row = 0
     found: list[list[str]] = []
+    is_drawn = False
     place = 0
     for control in _CONTROL.finditer(written):
-        lines[row] += written[place : control.start()]
+        piece = written[place : control.start()]
+        lines[row] += piece
+        is_drawn = is_drawn or bool(piece)
         place = control.end()
         match control[0]:
             case "\r\n" | "\n":
@@ -81,12 +84,12 @@ def screens(written: str) -> list[list[str]]:
                 if row == len(lines):
                     lines.append("")
             case each if each.endswith("A"):
-                if lines[row] or row == len(lines) - 1:
-                    found.append([line for line in lines if line])
                 row = max(0, row - 1)
             case each if each.endswith("K"):
-                if row == len(lines) - 1 and lines[row]:
+                # Of the lines that are erased one after the other, the first still has all below it.
+                if is_drawn:
                     found.append([line for line in lines if line])
+                    is_drawn = False
                 lines[row] = ""
             case _:
                 pass

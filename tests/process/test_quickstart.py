@@ -1,28 +1,33 @@
-"""The README's quickstart, as it stands there, step by step; only its ports are others."""
+"""The README's quickstart and its clients, as they stand there, step by step; only the ports differ."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shlex
 import sys
 from pathlib import Path
 
+import grpc.aio
 import httpx
 import pytest
+from google.protobuf import json_format
 
+from tailrace.v1 import change_capture_pb2 as wire
 from tests.process.commands import PATIENCE_S, Command, ServerProcess, environment
+from tests.support.programs import Program, found
 
 pytestmark = pytest.mark.slow
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def blocks(language: str) -> list[str]:
-    """Return the code blocks of the quickstart in one language."""
-    text = README.read_text().partition("\n## Quickstart\n")[2].partition("\n## ")[0]
-    found: list[str] = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-    return found
+def blocks(section: str, language: str) -> list[str]:
+    """Return the code blocks of a section of the README in one language."""
+    text = (ROOT / "README.md").read_text()
+    text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 async def run(*arguments: str) -> None:
@@ -38,7 +43,8 @@ async def test_the_quickstart_works_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    feed, ingest, serve, watch, curl = (shlex.split(block) for block in blocks("sh"))
+    feed, ingest, serve, watch = (shlex.split(block) for block in blocks("Quickstart", "sh"))
+    curl, grpcurl = (shlex.split(block) for block in blocks("Clients", "sh"))
     assert feed[:2] == ["python", "-m"]
     await run(*feed[1:], "--transactions", "50")
     assert ingest[0] == "tailrace"
@@ -55,11 +61,40 @@ async def test_the_quickstart_works_as_it_is_written(
             assert "entity type added" in first
             while "insert" not in (await shown.line()).decode():
                 pass
-        assert options["--http"] in curl[-1]
-        await _streams(curl[-1].replace(options["--http"], server.http), curl[curl.index("-H") + 1])
-        [program] = blocks("python")
+        [program] = blocks("Clients", "python")
         assert options["--grpc"] in program
         await _prints(program.replace(options["--grpc"], server.grpc), b"1:0 TRANSACTION None b'{")
+        [script] = blocks("Clients", "js")
+        assert options["--http"] in script
+        await _follows(script.replace(options["--http"], server.http))
+        assert options["--http"] in curl[-1]
+        await _streams(curl[-1].replace(options["--http"], server.http), curl[curl.index("-H") + 1])
+        assert grpcurl[-2] == options["--grpc"]
+        await _calls(server.grpc, grpcurl[-1], grpcurl[grpcurl.index("-d") + 1])
+
+
+async def _follows(script: str) -> None:
+    """Run the JavaScript client, with the packages of the examples for Node."""
+    run = ("--experimental-websocket", "--input-type=module", "--eval", script)
+    async with Program(found("node"), *run, folder=ROOT / "examples" / "node") as node:
+        (first,) = (await node.printed(1))[:1]
+    change = json.loads(first)
+    assert change["operation"] == "UPSERT"
+    assert set(change["after"]) == {"id", "price"}
+
+
+async def _calls(server: str, method: str, request: str) -> None:
+    """Call what grpcurl would call, with the request as JSON."""
+    message = json_format.Parse(request, wire.SubscribeRequest())
+    async with asyncio.timeout(PATIENCE_S), grpc.aio.insecure_channel(server) as channel:
+        stream = channel.unary_stream(
+            f"/{method}",
+            request_serializer=wire.SubscribeRequest.SerializeToString,
+            response_deserializer=wire.SubscribeResponse.FromString,
+        )
+        async for response in stream(message):
+            if any(each.HasField("after") for each in response.captures):
+                break
 
 
 async def _streams(url: str, header: str) -> None:
