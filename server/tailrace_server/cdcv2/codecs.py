@@ -1,7 +1,8 @@
-"""How the blocks of an object container file are compressed.
+"""Codecs of the blocks of an Avro object container file.
 
-Reading knows every codec of the Avro specification 1.12; writing those that need no library. A block of a
-kilobyte may say that it holds gigabytes of zeros: more than `UNPACKED_BYTES_MAX` is taken for damage.
+Every codec of the Avro specification 1.12 can be read; those of the standard library's ``zlib`` can be
+written. A block of a kilobyte may claim to hold gigabytes, so a block that unpacks to more than
+`UNPACKED_BYTES_MAX` counts as damaged.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ if TYPE_CHECKING:
 
 
 UNPACKED_BYTES_MAX: Final = 1 << 30
-"""Bytes of a block, unpacked: more is taken for damage."""
+"""Bytes of an unpacked block, at most."""
 
 _PART: Final = 1 << 20
+"""Bytes that are unpacked at a time where a codec does not take a limit."""
 
 
 class _Unpacker(Protocol):
-    """What the three unpackers of the standard library have in common."""
+    """The interface that the three unpackers of the standard library share."""
 
     @property
     def eof(self) -> bool:
         """Whether the end has been reached."""
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        """Return so many bytes at most."""
+        """Return at most ``max_length`` bytes."""
 
 
 def _whole(unpacker: _Unpacker, block: bytes) -> bytes:
@@ -51,9 +53,9 @@ def _deflate(block: bytes) -> bytes:
 
 
 def _unsnap(block: bytes) -> bytes:
-    """Unpack snappy, behind which stands the checksum of what was packed, big end first."""
+    """Unpack snappy; the last four bytes are the CRC-32 of the unpacked bytes, big-endian."""
     size = shift = at = 0
-    while True:  # the length stands in front, seven bits a byte
+    while True:  # the length comes first, seven bits a byte, the lowest first
         size |= (block[at] & 127) << shift
         shift, at = shift + 7, at + 1
         if block[at - 1] < 128:
@@ -108,7 +110,7 @@ FAULTS: Final[tuple[type[Exception], ...]] = (
     OSError,
     ValueError,
 )
-"""What unpacking raises over damaged blocks."""
+"""Errors that the libraries raise for damaged blocks."""
 
 
 def unpack(codec: str, block: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """Avro types with parts: records, arrays, maps and unions.
 
-Their row forms are tuples: a record's values in the order of its fields, an array's items, a map's
-(key, value) pairs by key. A union's row is that of its branch where no two branches could give equal
-rows, as in ``["null", "int"]``; otherwise it is `Tagged`, so that the number 1, 1.0 and true differ.
+The row form of all but unions is a tuple: a record's values in the order of its fields, an array's items, or
+a map's (key, value) pairs sorted by key. The row of a union is that of its branch if no two branches can give
+equal rows, as in ``["null", "int"]``. Otherwise it is `Tagged`, so that 1, 1.0 and true stay different.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Tagged(NamedTuple):
-    """The row form of a union's value where its branches could be confused."""
+    """The row form of a union's value if two of its branches could give equal rows."""
 
     branch: str
     """The branch: the full name of a named type, otherwise the type."""
@@ -27,28 +27,29 @@ class Tagged(NamedTuple):
 
 
 class RecordType:
-    """Fields in order; decoded and in JSON an object, as a row a tuple."""
+    """A record. Decoded and in JSON it is an object, as a row a tuple of its fields in order."""
 
     kind, plain = "tuple", False
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.fields: list[tuple[str, AvroType]] = []
-        """Filled in once the types of its fields are compiled, which may be this one."""
+        """Names and types of the fields. Set later, by `complete`, since a record may hold itself."""
         self._converted: list[tuple[int, Callable[[Any], Hashable]]] = []
+        """Place and conversion of each field whose decoded value is not its row value."""
 
     def complete(self, fields: list[tuple[str, AvroType]]) -> None:
-        """Set the fields, once."""
+        """Set the fields; called once."""
         self.fields = fields
         self._converted = [(i, each.row) for i, (_, each) in enumerate(fields) if not each.plain]
 
     @property
     def flat(self) -> bool:
-        """Whether the row form is the tuple of the decoded values as they are."""
+        """Whether the decoded values are the row values, so that no field needs conversion."""
         return not self._converted
 
     def row(self, decoded: dict[str, Any]) -> tuple[Hashable, ...]:
-        """Return the values in order."""
+        """Return the values in the order of the fields, which is the order in which they were decoded."""
         if not self._converted:
             return tuple(decoded.values())
         values = list(decoded.values())
@@ -57,7 +58,7 @@ class RecordType:
         return tuple(values)
 
     def encode(self, value: Any, out: bytearray) -> None:
-        """Append the fields."""
+        """Append the fields in order."""
         if not isinstance(value, tuple) or len(value) != len(self.fields):
             raise DataMisfit(f"{value!r} is not a tuple of {len(self.fields)} fields")
         for (name, each), part in zip(self.fields, value, strict=True):
@@ -111,7 +112,7 @@ class ArrayType:
         return tuple(decoded) if self._items.plain else tuple(map(self._items.row, decoded))
 
     def encode(self, value: Any, out: bytearray) -> None:
-        """Append one block, if there are items, and the end."""
+        """Append one block if there are items, then the end."""
         if not isinstance(value, tuple):
             raise DataMisfit(f"{value!r} is no tuple of items")
         if value:
@@ -145,7 +146,7 @@ class ArrayType:
 
 
 class MapType:
-    """Values by text, in blocks; as a row by key, so that equal maps are equal rows."""
+    """Values by text key, in blocks. The row is sorted by key, so that equal maps give equal rows."""
 
     name, kind, plain = "map", "tuple", False
 
@@ -153,11 +154,11 @@ class MapType:
         self._values = values
 
     def row(self, decoded: dict[str, Any]) -> tuple[tuple[str, Hashable], ...]:
-        """Return the pairs by key."""
+        """Return the pairs, sorted by key."""
         return tuple((key, self._values.row(decoded[key])) for key in sorted(decoded))
 
     def encode(self, value: Any, out: bytearray) -> None:
-        """Append one block, if there are pairs, and the end."""
+        """Append one block if there are pairs, then the end."""
         if not isinstance(value, tuple):
             raise DataMisfit(f"{value!r} is no tuple of pairs")
         if value:
@@ -174,7 +175,7 @@ class MapType:
         out.append(0)
 
     def of_json(self, value: Any) -> tuple[tuple[str, Hashable], ...]:
-        """Return the pairs of an object, by key."""
+        """Return the pairs of an object, sorted by key."""
         if not isinstance(value, dict):
             raise DataMisfit(f"{value!r} is no object")
         pairs = []
@@ -207,7 +208,7 @@ KINDS: Final = {
     bytes: "bytes",
     tuple: "tuple",
 }
-"""The kind of a row by its Python type."""
+"""Python type of a row → its kind. Rows of different kinds are never equal."""
 
 DECODED: Final = {
     bool: ("boolean",),
@@ -219,18 +220,21 @@ DECODED: Final = {
     dict: ("map",),
     type(None): ("null",),
 }
-"""The branches that a decoded value can belong to, by its Python type. What could belong to two of the
-branches of a union comes as (branch, value): named types, and numbers where both sizes are branches."""
+"""Python type of a decoded value → the branches that it can belong to.
+
+A value that could belong to two branches of a union is decoded as (branch, value). This concerns named types,
+and numbers if both sizes are branches."""
 
 
 class UnionType:
-    """One of several types; in JSON null, or an object with the branch as its only name."""
+    """One of several types. In JSON it is null, or an object with the branch as its only name."""
 
     name = kind = "union"
 
     def __init__(self, branches: list[AvroType]) -> None:
         self._branches = branches
         self._index = {branch.name: i for i, branch in enumerate(branches)}
+        # Two branches of one kind could give equal rows: then every row says which branch it is of.
         kinds = [branch.kind for branch in branches]
         self._tagged = len(set(kinds)) < len(kinds)
         self._by_kind = {branch.kind: i for i, branch in enumerate(branches)}
@@ -239,7 +243,8 @@ class UnionType:
         )
 
     def row(self, decoded: Any) -> Hashable:
-        """Return the branch's row, tagged where branches could be confused."""
+        """Return the branch's row, tagged if another branch could give an equal one."""
+        # A tuple can only be the decoder's (branch, value): no decoded value is a tuple itself.
         if type(decoded) is tuple:
             name, value = decoded
         else:
@@ -283,6 +288,11 @@ class UnionType:
         return self._branches[index].skip(raw, after)
 
     def _branch_of(self, value: Any) -> tuple[int, Any]:
+        """Return the index of a row's branch, and the row of the branch itself.
+
+        Raises:
+            DataMisfit: No branch can have given the row.
+        """
         if self._tagged:
             if not isinstance(value, Tagged) or value.branch not in self._index:
                 raise DataMisfit(f"{value!r} is no Tagged of one of {', '.join(self._index)}")
@@ -294,10 +304,10 @@ class UnionType:
 
 
 def skip_blocks(raw: bytes, at: int, skip: Callable[[bytes, int], int]) -> int:
-    """Return the place after blocks of items: a count before each, negative with a size behind it, 0 last.
+    """Return the place behind the blocks of an array or a map.
 
-    The size is for who jumps over a block; items are walked here, and readers walk them too, so it is not
-    held against them.
+    Each block begins with the count of its items; 0 ends the last block. A negative count is followed by the
+    size of the block in bytes. The size is not checked: items are read one by one here and by decoders too.
     """
     while True:
         count, at = LONG.read(raw, at)

@@ -6,9 +6,9 @@
     block   count: long   size: long   that many bytes, packed by the codec   sync
 
 ``avro.schema`` in the metadata is the schema as JSON text, ``avro.codec`` the packing ("null" where it
-is missing). Each datum is one message. A file is whole if and only if it ends behind the sync of a
-block, or of the header; where it was cut there the rest is missing without a trace, which the counts
-of the stream then tell.
+is missing). Each datum is one message. A file is complete if and only if it ends behind the sync of the
+header or of a block. A file that was cut exactly there looks complete; the counts of the stream's progress
+statements then reveal what is missing.
 
 Source: Apache Avro specification 1.12, "Object Container Files".
 """
@@ -31,34 +31,35 @@ if TYPE_CHECKING:
     from tailrace.cdcv2 import Statement
 
 MAGIC: Final = b"Obj\x01"
+"""First bytes of every container file."""
 SYNC_SIZE: Final = 16
 BLOCK_BYTES: Final = 64 * 1024
-"""A block is closed once its messages have so many bytes, before packing."""
+"""Bytes of messages, before packing, at which a block is closed."""
 
 BLOCK_BYTES_MAX: Final = 1 << 30
-"""A longer block is taken for damage, so that a wrong length does not ask for all the memory."""
+"""Bytes of a block, at most. A longer one counts as damage, so that a wrong length cannot use up the memory."""
 
 _BYTES: Final = PRIMITIVES["bytes"]
 _STRING: Final = PRIMITIVES["string"]
 
 
 class ContainerReader:
-    """Reads one file, from its beginning; the file stays the caller's."""
+    """Reads one file from its beginning. The caller opens and closes the file."""
 
     def __init__(self, file: BinaryIO, *, product_times: bool = False) -> None:
         """Read the header.
 
         Args:
-            file: Where to read.
+            file: The file, at its beginning.
             product_times: Whether its times may be records of longs; see `AvroForm.of`.
 
         Raises:
-            MessageUnreadable: Not a container file, cut off, or of a codec that is not known.
+            MessageUnreadable: It is no container file, is cut off, or has an unknown codec.
             SchemaDiffers: Its schema is not the documented one.
         """
         self._file = file
         self._offset = 0
-        """Bytes read so far."""
+        """Bytes that have been read so far."""
         if self._take(len(MAGIC), "its magic") != MAGIC:
             raise MessageUnreadable(
                 "not an Avro container file: it does not begin with Obj 01", "byte 0"
@@ -75,10 +76,10 @@ class ContainerReader:
         self._sync = self._take(SYNC_SIZE, "the header")
 
     def __iter__(self) -> Iterator[Statement[int]]:
-        """Yield the messages that are left.
+        """Yield the remaining messages.
 
         Raises:
-            MessageUnreadable: Damaged or cut off; says at which byte the block begins.
+            MessageUnreadable: A block is damaged or cut off; says at which byte it begins.
         """
         while True:
             begin = self._offset
@@ -147,11 +148,11 @@ class ContainerReader:
 
 
 def read_container(form: AvroForm, file: BinaryIO) -> Iterator[Statement[int]]:
-    """Return the messages of a file whose schema has to be that of ``form``, one after the other.
+    """Return the messages of a file, which must have the schema of ``form``.
 
     Raises:
-        SchemaDiffers: At once: another schema than the form's; says where.
-        MessageUnreadable: At once or on the way: damaged, cut off, or no container file.
+        SchemaDiffers: The file has another schema; raised by the call itself.
+        MessageUnreadable: The file is no container file, or is damaged; also raised while iterating.
     """
     reader = ContainerReader(file, product_times=form.arity is not None)
     schemas.same(form.schema, reader.form.schema)
@@ -161,20 +162,20 @@ def read_container(form: AvroForm, file: BinaryIO) -> Iterator[Statement[int]]:
 def write_container(
     form: AvroForm, file: BinaryIO, statements: Iterable[Statement[int]], *, codec: str = "deflate"
 ) -> int:
-    """Write a container file, a block whenever there are enough bytes for one.
+    """Write a container file.
 
     Args:
         form: The schema.
-        file: Where to; it stays open and is not flushed.
-        statements: The messages, read as they are written.
+        file: The file to write to; it stays open and is not flushed.
+        statements: The messages; each is taken when it is written.
         codec: ``deflate`` or ``null``.
 
     Returns:
         The number of messages.
 
     Raises:
-        DataMisfit: A value that the schema has no place for; the blocks before it are written.
-        ValueError: Another codec.
+        DataMisfit: A value does not fit the schema; the blocks before it have been written.
+        ValueError: The codec is another one.
     """
     if codec not in WRITERS:
         raise ValueError(f"codec {codec!r} is none of {', '.join(sorted(WRITERS))}")

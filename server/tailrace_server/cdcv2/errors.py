@@ -3,9 +3,9 @@
 ::
 
     CdcError                      (tailrace.cdcv2)
-    ├── SchemaDiffers             not the documented schema, or not the schema at hand; says where
-    ├── MessageUnreadable         bytes or text that the schema does not give a meaning
-    └── DataMisfit                a value that the schema has no place for; says which field
+    ├── SchemaDiffers             the schema is not the documented or the expected one; says where
+    ├── MessageUnreadable         bytes or text that are no message of the schema
+    └── DataMisfit                a value does not fit the schema; says which field
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tailrace.cdcv2 import CdcError
 
 
 class SchemaDiffers(CdcError):
-    """A schema is not what it has to be. Its writer's doing; a retry does not help."""
+    """A schema is not the one that is required. Its writer's doing; a retry does not help."""
 
     code = "CDC_SCHEMA_DIFFERS"
 
     def __init__(self, place: str, expected: str, found: str) -> None:
-        """Keep the place, as ``[1].fields[0].type``, and what stands there instead of what."""
+        """Keep the place, such as ``[1].fields[0].type``, what was expected there and what was found."""
         at = f"at {place}" if place else "at the top"
         super().__init__(f"schema differs {at}: expected {expected}, found {found}")
         self.place = place
@@ -32,12 +32,12 @@ class SchemaDiffers(CdcError):
 
 
 class MessageUnreadable(CdcError):
-    """A message, or the file around it, is damaged, cut off, or of another kind."""
+    """A message or its file is damaged, cut off, or of another kind. A retry does not help."""
 
     code = "CDC_MESSAGE_UNREADABLE"
 
     def __init__(self, reason: str, where: str = "") -> None:
-        """Keep what is wrong and where, as ``byte 1034`` or ``line 7``; empty is the message as a whole."""
+        """Keep what is wrong and where, such as ``byte 1034``; empty stands for the whole message."""
         super().__init__(f"{where}: {reason}" if where else reason)
         self.reason = reason
         self.where = where
@@ -53,13 +53,13 @@ class DataMisfit(CdcError):
     code = "CDC_DATA_MISFIT"
 
     def __init__(self, reason: str, place: str = "") -> None:
-        """Keep what is wrong and the place in the statement, as ``[3].data.price``."""
+        """Keep what is wrong and the place in the statement, such as ``[3].data.price``."""
         super().__init__(f"{place}: {reason}" if place else reason)
         self.reason = reason
         self.place = place
 
     def inside(self, place: str) -> DataMisfit:
-        """Return the same, one level further out; ``place`` is ``.name`` or ``[index]``."""
+        """Return this error as seen from the value around; ``place`` is ``.name`` or ``[index]``."""
         return DataMisfit(self.reason, place + self.place)
 
     def figures(self) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""The Avro form of a CDCv2 stream: what messages are as bytes.
+"""The Avro form of a CDCv2 stream: messages as bytes.
 
 ::
 
     message         one byte 0x00, then an array of updates      |  one byte 0x02, then a progress record
-    with registry   one byte 0x00, four bytes schema id, big end first, then the message
+    with registry   one byte 0x00, four bytes schema id, big-endian, then the message
 
 The data of an update is a *row*: a tuple of the values of its fields (`tailrace_server.cdcv2.scalars`).
 """
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from tailrace_server.cdcv2.scalars import AvroType
 
 UPDATES: Final = 0x00
+"""Index of the branch of updates, as one Avro byte."""
 PROGRESS: Final = 0x02
-"""The index of a branch, as one Avro byte."""
+"""Index of the branch of progress, as one Avro byte."""
 
 DAMAGED: Final = (
     EOFError,
@@ -43,39 +44,42 @@ DAMAGED: Final = (
     ValueError,
     struct.error,
 )
-"""What the Avro library raises over bytes that the schema gives no meaning."""
+"""Errors that the Avro library raises for bytes that are not of the schema."""
 
 _HIGH: Final = bytes(byte >> 7 for byte in range(256))
+"""Translation of each byte to its high bit, which says that more bytes of a number follow."""
 _OVERLONG: Final = b"\x01" * 9
-"""Nine bytes in a row that say "there is more", as in each number beyond 64 bits, which the Avro library
-would cut off without a word. Other values may contain them too: then the bytes are read again, slowly."""
+"""Nine bytes in a row with the high bit set. Every number beyond 64 bits has them, and the Avro library would
+cut such a number off silently. Other values may have them too; then the bytes are read again, slowly."""
 
 _FRAME: Final = 5
+"""Bytes of a registry's frame: zero and the schema id."""
 
 DEPTH_MAX: Final = 100
-"""Rows of a record within itself may nest so many tuples deep; what follows (JSON, Python's own stack) has
-bounds too, and less to say about them."""
+"""Depth to which rows of a record that holds itself may nest. JSON and Python's stack have bounds of their
+own behind this one, with less clear errors."""
 
 
 def _with_branch(
     decoded: Any, writer_schema: dict[Any, Any] | None, _reader_schema: object = None
 ) -> Any:
+    # Called by the Avro library for numbers that `schema.decoder_schema` has marked.
     assert writer_schema is not None
     return writer_schema["type"], decoded
 
 
 for _name in ("int", "long", "float", "double"):
-    # The documented way to a logical type of one's own; the table is the process's.
+    # The library's documented way to add a logical type. The table is shared by the whole process.
     fastavro.read.LOGICAL_READERS[f"{_name}-{schemas.BRANCH}"] = _with_branch
 
 
 class AvroForm:
-    """One documented schema, compiled. It has no state; threads may share it."""
+    """One documented schema, compiled. It does not change; threads may share it."""
 
     def __init__(self, canonical: list[Any], text: str) -> None:
-        """Compile a canonical form that has been checked; `of` is the way in."""
+        """Compile a canonical form that has been checked; callers use `of`."""
         self.text = text
-        """The schema as it was given, in JSON, with what the canonical form leaves out."""
+        """The schema as it was given, as JSON text; the canonical form leaves parts of it out."""
         self.schema = canonical
         """The schema in parsing canonical form."""
         items = canonical[0]["items"]
@@ -84,15 +88,18 @@ class AvroForm:
         self.data = data
         """The type of ``data``."""
         self.arity = schemas.arity(canonical)
-        """Coordinates of its times, which are then tuples; None for integers, as documented."""
+        """Number of coordinates of product times, which are tuples; None if times are integers."""
         named: dict[str, AvroType] = {}
         self._updates = schemas.compile_type(canonical[0], named)
         self._progress = schemas.compile_type(canonical[1], named)
+        # Two codecs of one schema: the types above encode, convert and check; the Avro library decodes, since
+        # it is compiled.
         marked = schemas.decoder_schema(canonical)
         known: dict[str, Any] = {}
         self._updates_schema = fastavro.parse_schema(marked[0], known)
         self._progress_schema = fastavro.parse_schema(marked[1], known)
         self._nests = schemas.nests(canonical[0])
+        """Whether a record holds itself, so that the depth of a row depends on its bytes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle as the schema's text, which is compiled again."""
@@ -105,12 +112,12 @@ class AvroForm:
         """Return the form of a schema.
 
         Args:
-            schema: JSON text, or what it holds.
-            product_times: Whether its times may be records of longs too, which is not documented. Times of
-                statements are then tuples of integers, as those of `tailrace.cdcv2.product`.
+            schema: JSON text, or the parsed JSON.
+            product_times: Whether its times may also be records of longs, which is not documented. Times of
+                statements are then tuples of integers, as in `tailrace.cdcv2.product`.
 
         Raises:
-            SchemaDiffers: Not the documented schema; says where.
+            SchemaDiffers: It is not the documented schema; says where.
         """
         if isinstance(schema, bytes):
             schema = str(schema, "utf-8", "replace")
@@ -119,10 +126,10 @@ class AvroForm:
 
     @classmethod
     def of_data(cls, record: dict[str, Any]) -> AvroForm:
-        """Return the form whose ``data`` is a record schema.
+        """Return the form of a stream whose ``data`` has a given record schema.
 
         Raises:
-            SchemaDiffers: No valid record schema.
+            SchemaDiffers: It is no valid record schema.
         """
         return cls.of(schemas.documented_schema(record))
 
@@ -132,11 +139,11 @@ class AvroForm:
         return tuple(name for name, _ in self.data.fields)
 
     def record_of(self, row: Sequence[Hashable]) -> dict[str, Hashable]:
-        """Return a row by the names of its fields; what is nested stays as it is."""
+        """Return a row as a mapping by field name; nested values stay rows."""
         return dict(zip(self.fields, row, strict=True))
 
     def row_of(self, record: Mapping[str, Hashable]) -> tuple[Hashable, ...]:
-        """Return the row of values by field name.
+        """Return the row of a mapping by field name.
 
         Raises:
             DataMisfit: A field is missing, or one is unknown.
@@ -151,7 +158,7 @@ class AvroForm:
         return tuple(record[name] for name in fields)
 
     def text_of_row(self, row: Hashable) -> str:
-        """Return a row as text, for `Reader.save`: the message of one update with it, in base64."""
+        """Return a row as text, for `Reader.save`: a message with this one row, in base64."""
         time: Any = 0 if self.arity is None else (0,) * self.arity
         return base64.b64encode(self.encode([Update(row, time, 1)])).decode()
 
@@ -159,7 +166,7 @@ class AvroForm:
         """Return the row of `text_of_row`, for `Reader.restore`.
 
         Raises:
-            ValueError: Not such text.
+            ValueError: The text was not made by `text_of_row`.
         """
         try:
             statement = self.decode(base64.b64decode(text, validate=True))
@@ -173,7 +180,7 @@ class AvroForm:
         """Return the statement of one bare message.
 
         Raises:
-            MessageUnreadable: Cut off, too long, or no message of this schema.
+            MessageUnreadable: It is cut off, too long, or no message of this schema.
         """
         stream = BytesIO(raw)
         statement = self.read(stream)
@@ -186,7 +193,7 @@ class AvroForm:
         """Return one bare message.
 
         Raises:
-            DataMisfit: A value that the schema has no place for; says which.
+            DataMisfit: A value does not fit the schema; says which.
         """
         out = bytearray()
         self.write(statement, out)
@@ -195,7 +202,7 @@ class AvroForm:
     def decode_framed(self, raw: bytes) -> tuple[int, Statement[int]]:
         """Return the schema id and the statement of one message in a registry's frame.
 
-        The caller decides whether the id is that of this schema.
+        The caller checks whether the id belongs to this schema.
 
         Raises:
             MessageUnreadable: No such frame, or as `decode`.
@@ -216,17 +223,17 @@ class AvroForm:
         return b"\x00" + schema_id.to_bytes(4, "big") + self.encode(statement)
 
     def read(self, stream: BytesIO) -> Statement[int]:
-        """Return the message that stands next in a stream; numbers are left to `check_numbers`.
+        """Return the next message of a stream. Numbers beyond 64 bits are left to `check_numbers`.
 
         Raises:
-            MessageUnreadable: Cut off, or no message of this schema.
+            MessageUnreadable: It is cut off, or no message of this schema.
         """
         branch = stream.read(1)
         try:
             if branch == b"\x00":
                 if self._nests:
-                    # The Avro library calls itself on the processor's stack, which has no guard; this walk
-                    # does so on Python's, which has one.
+                    # The Avro library recurses on the processor's stack: bytes that nest deeply would kill
+                    # the process. This walk recurses on Python's stack, where they raise RecursionError.
                     self._updates.skip(stream.getvalue(), stream.tell())
                 return self._shallow(self._read_updates(stream))
             if branch == b"\x02":
@@ -258,7 +265,7 @@ class AvroForm:
         """Return the statement of one message in Avro JSON, parsed.
 
         Raises:
-            DataMisfit: Not the JSON of a message; says which part.
+            DataMisfit: It is not the JSON of a message; says which part.
         """
         match value:
             case {"array": updates} if len(value) == 1:
@@ -275,17 +282,21 @@ class AvroForm:
         """Return the Avro JSON of one message.
 
         Raises:
-            DataMisfit: A value of a union that is none of its branches. The rest is not checked.
+            DataMisfit: A value of a union fits none of its branches. Other values are not checked.
         """
         if isinstance(statement, Progress):
             return {schemas.PROGRESS: self._progress.to_json(row_of_progress(statement))}
         return {"array": self._updates.to_json(statement)}
 
     def check_numbers(self, raw: bytes, messages: int) -> None:
-        """Look for numbers beyond 64 bits in bytes that hold so many messages, and could be read.
+        """Check the numbers of messages that have been decoded.
+
+        Args:
+            raw: The bytes of the messages.
+            messages: How many they are.
 
         Raises:
-            MessageUnreadable: One is there, or an index that names nothing.
+            MessageUnreadable: A number is beyond 64 bits, or an index names nothing.
         """
         if _OVERLONG not in raw.translate(_HIGH):
             return
@@ -297,10 +308,10 @@ class AvroForm:
             raise MessageUnreadable(error.reason) from error
 
     def _shallow(self, updates: list[Update[int]]) -> list[Update[int]]:
-        """Return updates whose rows have been looked at.
+        """Return updates as they are, once their depth has been checked.
 
         Raises:
-            DataMisfit: One nests too deeply.
+            DataMisfit: A row nests deeper than `DEPTH_MAX`.
         """
         if self._nests:
             for i, update in enumerate(updates):
@@ -319,7 +330,7 @@ class AvroForm:
                 make((row(each["data"]), _tuple(each["time"]), each["diff"])) for each in decoded
             ]
         if self.data.flat:
-            # What most streams have: each record's values as they are.
+            # The common case, and the fastest: decoded values are row values.
             return [
                 make((tuple(each["data"].values()), each["time"], each["diff"])) for each in decoded
             ]
@@ -360,9 +371,9 @@ def _is_deeper(row: object, than: int) -> bool:
 
 
 def _explained(error: Exception) -> str:
-    """Return what an error of the Avro library says about the bytes."""
+    """Return an error of the Avro library in plain words."""
     if isinstance(error, (EOFError, IndexError)):
-        return "it ends in the middle, or names a branch that is none"
+        return "it ends in the middle, or names a branch that does not exist"
     if isinstance(error, RecursionError):
         return f"its data nests more than {DEPTH_MAX} deep"
     return f"not Avro of this schema: {error}"

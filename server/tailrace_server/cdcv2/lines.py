@@ -1,12 +1,12 @@
-"""CDCv2 messages as Avro JSON, one a line: the form of the documentation's example.
+"""CDCv2 messages as Avro JSON, one on each line, as in the example of Materialize's documentation.
 
 ::
 
     {"array":[{"data":{"id":5,"price":{"int":10}},"time":5,"diff":1}]}
     {"com.materialize.cdc.progress":{"lower":[0],"upper":[3],"counts":[]}}
 
-Unions are tagged with their branch. Blank lines count, and say nothing. JSON has no infinite numbers:
-they are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
+The value of a union is an object with its branch as the only name. Blank lines are counted and skipped. JSON
+has no NaN and no infinite numbers: they are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def read_line(form: AvroForm, line: str | bytes, where: str = "") -> Statement[i
 
     Args:
         form: The schema.
-        line: The text, with or without its end.
-        where: What to call the line in errors.
+        line: The text, with or without a line break.
+        where: Name of the line in errors.
 
     Raises:
-        MessageUnreadable: Not the JSON of a message of this schema; names the field at fault.
+        MessageUnreadable: It is not the JSON of a message of this schema; names the field at fault.
     """
     try:
         return form.of_json(json.loads(line, object_pairs_hook=_object, parse_constant=_refuse))
@@ -54,12 +54,12 @@ def read_lines(form: AvroForm, lines: Iterable[str | bytes]) -> Iterator[Stateme
 
 
 def write_line(form: AvroForm, statement: Statement[int]) -> bytes:
-    """Return one line, its end included.
+    """Return one line, with its line break.
 
     Raises:
-        DataMisfit: A value that the schema has no place for; says which.
+        DataMisfit: A value does not fit the schema; says which.
     """
-    form.encode(statement)  # it looks at every value, which writing JSON does not
+    form.encode(statement)  # checks every value, which `to_json` does not
     text = json.dumps(form.to_json(statement), ensure_ascii=False, separators=(",", ":"))
     return text.encode() + b"\n"
 

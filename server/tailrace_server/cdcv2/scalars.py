@@ -1,11 +1,11 @@
-"""Avro types without parts, and what every type can do with a value.
+"""Avro types without parts, and the interface of all types.
 
-A value has three forms beside its bytes: what the Avro library decodes, the *row* form, which is
-hashable and equal exactly where the data are, and Avro JSON. For scalars the first two are the same,
-except that every NaN is one object, so that a record with one equals its duplicate.
+Besides its bytes a value has three forms: the *decoded* form of the Avro library, the *row* form, and Avro
+JSON. Rows are hashable, and equal exactly if the data are equal. For scalars the decoded form is the row form,
+except that every NaN becomes one object, so that a record with a NaN equals its duplicate.
 
 Zero and minus zero are equal, as in Materialize. Logical types are not interpreted: a timestamp is its
-number, a decimal its bytes, so that what was read is written again bit for bit.
+number and a decimal its bytes, so that a value is written exactly as it was read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 NAN: Final = math.nan
-"""The one NaN of rows. Tuples look for identity first, so it is equal to itself within them."""
+"""The only NaN in rows. Tuples compare by identity first, so rows with it are equal."""
 
 
 class AvroType(Protocol):
-    """A compiled type."""
+    """A compiled Avro type."""
 
     name: str
-    """What tells it apart in a union: the full name of a named type, otherwise the type."""
+    """Name of the type as a branch of a union: the full name of a named type, otherwise the type."""
     kind: str
-    """Rows of different kinds are never equal; within one kind they may be, though the types differ."""
+    """Rows of different kinds are never equal. Rows of one kind may be, even if their types differ."""
     plain: bool
     """Whether the decoded form is the row form."""
 
@@ -40,30 +40,30 @@ class AvroType(Protocol):
         """Append the binary form of a row value.
 
         Raises:
-            DataMisfit: It is none of this type; ``out`` is left with a part of it.
+            DataMisfit: It does not fit this type; ``out`` may hold a part of it.
         """
 
     def of_json(self, value: Any) -> Hashable:
         """Return the row form of Avro JSON.
 
         Raises:
-            DataMisfit: Not the JSON form of this type.
+            DataMisfit: It is not the JSON form of this type.
         """
 
     def to_json(self, value: Any) -> Any:
         """Return the Avro JSON of a row value."""
 
     def skip(self, raw: bytes, at: int) -> int:
-        """Return where the binary value at ``at`` ends, having checked every number on the way.
+        """Return the place behind the binary value at ``at``, and check every number in it.
 
         Raises:
-            DataMisfit: A number beyond its range, or an index that names nothing.
+            DataMisfit: A number is beyond its range, or an index names nothing.
             IndexError: The bytes end before the value does.
         """
 
 
 class Scalar:
-    """A type whose three forms are the same."""
+    """A type whose decoded form, row form and JSON are the same."""
 
     plain = True
     name: str
@@ -125,7 +125,7 @@ class Boolean(Scalar):
 
 
 class Integer(Scalar):
-    """An ``int`` of 32 or a ``long`` of 64 bits: zigzag, then seven bits a byte, the lowest first."""
+    """An ``int`` of 32 or a ``long`` of 64 bits: zigzag-encoded, then seven bits a byte, the lowest first."""
 
     kind = "number"
 
@@ -136,7 +136,7 @@ class Integer(Scalar):
     def encode(self, value: Any, out: bytearray) -> None:
         """Append one to ten bytes."""
         if type(value) is not int or not -self._limit <= value < self._limit:
-            self.of_json(value)  # raises
+            self.of_json(value)  # raises the right error
         rest = value << 1 if value >= 0 else ~(value << 1)
         while rest > 127:
             out.append(rest & 127 | 128)
@@ -159,8 +159,8 @@ class Integer(Scalar):
         """Return the number at ``at`` and the place after it.
 
         Raises:
-            DataMisfit: It is beyond the range, or longer than ten bytes.
-            IndexError: The bytes end before it does.
+            DataMisfit: It is out of range, or longer than ten bytes.
+            IndexError: The bytes end within the number.
         """
         begin, shift, zigzag = at, 0, 0
         while True:
@@ -200,7 +200,7 @@ class Floating(Scalar):
             raise DataMisfit(f"{value!r} is beyond a {self.name}") from None
 
     def of_json(self, value: Any) -> float:
-        """Return a number, also of the texts NaN, Infinity and -Infinity, which JSON has no number for."""
+        """Return the number. NaN, Infinity and -Infinity, which JSON lacks, are given as texts."""
         if value in ("NaN", "Infinity", "-Infinity"):
             value = float(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -208,7 +208,7 @@ class Floating(Scalar):
         return self.row(float(value))
 
     def to_json(self, value: Any) -> Any:
-        """Return the number, or the text of what is none in JSON."""
+        """Return the number, or the text of one that JSON lacks."""
         if math.isfinite(value):
             return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -219,7 +219,7 @@ class Floating(Scalar):
 
 
 class Bytes(Scalar):
-    """A length and so many bytes; in JSON a text whose characters are the bytes."""
+    """A length and as many bytes; in JSON a text with one character, U+0000 to U+00FF, for each byte."""
 
     name = kind = "bytes"
 
@@ -273,7 +273,7 @@ class String(Scalar):
 
 
 class Fixed(Scalar):
-    """So many bytes as the schema says; in JSON as bytes are."""
+    """A number of bytes that the schema fixes; in JSON as `Bytes`."""
 
     kind = "bytes"
 
@@ -304,7 +304,7 @@ class Fixed(Scalar):
 
 
 class EnumType(Scalar):
-    """One of some symbols, written as its place among them."""
+    """One of several symbols, written as its index."""
 
     kind = "text"
 
@@ -313,7 +313,7 @@ class EnumType(Scalar):
         self._index = {symbol: i for i, symbol in enumerate(symbols)}
 
     def encode(self, value: Any, out: bytearray) -> None:
-        """Append the place of the symbol."""
+        """Append the index of the symbol."""
         LONG.encode(self._index[self.of_json(value)], out)
 
     def of_json(self, value: Any) -> str:
@@ -342,14 +342,14 @@ PRIMITIVES: Final[dict[str, AvroType]] = {
     "bytes": Bytes(),
     "string": String(),
 }
-"""By name; they have no state and are shared."""
+"""Primitive types by name. They do not change, so all schemas share them."""
 
 
 def bytes_of_text(value: Any, name: str) -> bytes:
     """Return the bytes that the characters of a text stand for.
 
     Raises:
-        DataMisfit: No text, or a character past U+00FF.
+        DataMisfit: It is no text, or has a character above U+00FF.
     """
     if not isinstance(value, str):
         raise DataMisfit(f"{value!r} is no {name}")
@@ -364,7 +364,7 @@ def skipped(raw: bytes, at: int, size: int) -> int:
 
     Raises:
         DataMisfit: ``size`` is negative.
-        IndexError: There are not so many bytes.
+        IndexError: The bytes end before that.
     """
     if size < 0:
         raise DataMisfit(f"length {size} at byte {at} is negative")

@@ -1,4 +1,4 @@
-"""The documented schema of a CDCv2 stream: two branches, of which only the record type ``data`` is free.
+"""The documented schema of a CDCv2 stream. It has two branches, and only the type of ``data`` is free.
 
 ::
 
@@ -6,13 +6,14 @@
       record com.materialize.cdc.progress          { lower: array of long, upper: array of long,
                                                      counts: array of record { time, count: long } } ]
 
-What does not change the bytes may differ: doc, aliases, defaults, order, logical types, ``{"type":
-"long"}`` for ``"long"``, and whether a name is written in full. Anything else is refused by its place, and
-so is an array of what takes no bytes, of which three bytes can announce any number.
+A schema may differ in what does not change the bytes: doc, aliases, defaults, order, logical types,
+``{"type": "long"}`` for ``"long"``, and whether a name is written in full. Any other difference is refused, and
+the error says its place. Arrays whose items take no bytes are refused too: three bytes could announce any
+number of items.
 
-On demand the times may be *product times*, which the documented schema has no place for: ``time``, the items
-of ``lower`` and ``upper``, and ``time`` of ``counts`` are then ``record com.materialize.cdc.time``. Its fields
-are longs, one for each coordinate, whatever they are called.
+If the caller allows it, times may be *product times*, which the documented schema does not have. ``time``, the
+items of ``lower`` and ``upper``, and ``time`` of ``counts`` are then ``record com.materialize.cdc.time``. Its
+fields are longs of any name, one for each coordinate.
 
 Source: Materialize documentation, "Materialize CDC", example schema.
 """
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
 NAMESPACE: Final = "com.materialize.cdc"
 PROGRESS: Final = f"{NAMESPACE}.progress"
 TIME: Final = f"{NAMESPACE}.time"
-"""The record that a product time is."""
+"""Full name of the record of a product time."""
 DATA_PLACE: Final = "[0].items.fields[0].type"
-"""Where the record type stands that a stream may choose."""
+"""Place of the type of ``data``, which a stream may choose."""
 
 BRANCH: Final = "tailrace-branch"
-"""A logical type of our own, put on numbers of unions that hold both sizes: the decoder then says which."""
+"""A logical type of our own. It marks numbers of unions that hold both sizes, so that the decoder says which
+size it has read."""
 
 _ANY_RECORD: Final = "any record"
 _LONGS: Final = {"type": "array", "items": "long"}
@@ -79,7 +81,7 @@ _DOCUMENTED: Final = [
         ],
     },
 ]
-"""In the parsing canonical form, as far as it is given."""
+"""The documented schema in parsing canonical form, except for `_ANY_RECORD`."""
 
 _UNPARSED: Final = (
     fastavro.schema.SchemaParseException,
@@ -89,17 +91,18 @@ _UNPARSED: Final = (
     ValueError,
     AttributeError,
 )
-"""What the Avro library raises over what is no schema."""
+"""Errors that the Avro library raises for invalid schemas."""
 
 _NUMBERS: Final = ({"int", "long"}, {"float", "double"})
+"""Pairs of types whose decoded values have the same Python type."""
 
 
 def documented_schema(data: dict[str, Any], coordinates: Sequence[str] = ()) -> list[Any]:
-    """Return the documented schema around a record type, as it would be written in JSON.
+    """Return the documented schema with a given type of ``data``, as parsed JSON.
 
     Args:
         data: The record type.
-        coordinates: Names of the coordinates of product times; none is the documented ``long``.
+        coordinates: Names of the coordinates of product times; empty for the documented ``long``.
     """
     schema: list[Any] = json.loads(json.dumps(_DOCUMENTED))
     schema[0]["items"]["fields"][0]["type"] = data
@@ -110,14 +113,14 @@ def documented_schema(data: dict[str, Any], coordinates: Sequence[str] = ()) -> 
 
 
 def parse(schema: str | list[Any] | dict[str, Any], *, product_times: bool = False) -> list[Any]:
-    """Return the canonical form of a schema, once it is known to be the documented one.
+    """Check that a schema is the documented one, and return its canonical form.
 
     Args:
-        schema: JSON text, or what it holds.
+        schema: JSON text, or the parsed JSON.
         product_times: Whether times may be records of longs.
 
     Raises:
-        SchemaDiffers: It is not, or ``data`` is no valid record schema.
+        SchemaDiffers: It is not the documented one, or ``data`` is no valid record schema.
     """
     if isinstance(schema, str):
         try:
@@ -135,7 +138,7 @@ def parse(schema: str | list[Any] | dict[str, Any], *, product_times: bool = Fal
 
 
 def arity(canonical: list[Any]) -> int | None:
-    """Return how many coordinates the times of a schema have; None for the documented ``long``."""
+    """Return the number of coordinates of a schema's times; None for the documented ``long``."""
     time = _time_of(canonical)
     return None if time is None else len(time["fields"])
 
@@ -144,7 +147,7 @@ def same(expected: list[Any], found: list[Any]) -> None:
     """Compare two canonical forms.
 
     Raises:
-        SchemaDiffers: They are not equal; says where first.
+        SchemaDiffers: They differ; says where they differ first.
     """
     _compare(expected, found, "")
 
@@ -183,7 +186,7 @@ def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroT
 
 
 def decoder_schema(schema: Any) -> Any:
-    """Return a canonical schema with the numbers marked that a union holds in both sizes."""
+    """Return a canonical schema for the decoder: numbers that a union holds in both sizes are marked."""
     if isinstance(schema, list):
         names = {branch for branch in schema if isinstance(branch, str)}
         both = set().union(*(pair for pair in _NUMBERS if pair <= names))
@@ -206,7 +209,7 @@ def decoder_schema(schema: Any) -> Any:
 
 
 def _time_of(canonical: Any) -> dict[str, Any] | None:
-    """Return the product time of a canonical form; None where it is anything else."""
+    """Return the record of product times in a canonical form; None if its times are anything else."""
     try:
         time: Any = canonical[0]["items"]["fields"][1]["type"]
         kinds = {field["type"] for field in time["fields"] if time["name"] == TIME}
@@ -217,7 +220,7 @@ def _time_of(canonical: Any) -> dict[str, Any] | None:
 
 
 def _put_time(schema: list[Any], time: dict[str, Any]) -> None:
-    """Replace the documented times; the first place defines them, the others name them."""
+    """Replace the documented times. The first place defines the record, the others refer to it by name."""
     schema[0]["items"]["fields"][1]["type"] = time
     lower, upper, counts = schema[1]["fields"]
     lower["type"] = {"type": "array", "items": TIME}
@@ -227,7 +230,7 @@ def _put_time(schema: list[Any], time: dict[str, Any]) -> None:
 
 def _canonical(schema: Any) -> Any:
     try:
-        fastavro.parse_schema(schema)  # the canonical form is made of anything
+        fastavro.parse_schema(schema)  # the canonical form does not check anything
         return json.loads(fastavro.schema.to_parsing_canonical_form(schema))
     except _UNPARSED as e:
         raise SchemaDiffers(
@@ -236,7 +239,7 @@ def _canonical(schema: Any) -> Any:
 
 
 def _check_rules(canonical: Any) -> None:
-    """Refuse what the specification rules out and the Avro library lets pass."""
+    """Refuse schemas that the specification forbids but the Avro library accepts."""
     names: set[str] = set()
     for part in _parts(canonical):
         match part:
@@ -260,7 +263,7 @@ def _check_rules(canonical: Any) -> None:
 
 
 def _parts(schema: Any) -> Iterator[Any]:
-    """Yield a schema and those within it, references and primitives left out."""
+    """Yield a schema and all schemas inside it, without names and primitives."""
     if isinstance(schema, list):
         yield schema
         for branch in schema:
@@ -274,7 +277,7 @@ def _parts(schema: Any) -> Iterator[Any]:
 
 
 def nests(schema: Any, within: frozenset[str] = frozenset()) -> bool:
-    """Return whether a canonical schema has a record within itself, so that the bytes say how deep it goes.
+    """Return whether a record of a canonical schema holds itself, so that its values may nest to any depth.
 
     Args:
         schema: The schema.
@@ -293,7 +296,7 @@ def nests(schema: Any, within: frozenset[str] = frozenset()) -> bool:
 
 
 def takes_no_bytes(schema: Any, whole: Any) -> bool:
-    """Return whether every value of a type is encoded as nothing; ``whole`` is the schema that it stands in."""
+    """Return whether all values of a type take no bytes; ``whole`` is the schema that defines its names."""
     match schema:
         case "null" | {"type": "fixed", "size": 0}:
             return True
@@ -302,13 +305,13 @@ def takes_no_bytes(schema: Any, whole: Any) -> bool:
         case str() if schema not in PRIMITIVES:
             named = (part for part in _parts(whole) if isinstance(part, dict))
             found = next((part for part in named if part.get("name") == schema), "long")
-            # A record that holds its own name and nothing else has no values to count.
+            # A record that always holds itself has no finite value, and would never end here.
             return not nests(found) and takes_no_bytes(found, whole)
     return False
 
 
 def _fault(schema: Any) -> str:
-    """Return the place of ``data`` if a schema that does not parse does so without it; else the top."""
+    """Return the place of ``data`` if an invalid schema is valid without it; otherwise the top."""
     try:
         whole = json.loads(json.dumps(schema))
         whole[0]["items"]["fields"][0]["type"] = "long"
@@ -339,7 +342,7 @@ def _compare(expected: Any, found: Any, place: str) -> None:
     if isinstance(expected, dict) and isinstance(found, dict):
         if expected.keys() & _PARTS and expected.get("type") != found.get("type"):
             raise SchemaDiffers(place, _shown(expected), _shown(found))
-        # What a thing is called comes first, since a wrong name explains more than a wrong part.
+        # Names are compared before parts: a wrong name explains more than a wrong part of it.
         for name in sorted(expected.keys() | found.keys(), key=lambda name: (name in _PARTS, name)):
             at = f"{place}.{name}" if place else name
             if name not in found or name not in expected:
@@ -354,7 +357,7 @@ _PARTS: Final = frozenset({"fields", "items", "values", "symbols"})
 
 
 def _shown(schema: Any) -> str:
-    """Return a schema in a few words."""
+    """Return a short description of a schema, for errors."""
     match schema:
         case None:
             return "nothing"
