@@ -1,1 +1,1 @@
-"""Egress: what a catalog's log says of one entity type, as a Materialize CDC stream (docs/cdcv2-export.md)."""
+"""Export of one entity type from a log, as a Materialize CDC stream (docs/cdcv2-export.md)."""

@@ -2,12 +2,12 @@
 
 ::
 
-    begin     open log and folder ─▶ every record has its images? ─▶ columns ─▶ the folder is ours
-    advance   newest view ─▶ check what is new ─▶ files from the frontier to the published version
+    begin     open log and folder ─▶ check the images of all records ─▶ fix the columns ─▶ claim the folder
+    advance   newest view ─▶ check new versions ─▶ write files from the frontier to the published version
 
-Time is the version. The first interval begins at 0. A stream that begins with a snapshot at version V has all
-rows of V as updates at V, and nothing before. Nothing is kept between runs but the folder: it says how far it
-is.
+The time of an update is its version. The first interval begins at 0. A stream that begins with a snapshot at
+version V has all rows of V as updates at V, and no earlier updates. Between runs only the folder is kept; its
+files say how far the export has come.
 """
 
 from __future__ import annotations
@@ -42,35 +42,37 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.commit_log import CommitLog
 
 UPDATES_MAX: Final = 100_000
-"""A file is closed at the first version that takes it past this many updates."""
+"""Updates at which a file is closed, behind the version that reaches them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSettings:
-    """What to export, and to where."""
+    """What to export, and the folder to write to."""
 
     log: Path
     catalog: str
     entity_type: str
     output: Path
     since: int | None = None
-    """Version whose snapshot the stream begins with; None: with the log."""
+    """Version whose snapshot the stream begins with; None to begin with the log."""
     like: Path | None = None
-    """Folder of another export whose columns this one is to have, so that their files can be merged."""
+    """Folder of another export whose columns this one takes over, so that their files can be merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportProgress:
-    """What an advance has written."""
+    """How far an export has come, and what the current `Cdcv2Export.advance` has written."""
 
     frontier: int
     """First version that is not in the folder."""
     updates: int = 0
+    """Updates in the files that were written."""
     files: int = 0
+    """Files that were created."""
 
 
 class Cdcv2Export:
-    """One export, a context manager. Make it with ``begin``; blocks; one thread at a time."""
+    """One export, a context manager. Make it with `begin`. Its methods block; use one thread at a time."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Cdcv2Export:
         checked: int,
         stopping: Event,
     ) -> None:
-        """Use ``begin``."""
+        """Callers use `begin`."""
         self.log = log
         self._records = records
         self._folder = folder
@@ -92,26 +94,28 @@ class Cdcv2Export:
         self._differences = Differences(records, form)
         self._check = check
         self._checked = checked
+        """The last version whose images have been checked."""
         self._stopping = stopping
         self._open = ExitStack()
 
     @classmethod
     def begin(cls, settings: ExportSettings, stopping: Event | None = None) -> Cdcv2Export:
-        """Open log and folder, and check all that is published now, before anything is written.
+        """Open log and folder, and check every published record before anything is written.
 
         Args:
             settings: What to export.
-            stopping: Set by any thread, it ends this call, and ``advance`` behind the file that it writes.
+            stopping: Any thread may set it. It ends this call, and ``advance`` behind the current file.
 
         Raises:
             InterruptedError: ``stopping`` was set.
-            InvalidRequest: No such entity type, or ``since`` is no published version.
+            InvalidRequest: The entity type is unknown, or ``since`` is no published version.
             FolderTaken: The folder holds something else.
-            ImagesMissing: A record does not say what went.
-            PositionCompacted: The log no longer reaches back to what is to be written, or folded.
+            ImagesMissing: A record lacks an image that the export needs.
+            PositionCompacted: The log no longer has the versions that are to be read.
             LogUnreadable, LogCorrupted: As ``CommitLog.open``.
         """
         with ExitStack() as stack:
+            # 1. Is the folder free, or does it hold an earlier part of the same stream?
             log = open_catalog(settings.log, settings.catalog)
             reader = stack.enter_context(BatchReader(log.path))
             records = EntityRecords(log, reader, settings.entity_type)
@@ -120,8 +124,12 @@ class Cdcv2Export:
             found = folder.identity()
             if found is not None:
                 folder.refuse_other(found, wanted)
+            # 2. Does the log reach back far enough? A snapshot is folded from the log's beginning, so it
+            #    needs version 1 until it has been written.
             frontier = folder.frontier()
             records.require(1 if frontier <= wanted.since else frontier)
+            # 3. Check every version, also those that are in the folder: whether an UPSERT without ``before``
+            #    is an insert depends on all records before it.
             published = log.view.published
             known = records.columns_in(log.view.schema_of(published))
             check, seen = ImageCheck(records), {known}
@@ -131,6 +139,8 @@ class Cdcv2Export:
                     raise InterruptedError("stopped before the first message")
                 check.see(version)
                 seen.add(version.columns)
+            # 4. Fix the columns. They never change once the folder has an identity, since all files of a
+            #    stream share one schema.
             columns: Sequence[Column] = _columns_of(known, seen)
             if found is not None:
                 columns = found.stream_columns()
@@ -139,6 +149,7 @@ class Cdcv2Export:
                 if found is not None and like != columns:
                     raise FolderTaken(folder.path, f"has other columns than {settings.like}")
                 columns = like
+            # 5. Claim the folder. If another exporter was faster, its identity is what counts.
             schema = AvroForm.of_data(RowForm(columns).avro_record()).text.encode() + b"\n"
             documents = [ColumnDocument.of(column) for column in columns]
             identity = folder.begin(structs.replace(wanted, columns=documents), schema)
@@ -159,13 +170,13 @@ class Cdcv2Export:
     def advance(
         self, tell: Callable[[ExportProgress], None] = lambda written: None
     ) -> ExportProgress:
-        """Write what is published and not in the folder yet.
+        """Write the published versions that are not in the folder yet.
 
         Args:
-            tell: Called after each file, with the sums so far.
+            tell: Called after each file, with the progress so far.
 
         Raises:
-            ImagesMissing, ImageUnfit: A version cannot be said; those before it are written.
+            ImagesMissing, ImageUnfit: A version cannot be exported; those before it have been written.
             FolderTaken, LogFull: The folder cannot be written.
             CatalogReplaced, PositionCompacted, LogCorrupted: The log cannot be read.
         """
@@ -186,7 +197,7 @@ class Cdcv2Export:
         return written
 
     def _check_new(self, published: int) -> ImagesMissing | None:
-        """Check the versions that are new; return what is wrong with the first that cannot be written."""
+        """Check the new versions; return the error of the first that cannot be exported, None if all can."""
         for version in self._records.versions(self._checked + 1, published + 1):
             try:
                 self._check.see(version)
@@ -197,12 +208,13 @@ class Cdcv2Export:
         return None
 
     def _intervals(self, lower: int, stop: int) -> Iterator[_Interval]:
-        """Yield what is to be written from a frontier on, up to ``stop``, exclusive, a file each.
+        """Yield the intervals from ``lower`` up to ``stop``, exclusive; each becomes a file.
 
         Raises:
-            ImageUnfit: Behind the interval that ends with the last version that fits.
+            ImageUnfit: An image does not fit; the versions before it have been yielded.
         """
         writer: Writer[int] = Writer(start=(lower,))
+        # A snapshot is a file of its own, however large: all its updates have one time.
         if lower <= self._since != 0:
             _write_version(writer, self._since, self._differences.collection(self._since))
             yield _closed(writer, self._since + 1)
@@ -216,6 +228,7 @@ class Cdcv2Export:
                     yield _closed(writer, version + 1)
                     lower, updates = version + 1, 0
         except ImageUnfit as error:
+            # First close the interval of what did fit: the frontier then says where a new folder goes on.
             failure, stop = error, error.version
         if lower < stop:
             yield _closed(writer, stop)
@@ -228,13 +241,16 @@ class Cdcv2Export:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """What one file says."""
+    """The contents of one file."""
 
     lower: int
+    """First version, inclusive."""
     upper: int
+    """Last version, exclusive."""
     statements: list[Statement[int]]
-    """Updates in order of their times, then the progress."""
+    """Updates in the order of their times, then one progress statement."""
     updates: int
+    """Number of updates."""
 
 
 def _write_version(writer: Writer[int], version: int, rows: Rows) -> None:
@@ -249,7 +265,7 @@ def _closed(writer: Writer[int], upper: int) -> _Interval:
 
 
 def _wanted(settings: ExportSettings, log: CommitLog, records: EntityRecords) -> StreamIdentity:
-    """Return what is to be exported, its columns still open.
+    """Return the identity of the stream that the settings ask for, without its columns.
 
     Raises:
         InvalidRequest: ``since`` is no published version.
@@ -270,7 +286,14 @@ def _wanted(settings: ExportSettings, log: CommitLog, records: EntityRecords) ->
 def _columns_of(
     known: tuple[Column, ...], seen: Iterable[tuple[Column, ...]]
 ) -> tuple[Column, ...]:
-    """Return a stream's columns: those known now; not nullable only what never was, nor was ever absent."""
+    """Return the columns of a new stream, which are the known ones.
+
+    A column is not nullable only if it never was, is not dropped, and was never absent.
+
+    Args:
+        known: The columns as of the published version.
+        seen: The columns as of each version.
+    """
     always = set.intersection(
         *({column.id for column in each if not column.nullable} for each in seen)
     )
@@ -280,7 +303,11 @@ def _columns_of(
 
 
 def _like(folder: Path, wanted: StreamIdentity) -> Sequence[Column]:
-    """Return the columns of another export of the same."""
+    """Return the columns of another export of the same stream.
+
+    Raises:
+        InvalidRequest: The folder holds no export, or one of another stream.
+    """
     other = StreamFolder(folder).identity()
     if other is None:
         raise InvalidRequest(f"--like {folder}: there is no export")

@@ -1,4 +1,4 @@
-"""From records to differences: what a version adds to the collection of rows, and what it takes away.
+"""Turns records into differences: the rows that a version adds, and the rows that it removes.
 
 ===============================  ==========================================================
 record                           differences
@@ -6,12 +6,12 @@ record                           differences
 UPSERT of a key without a row    (after, +1)
 UPSERT of a key with a row       (before, -1), (after, +1)
 REMOVE, EXPIRE                   (before, -1)
-``change`` is ``{"diff": d}``    (the row, d): the entity type has no keys, as ingested from CDCv2
-REMOVE without a key             (each row that there is, -1 for each time)
+``change`` is ``{"diff": d}``    (the row, d): entity types without keys, ingested from CDCv2
+REMOVE without a key             (each row, minus its count): a truncate
 ===============================  ==========================================================
 
-A version's differences are added up: one number for each row, no zeros. So the collection at a version is the
-sum of all differences up to it, whatever order late transactions came in.
+The differences of a version are summed for each row, and zeros are left out. The collection of rows at a
+version is the sum of all differences up to it, also if transactions came late.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.entity_records import EntityRecords, Record, Version
 
 Rows = dict["Row", int]
-"""Row → how often it is there, or by how much that changes; never 0."""
+"""Row → its count, or the change of its count; never 0."""
 
 
 def multiplicity(record: Record) -> int | None:
-    """Return by how much a record changes how often its row is there; None where rows have keys."""
+    """Return the change of a row's count that a record states; None if rows have keys."""
     if record.change is None or record.updated or (record.before is None and record.after is None):
         return None
     return multiplicity_of(record.change)
 
 
 class ImageCheck:
-    """Sees to it that every record says what went. Sees each version once, in order."""
+    """Checks that every record has the images that the export needs. Takes each version once, in order."""
 
     def __init__(self, records: EntityRecords) -> None:
         self._records = records
@@ -57,7 +57,7 @@ class ImageCheck:
                 has a row already or the record names changed columns.
         """
         for record in version.records:
-            if record.key is None:
+            if record.key is None:  # a truncate: no key has a row any more
                 self._live.clear()
                 continue
             if multiplicity(record) is not None:
@@ -69,6 +69,8 @@ class ImageCheck:
                 continue
             if record.after is None:
                 raise ImagesMissing(version.number, record.key, "after")
+            # Without ``before`` it must be an insert. That is known to be wrong if it names changed columns, or
+            # if its key has a row. A late transaction may come behind newer changes of its key: not checked.
             known = record.updated or record.key_hash in self._live
             if record.before is None and known and not self._records.is_late(version.number):
                 raise ImagesMissing(version.number, record.key, "before")
@@ -79,12 +81,12 @@ class Differences:
     """Differences of one entity type's versions, in the form of one stream."""
 
     def __init__(self, records: EntityRecords, form: RowForm) -> None:
-        """Bind to what is read and the form of its rows."""
+        """Keep the records to read and the form of their rows."""
         self._records = records
         self._form = form
 
     def between(self, first: int, stop: int) -> Iterator[tuple[int, Rows]]:
-        """Yield the versions from ``first`` up to ``stop``, exclusive, that change anything, and by what.
+        """Yield (version, differences) from ``first`` up to ``stop``, exclusive; skip versions without any.
 
         Raises:
             ImageUnfit: An image does not fit the form.
@@ -96,9 +98,9 @@ class Differences:
                 yield version.number, rows
 
     def collection(self, version: int) -> Rows:
-        """Return the rows that there are at a version, folded from the log's beginning.
+        """Return the rows at a version, added up from the log's beginning.
 
-        Memory is that of the rows. Raises as ``between``; PositionCompacted where the beginning is gone.
+        All rows are held in memory. Errors as `between`; PositionCompacted if the log's beginning is gone.
         """
         rows: Rows = {}
         for each in self._records.versions(1, version + 1):
@@ -110,6 +112,8 @@ class Differences:
             rows: Rows = {}
             self._add(rows, version)
             return rows
+        # A truncate removes every row, so its differences need the whole collection before it. Truncates are
+        # rare enough that the collection is not kept up to date for them.
         before = self.collection(version.number - 1)
         rows = dict(before)
         self._add(rows, version)
@@ -118,7 +122,7 @@ class Differences:
         return rows
 
     def _add(self, rows: Rows, version: Version) -> None:
-        """Add a version's differences to rows, which a truncate empties."""
+        """Apply the records of a version to rows; a truncate empties them."""
         for record in version.records:
             if record.key is None:
                 rows.clear()

@@ -1,11 +1,11 @@
-"""Why an export does not begin, or ends.
+"""Errors of an export.
 
 ::
 
     InvalidRequest
     └── FolderTaken       the folder holds the output of another export
-    ImagesMissing         (tailrace.errors) a record lacks an image that says what went
-    ImageUnfit            an image does not fit the schema that the stream was begun with
+    ImagesMissing         (tailrace.errors) a record lacks an image that the export needs
+    ImageUnfit            an image does not fit the schema of the stream
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FolderTaken(InvalidRequest):
-    """The folder holds something else; two streams in it would be read as one. A retry does not help."""
+    """The folder holds something else. Two streams in it would be read as one. A retry does not help."""
 
     code = "FOLDER_TAKEN"
 
@@ -33,7 +33,7 @@ class FolderTaken(InvalidRequest):
 
 
 class ImageUnfit(TailraceError):
-    """A row cannot be said in the stream's schema; nothing of its version is written. A retry does not help."""
+    """A row does not fit the stream's schema. Nothing of its version is written. A retry does not help."""
 
     code = "IMAGE_UNFIT"
 

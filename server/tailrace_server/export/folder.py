@@ -1,19 +1,20 @@
-"""The folder of one exported stream: what it is of, and files that together tile its time.
+"""The folder of one exported stream: its identity, and files whose intervals cover its time.
 
 ::
 
-    _export.json               what the stream is of, and its columns; created first, exclusively, never changed
-    _schema.avsc               the Avro schema of the messages, for whoever reads them
+    _export.json               identity and columns of the stream; created first, exclusively, never changed
+    _schema.avsc               the Avro schema of the messages, for readers
     00…000-00…042.avro         an object container file: updates and progress of the times 0 to 41
     00…042-00…057.avro         …
 
-A file's name says its interval, lower inclusive, upper exclusive. It appears whole, by a link from a file that
-is already durable, and is never replaced. So whoever starts here, for the first time or again, goes on at the
-*frontier*: as far as intervals reach from 0 without a hole. Two exporters at once may cut time differently;
-their files overlap, say the same of every time, and a CDCv2 reader takes each update once. Of one interval both
-say the same, so who comes second leaves the first one's file.
+The name of a file says its interval: lower inclusive, upper exclusive. The file appears whole, by a link to a
+temporary file that is already durable, and is never replaced. An exporter therefore always continues at the
+*frontier*: the end of the intervals that reach from 0 without a hole.
 
-Names that begin with ``_`` or ``.`` are passed over by Spark and its kind.
+Two exporters may write at once and cut time differently. Their files then overlap, but state the same updates
+for every time, and a CDCv2 reader takes each update once. If a file of the same interval exists, it is kept.
+
+Spark and similar readers skip names that begin with ``_`` or ``.``.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ _FILE: Final = re.compile(r"(\d{20})-(\d{20})\.avro")
 
 
 class StreamIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream is of; the first object of its folder."""
+    """Identity of a stream: the first object of its folder."""
 
     format_version: int = FORMAT_VERSION
     catalog_uuid: str
     entity_type: str
-    """Its name when the stream began."""
+    """Name of the entity type when the stream began."""
     entity_id: int
-    """Id of its first column, which stays when it is renamed; 0 where it has no columns."""
+    """Id of its first column, which a rename does not change; 0 if it has no columns."""
     since: int
-    """Version of the snapshot that the stream begins with; 0: it begins with the log."""
+    """Version of the snapshot that the stream begins with; 0 if it begins with the log."""
     columns: list[ColumnDocument]
-    """Of the rows, in the order of the Avro record."""
+    """Columns of the rows, in the order of the Avro record."""
 
     def same_start(self, other: StreamIdentity) -> bool:
-        """Return whether two streams say the same of every time, columns apart."""
+        """Return whether two streams state the same updates for every time, apart from columns."""
         return (self.catalog_uuid, self.entity_id or self.entity_type, self.since) == (
             other.catalog_uuid,
             other.entity_id or other.entity_type,
@@ -74,14 +75,14 @@ class StreamIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamFolder:
-    """A folder that takes one stream. Blocks."""
+    """A folder for one stream. Its methods block."""
 
     def __init__(self, path: Path) -> None:
-        """Bind to a path; nothing is made yet."""
+        """Keep the path; nothing is created yet."""
         self.path = path
 
     def identity(self) -> StreamIdentity | None:
-        """Return what the folder holds; None where it is empty or not there.
+        """Return the identity of the folder's stream; None if the folder is empty or missing.
 
         Raises:
             FolderTaken: It holds something else.
@@ -104,7 +105,7 @@ class StreamFolder:
         return found
 
     def begin(self, wanted: StreamIdentity, avro_schema: bytes) -> StreamIdentity:
-        """Make the folder the stream's, or find that it is; return the identity that stands in it.
+        """Claim the folder for a stream, unless the stream has it already; return the identity in it.
 
         Raises:
             FolderTaken: It holds another stream, or something else.
@@ -115,6 +116,7 @@ class StreamFolder:
         found = self.identity()
         if found is None:
             data = msgspec.json.format(msgspec.json.encode(wanted), indent=2) + b"\n"
+            # If another exporter was faster, nothing is created, and its identity is read and compared.
             self._create(IDENTITY, lambda file: file.write(data))
             found = self.identity()
         assert found is not None
@@ -124,7 +126,12 @@ class StreamFolder:
         return found
 
     def refuse_other(self, found: StreamIdentity, wanted: StreamIdentity) -> None:
-        """Raise FolderTaken if the stream that was found is not the one that is wanted."""
+        """Raise FolderTaken if two identities are not of the same stream.
+
+        Args:
+            found: The identity in the folder.
+            wanted: The identity of the stream to be written.
+        """
         if not found.same_start(wanted):
             raise FolderTaken(self.path, f"holds {found}, and this would be {wanted}")
 
@@ -143,7 +150,7 @@ class StreamFolder:
         return [(int(match[1]), int(match[2])) for match in found if match is not None]
 
     def publish(self, lower: int, upper: int, write: Callable[[BinaryIO], Any]) -> bool:
-        """Create the file of an interval, durably; return False where another exporter has.
+        """Create the file of an interval, durably; return False if another exporter has created it.
 
         Raises:
             LogFull: No room; nothing has become visible.

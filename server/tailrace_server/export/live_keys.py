@@ -1,7 +1,6 @@
-"""Which keys have a row, by their hashes: a sorted array of most, and what has changed since.
+"""The set of keys that have a row, kept as hashes: a sorted array, and the changes since it was made.
 
-An array takes 8 bytes a key where a set takes 70. Two keys of one hash are told apart by nobody here: a caller
-that acts on what is said compares the keys.
+An array takes 8 bytes a key, a Python set 70. Two keys with the same hash count as one here.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Final
 import numpy as np
 
 _CHANGES_MAX: Final = 100_000
-"""Changes are merged into the array when there are so many; a merge copies the array."""
+"""Changes at which they are merged into the array. A merge copies the array."""
 
 
 class LiveKeys:
@@ -30,13 +29,13 @@ class LiveKeys:
         return place < len(self._sorted) and bool(self._sorted[place] == wanted)
 
     def put(self, key_hash: int, *, live: bool) -> None:
-        """Note that a key has a row now, or none."""
+        """Record whether a key has a row now."""
         self._changes[key_hash] = live
         if len(self._changes) >= _CHANGES_MAX:
             self._merge()
 
     def clear(self) -> None:
-        """Note that no key has a row."""
+        """Record that no key has a row."""
         self._sorted = np.empty(0, np.uint64)
         self._changes.clear()
 

@@ -1,4 +1,4 @@
-"""The Avro form of an entity type's rows, and images turned into it.
+"""The Avro form of an entity type's rows, and the conversion of images into it.
 
 ===============================  ===============================================================
 column                           Avro
@@ -11,7 +11,7 @@ DECIMAL(p), DECIMAL(p,s)         bytes, decimal of that precision and scale; als
 VARBINARY in base64              bytes
 UUID                             string, uuid
 other texts, times as text       string
-JSON, DECIMAL, not known         string that holds the value's JSON text, digits as written
+JSON, DECIMAL, unknown           string that holds the value's JSON text, digits as written
 debezium.Date, connect.Date      int, date
 debezium.Time, connect.Time      int, time-millis
 debezium.MicroTime               long, time-micros
@@ -20,8 +20,8 @@ debezium.MicroTimestamp          long, timestamp-micros
 another encoding                 the image's own number or text: long or string (an object: JSON text)
 ===============================  ===============================================================
 
-A column that may be null or absent, and every one that the source has dropped, is a union with null, null
-first. What the catalog knows besides is kept as attributes of the field, which Avro has readers pass over:
+A column that may be null or absent, and every dropped column, is a union with null, null first. Other
+properties of a column are attributes of its field, which Avro readers skip:
 ``tailrace.type``, ``tailrace.encoding``, and ``tailrace.text`` = ``json`` where a string holds JSON text.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column
 
 Row = tuple["Hashable", ...]
-"""Values of a row, by the fields of its Avro record."""
+"""Values of a row, in the order of its Avro record's fields."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+)(?:,(\d+))?\)")
@@ -53,7 +53,9 @@ _UNAVAILABLE_TEXT: Final = orjson.dumps(UNAVAILABLE)
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
+"""Numbers of an Avro int and long are below this, and not below its negative."""
 _EXACT: Final = 1 << 53
+"""Up to this a double holds every whole number exactly."""
 _EXACTLY: Final = Context(
     prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
 )
@@ -69,33 +71,38 @@ _LOGICAL: Final = {
     "connect.Time": ("int", "time-millis"),
     "connect.Timestamp": ("long", "timestamp-millis"),
 }
-"""Encodings that Avro has a name for."""
+"""Encodings that Avro has a logical type for."""
 _NUMBERS: Final = frozenset(
     f"debezium.{name}" for name in ("NanoTime", "NanoTimestamp", "Year", "MicroDuration")
 )
-"""Encodings whose text is a whole number, and that Avro has no name for."""
+"""Encodings that are whole numbers and have no logical type in Avro."""
 
 
 class Unfit(ValueError):
-    """A value or an image that the form cannot hold; says which column and why."""
+    """An image does not fit the form; says which column and why."""
 
 
 class RowForm:
-    """The columns of a stream, in the order of its Avro record; fixed for as long as the stream lasts."""
+    """The columns of a stream, in the order of its Avro record. They never change."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        """Take the columns, dropped ones included; ``nullable`` says what may be null or absent.
+        """Prepare the conversion.
+
+        Args:
+            columns: All columns, also dropped ones. A nullable column may be null or absent.
 
         Raises:
-            InvalidRequest: A column's name is none in Avro.
+            InvalidRequest: Avro does not allow the name of a column.
         """
         for column in columns:
             if not _NAME.fullmatch(column.name):
                 raise InvalidRequest(
-                    f"column {column.name!r}: Avro's names are letters, digits and _ only; rename it in "
+                    f"column {column.name!r}: Avro allows letters, digits and _ only; rename it in "
                     "the catalog's schema mapping (docs/schemas.md)"
                 )
         self.columns = tuple(columns)
+        # If a column needs the text of its value, all values are taken as texts and the others are parsed one
+        # by one. Otherwise one parse of the whole image does, which is much faster.
         self._converters = [_converter(column) for column in columns]
         if any(map(_is_text, columns)):
             self._converters = [
@@ -107,8 +114,9 @@ class RowForm:
             self._members = _values
         self._places = {column.id: place for place, column in enumerate(columns)}
         self._read_columns: tuple[Column, ...] | None = None
+        """Columns that the last image was read with; those of a version are one object."""
         self._read_places: dict[str, int] = {}
-        """By name, of the columns that the last image was read with."""
+        """Name → place, of the columns that the last image was read with."""
 
     def avro_record(self) -> dict[str, Any]:
         """Return the Avro schema of ``data``."""
@@ -119,15 +127,17 @@ class RowForm:
         }
 
     def row(self, image: bytes, columns: tuple[Column, ...]) -> Row:
-        """Return an image's values in the order of the form.
+        """Return the values of an image in the order of the form.
 
         Args:
             image: Text of a JSON object.
-            columns: The entity type's columns at the image's version: names there may be others.
+            columns: The entity type's columns at the image's version, whose names may differ from the form's.
 
         Raises:
-            Unfit: It has a column that the form lacks, or a value that its column cannot hold.
+            Unfit: The form lacks one of its columns, or a column cannot hold its value.
         """
+        # Columns are matched by id, since a version may name them differently. Compared by identity: the same
+        # columns come row after row.
         if columns is not self._read_columns:
             self._read_columns, self._read_places = columns, self._places_of(columns)
         places = self._read_places
@@ -136,7 +146,7 @@ class RowForm:
             place = places.get(name)
             if place is None:
                 raise Unfit(f"column {name!r} is not in the stream's schema")
-            if value is None or value == b"null":
+            if value is None or value == b"null":  # parsed, or as text
                 continue
             if value in (UNAVAILABLE, _UNAVAILABLE_TEXT):
                 raise Unfit(f"column {name!r}: the source did not send its value")
@@ -145,20 +155,21 @@ class RowForm:
             except ValueError:
                 kind = _label(self.columns[place])
                 raise Unfit(f"column {name!r}: {_shown(value)} is no {kind}") from None
+        # Only now is it known which columns were absent; they count as null.
         for place, value in enumerate(values):
             if value is None and not self.columns[place].nullable:
                 raise Unfit(f"column {self.columns[place].name!r} is null or absent")
         return tuple(values)
 
     def _places_of(self, columns: Sequence[Column]) -> dict[str, int]:
-        """Return the place of each name at a version; a column is the same one by its id."""
+        """Return the place of each column name of a version; columns are the same if their ids are."""
         return {
             column.name: self._places[column.id] for column in columns if column.id in self._places
         }
 
 
 def _values(image: bytes) -> Mapping[str, Any]:
-    """Return the values of an image."""
+    """Return the parsed values of an image, by column."""
     try:
         return orjson.loads(image)  # type: ignore[no-any-return]
     except orjson.JSONDecodeError as error:
@@ -166,7 +177,7 @@ def _values(image: bytes) -> Mapping[str, Any]:
 
 
 def _texts(image: bytes) -> Mapping[str, Any]:
-    """Return the texts of an image's values."""
+    """Return the JSON texts of an image's values, by column."""
     return {name: bytes(text) for name, text in _members.decode(image).items()}
 
 
@@ -226,12 +237,12 @@ def _is_json_text(column: Column) -> bool:
 
 
 def _is_text(column: Column) -> bool:
-    """Whether the value's text in the image is wanted rather than what a parser makes of it."""
+    """Whether the column needs the JSON text of its value, not the parsed value."""
     return _is_json_text(column) or _is_decimal(column)
 
 
 def _is_decimal(column: Column) -> bool:
-    """Whether the image has a number that is to become the bytes of a decimal."""
+    """Whether a number in the image becomes the bytes of a decimal."""
     return column.encoding == "json" and _DECIMAL.fullmatch(column.sql_type or "") is not None
 
 
@@ -265,7 +276,7 @@ def _boolean(value: object) -> bool:
 
 
 def _whole(bound: int, value: object) -> int:
-    # A parser makes a float of a whole number beyond 64 bits; it is refused like any other float.
+    # The parser turns a whole number beyond 64 bits into a float, which is refused like any other float.
     if type(value) is not int or not -bound <= value < bound:
         raise ValueError
     return value
@@ -290,9 +301,10 @@ def _bytes(value: object) -> bytes:
 
 
 def _decimal(precision: int, scale: int, value: bytes) -> bytes:
-    """Return the unscaled number, two's complement, big endian; one that would lose a digit is refused."""
+    """Return the unscaled number, two's complement, big-endian; refuse one that would lose a digit."""
     try:
         number = Decimal(value.decode())
+        # Checked before scaling: an exponent of a billion would make a number of a billion digits.
         if number and number.adjusted() + scale >= precision:
             raise ValueError
         number = number.scaleb(scale, _EXACTLY)

@@ -10,7 +10,7 @@ from tailrace_server.feed.topics import make_feed, write_feed
 
 
 def main() -> None:
-    """Write the feed, part by part, and say what was written."""
+    """Write the feed part by part, then print how much was written."""
     parser = argparse.ArgumentParser(prog="python -m tailrace_server.feed", description=__doc__)
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the files; made if absent"

@@ -1,8 +1,8 @@
-"""A shop that lives in memory: customers come, orders are placed, paid, cancelled, prices move.
+"""A shop in memory: customers come, orders are placed, paid and cancelled, prices change.
 
-`Shop.transactions` yields what its database would commit, in commit order. Everything follows from
-the seed. Rows are kept as the texts that a connector would send, so the feed holds what real feeds
-hold: decimals as text and as bare numbers with zeros at the end, exponents, whole numbers beyond
+`Shop.transactions` yields what its database would commit, in commit order. Equal seeds give equal
+transactions. Rows hold JSON texts as a connector would send them, so the feed has what real feeds
+have: decimals as text and as bare numbers with zeros at the end, exponents, whole numbers beyond
 2^53, nulls, escapes and letters of many alphabets.
 """
 
@@ -29,7 +29,7 @@ KEYS: Final = {
 """Table → columns of its primary key."""
 
 _FIRST_ID: Final = 2**53 + 1
-"""Where customers' and orders' numbers begin: beyond what a double can hold."""
+"""First id of customers and orders: a double cannot hold it."""
 _EPOCH_US: Final = 1_762_000_000_000_000
 _NAMES: Final = [
     "Ada Lovelace",
@@ -64,7 +64,7 @@ class RowStep:
     """One statement's effect on one row."""
 
     op: str
-    """c, u, d or r, as Debezium names them."""
+    """c, u, d or r, as in Debezium: create, update, delete, read by a snapshot."""
     table: str
     before: Row | None
     after: Row | None
@@ -79,7 +79,7 @@ class RowStep:
 
 @dataclass(slots=True)
 class ShopTransaction:
-    """What the database commits at once."""
+    """Changes that the database commits at once."""
 
     number: int
     committed_us: int
@@ -88,7 +88,7 @@ class ShopTransaction:
 
 
 class Shop:
-    """The shop's tables, and the doings that change them."""
+    """The shop's tables, and the actions that change them."""
 
     def __init__(self, seed: int, *, products: int = 200, customers: int = 300) -> None:
         """Open the shop with some products and customers in it."""
@@ -109,7 +109,7 @@ class Shop:
     def transactions(self, count: int) -> Iterator[ShopTransaction]:
         """Yield the snapshot of the first day, then ``count`` transactions."""
         yield self._current
-        doings: list[tuple[Callable[[], None], int]] = [
+        actions: list[tuple[Callable[[], None], int]] = [
             (self._place_order, 40),
             (self._move_order, 25),
             (self._new_customer, 10),
@@ -122,8 +122,8 @@ class Shop:
         for _ in range(count):
             self._current = self._begin()
             while not self._current.steps:
-                [doing] = self._random.choices([d for d, _ in doings], [w for _, w in doings])
-                doing()
+                [action] = self._random.choices([d for d, _ in actions], [w for _, w in actions])
+                action()
             yield self._current
 
     def _begin(self) -> ShopTransaction:
@@ -131,7 +131,7 @@ class Shop:
         self._now_us += self._random.randint(200, 900_000)
         return ShopTransaction(self._number, self._now_us)
 
-    # What happens in a shop. Each adds steps to the current transaction, or none where it cannot.
+    # Actions. Each adds steps to the current transaction, or none if it is not possible.
 
     def _place_order(self) -> None:
         customer = self._some("customer")
@@ -213,7 +213,7 @@ class Shop:
             self._update("product", row, {"price": self._price(), "factor": self._factor()})
 
     def _think_again(self) -> None:
-        """Change a row twice, and put one in and take it out again, in one transaction."""
+        """In one transaction, change a row twice, and insert a row and delete it again."""
         customer = self._customer()
         self._insert("customer", customer)
         product = self._some("product")
@@ -222,12 +222,12 @@ class Shop:
         self._delete("customer", customer)
 
     def _renumber_product(self) -> None:
-        """Give a product another key; Debezium sends this as a delete and a create."""
+        """Change the key of a product, which Debezium sends as a delete and a create."""
         row = self._some("product")
         self._delete("product", row)
         self._insert("product", row | {"id": str(self._take_id("product"))})
 
-    # Rows.
+    # Rows of the tables.
 
     def _product(self) -> Row:
         number = self._take_id("product")
@@ -262,7 +262,7 @@ class Shop:
             ["1.0", "0.10", "1e2", "1.50E-3", "12345678901234.567890123456789"]
         )
 
-    # The database.
+    # Operations of the database.
 
     def _some(self, table: str) -> Row:
         rows = self._tables[table]

@@ -1,9 +1,9 @@
-"""A shop's transactions as Debezium's topics, in files that appear one after the other.
+"""Writes a shop's transactions as Debezium's topics, in files that appear one after the other.
 
-One topic a table, one for transaction metadata, as Debezium lays them out; each topic in as many
-files as there are *parts*. A part ends anywhere, also inside a transaction, and transactions that
-run at one time have log sequence numbers that interleave. Lines are ``{"key": …, "value": …}``, a
-delete is followed by its tombstone.
+As Debezium does, there is one topic for each table and one for transaction metadata. Each topic has
+as many files as there are *parts*. A part may end inside a transaction. Transactions that run at the
+same time have interleaved log sequence numbers. Lines are ``{"key": …, "value": …}``; a delete is
+followed by its tombstone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FeedLine(NamedTuple):
 
 
 class NetChange(NamedTuple):
-    """What a transaction did to a row, all steps taken together."""
+    """The net effect of a transaction on one row."""
 
     entity_type: str
     primary_key: str
@@ -43,7 +43,7 @@ class NetChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed in memory: what is written to files, and what must come out."""
+    """A feed in memory: the lines to write, and the transactions that must come out."""
 
     messages: list[FeedLine]
     """In the order in which Debezium sends them."""
@@ -66,7 +66,7 @@ def make_feed(seed: int = 7, transactions: int = 3_000) -> Feed:
 
 
 def net_changes(transaction: ShopTransaction) -> list[NetChange]:
-    """Return what a transaction did to each row, in the order in which the rows were last touched."""
+    """Return the net effect on each row, in the order in which the rows were last touched."""
     rows: dict[tuple[str, str], tuple[str | None, str | None]] = {}
     for step in transaction.steps:
         at = (step.table, _key_text(step))
@@ -82,7 +82,7 @@ def net_changes(transaction: ShopTransaction) -> list[NetChange]:
 def write_feed(feed: Feed, out: Path, parts: int = 4) -> Iterator[list[Path]]:
     """Write a feed's files part by part; yields the files of each part once they have their names.
 
-    Files appear whole: each is written aside, under a name that begins with a dot, and renamed.
+    A file appears whole: it is written under a name that begins with a dot, then renamed.
     """
     out.mkdir(parents=True, exist_ok=True)
     size = -(-len(feed.messages) // parts)
@@ -105,7 +105,7 @@ def write_part(out: Path, name: str, lines: Iterable[bytes]) -> Path:
 
 
 def _interleave(pair: Sequence[ShopTransaction], lsns: Iterator[int]) -> list[list[int]]:
-    """Give transactions that run at one time their numbers in turn."""
+    """Number the steps of transactions that run at the same time in turn."""
     numbers: list[list[int]] = [[] for _ in pair]
     waiting = [len(transaction.steps) for transaction in pair]
     while any(waiting):
