@@ -121,7 +121,7 @@ def test_a_column_is_the_same_under_its_earlier_name() -> None:
 
 
 def test_a_name_that_avro_does_not_allow_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="column 'unit price': Avro's names"):
+    with pytest.raises(InvalidRequest, match="column 'unit price': Avro allows"):
         RowForm([Column("unit price", id=1)])
 
 
