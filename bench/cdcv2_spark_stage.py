@@ -2,7 +2,7 @@
 
 ::
 
-                           ┌─▶ Spark, local[2]: read, exchange, deduplicate, settle, exchange, part ─▶ finished
+                           ┌─▶ Spark, local[2]: read, exchange, deduplicate, times, exchange, part ─▶ finished
     containers of Avro ────┤
     (each statement 3      └─▶ `tailrace.cdcv2.Reader` over `read_container`, one core ──────────────▶ finished
     times, shuffled)
@@ -34,12 +34,13 @@ from bench._harness import machine, median, table
 from tailrace.cdcv2 import Progress, Reader, Update
 from tailrace_server.cdcv2 import read_container, write_container
 from tailrace_server.cdcv2.schema import documented_schema
-from tailrace_server.pipeline.cdcv2 import spark_steps as steps
-from tailrace_server.pipeline.cdcv2.files import StreamSchema, splits
+from tailrace_server.pipeline.cdcv2.files import StreamSchema, parts_of_file
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.cdcv2.spark_frames import SPLIT_BYTES, Frames, parts_of
+from tailrace_server.pipeline.cdcv2.spark_frames import PART_BYTES, BatchFrames, parts_by_task
+from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded
+from tailrace_server.pipeline.cdcv2.spark_steps import SeparateFinished
 from tailrace_server.pipeline.cdcv2.state import Control
 from tailrace_server.pipeline.progress import Reporter
 from tailrace_server.pipeline.spark.session import spark_session
@@ -158,7 +159,7 @@ def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     updates = times = 0
     for batch in batches:
         for piece in batch.column("piece"):
-            rows = steps.decoded(piece.as_buffer())
+            rows = decoded(piece.as_buffer())
             updates += rows.num_rows
             times += int(rows.column("time").to_numpy().sum())
     yield pa.RecordBatch.from_pydict({"updates": [updates], "times": [times]})
@@ -169,16 +170,16 @@ def read_in_tasks(
 ) -> tuple[float, float, Found]:
     """Return how long the stage takes, in seconds and in seconds of CPU, and what it finds."""
     found = [
-        split
+        part
         for ordinal, path in enumerate(files, 1)
-        for split in splits(str(path), ordinal, path.stat().st_size, SPLIT_BYTES)
+        for part in parts_of_file(str(path), ordinal, path.stat().st_size, PART_BYTES)
     ]
     started, cpu = time.perf_counter(), cpu_of_spark()
-    with Frames(spark, SHARES) as frames:
+    with BatchFrames(spark, SHARES) as frames:
         control = Control("product", [], SCHEMA.text)
-        reading = frames.read(parts_of(found, 4 * CORES), SCHEMA, aside, control)
-        part = steps.Part(aside / "state.arrow", None, reading.frontier, SHARES)
-        left = frames.part(part).where(f"kind = {steps.KEPT}")
+        reading = frames.read(parts_by_task(found, 4 * CORES), SCHEMA, aside, control)
+        step = SeparateFinished(aside / "state.arrow", None, reading.frontier, SHARES)
+        left = frames.separate(step).where(f"kind = {Kind.FINISHED_UPDATES}")
         sums = left.mapInArrow(count, "updates long, times long").toArrow().to_pydict()
     seconds = time.perf_counter() - started
     cpu = cpu_of_spark() - cpu

@@ -60,7 +60,7 @@ COMPILED_BYTES: Final = 1 << 16
 _UPDATE_BYTES_MIN: Final = 2
 
 
-class Progress(NamedTuple):
+class IntegerProgress(NamedTuple):
     """A progress statement; integers, so that both bounds are one number."""
 
     lower: int
@@ -72,7 +72,7 @@ class Progress(NamedTuple):
     """Its place."""
 
 
-class Refused(NamedTuple):
+class RefusedMessage(NamedTuple):
     """A message that cannot be used."""
 
     message: int
@@ -82,13 +82,13 @@ class Refused(NamedTuple):
 
 
 @dataclass(slots=True)
-class Messages:
+class CutMessages:
     """What was read of some messages."""
 
     updates: list[pa.RecordBatch] = field(default_factory=list)
     """Of `updates.UPDATES`, in the order of reading."""
-    progress: list[Progress] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    progress: list[IntegerProgress] = field(default_factory=list)
+    refused: list[RefusedMessage] = field(default_factory=list)
     products: list[tuple[int, AnyStatement[Any]]] = field(default_factory=list)
     """Of product times instead of the two above: place and statement, data as canonical bytes."""
     messages: int = 0
@@ -107,7 +107,9 @@ class RowCutter:
         )
         self._program = np.array([*ops, _END], np.int64) if programmed else None
 
-    def cut(self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages) -> None:
+    def cut(
+        self, data: bytes, messages: int, places: Sequence[int] | int, out: CutMessages
+    ) -> None:
         """Cut messages that stand one behind the other.
 
         Args:
@@ -122,7 +124,7 @@ class RowCutter:
         self._cut_plain(data, at, done, messages, places, out)
 
     def _cut_compiled(
-        self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages
+        self, data: bytes, messages: int, places: Sequence[int] | int, out: CutMessages
     ) -> tuple[int, int]:
         """Cut what the program accepts; return how many messages that is, and where it ends."""
         from tailrace_server.pipeline.cdcv2 import compiled_loops
@@ -146,7 +148,7 @@ class RowCutter:
         for each in _progress_in(told[:numbers].tolist(), places):
             problem = invalid(each)
             if problem is not None:
-                out.refused.append(Refused(each.message, problem, b""))
+                out.refused.append(RefusedMessage(each.message, problem, b""))
             else:
                 out.progress.append(_without_zeros(each))
         if updates:
@@ -166,7 +168,7 @@ class RowCutter:
         return whole, at
 
     def _cut_up_to(
-        self, data: bytes, messages: int, places: Sequence[int] | int, out: Messages
+        self, data: bytes, messages: int, places: Sequence[int] | int, out: CutMessages
     ) -> tuple[int, int]:
         return self._cut_compiled(data, messages, places, out) if messages else (0, 0)
 
@@ -177,11 +179,11 @@ class RowCutter:
         done: int,
         messages: int,
         places: Sequence[int] | int,
-        out: Messages,
+        out: CutMessages,
     ) -> None:
         stream = BytesIO(data)
         stream.seek(at)
-        rows = Rows(self._form)
+        rows = UpdateCollector(self._form)
         for number in range(done, messages):
             place = places if isinstance(places, int) else places[number]
             begin = stream.tell()
@@ -192,15 +194,15 @@ class RowCutter:
             except MessageUnreadable as error:
                 left = messages - number - 1
                 more = f"; the {left} behind it in this block are lost too" if left else ""
-                out.refused.append(Refused(place, f"{error.reason}{more}", data[begin:]))
+                out.refused.append(RefusedMessage(place, f"{error.reason}{more}", data[begin:]))
                 break
             problem = take(statement, place, rows, out)
             if problem is not None:
-                out.refused.append(Refused(place, problem, data[begin : stream.tell()]))
+                out.refused.append(RefusedMessage(place, problem, data[begin : stream.tell()]))
         rows.finish(out)
 
 
-class Rows:
+class UpdateCollector:
     """Updates on their way into a table, one by one."""
 
     def __init__(self, form: AvroForm) -> None:
@@ -231,29 +233,29 @@ class Rows:
             column.extend(values)  # type: ignore[attr-defined]
         return None
 
-    def finish(self, out: Messages) -> None:
+    def finish(self, out: CutMessages) -> None:
         """Give what was added, as a table."""
         if self._times:
             numbers = (np.array(n, np.int64) for n in (self._times, self._diffs, self._places))
             out.updates.append(updates_table(pa.array(self._data, pa.large_binary()), *numbers))
 
 
-def take(statement: Any, place: int, rows: Rows, out: Messages) -> str | None:
+def take(statement: Any, place: int, rows: UpdateCollector, out: CutMessages) -> str | None:
     """Take one message, or return why it cannot be used."""
     if rows.form.arity is not None:
-        return _take_product(statement, place, rows.form, out)
+        return _add_product_statement(statement, place, rows.form, out)
     if not isinstance(statement, Statement):
         return rows.add(statement, place)
     bounds = bounds_of(statement.lower, statement.upper)
-    progress = Progress(*bounds, tuple(statement.counts), place)
+    progress = IntegerProgress(*bounds, tuple(statement.counts), place)
     problem = invalid(progress)
     if problem is None:
         out.progress.append(_without_zeros(progress))
     return problem
 
 
-def _take_product(
-    statement: AnyStatement[Any], place: int, form: AvroForm, out: Messages
+def _add_product_statement(
+    statement: AnyStatement[Any], place: int, form: AvroForm, out: CutMessages
 ) -> str | None:
     """Take one message of product times as it is, but for its data."""
     assert form.arity is not None
@@ -272,7 +274,7 @@ def _take_product(
     return None
 
 
-def invalid(progress: Progress) -> str | None:
+def invalid(progress: IntegerProgress) -> str | None:
     """Return what is wrong with a progress statement by itself; None where nothing is."""
     lower, upper = progress.lower, progress.upper
     if lower < 0:
@@ -291,7 +293,7 @@ def invalid(progress: Progress) -> str | None:
     return None
 
 
-def _without_zeros(progress: Progress) -> Progress:
+def _without_zeros(progress: IntegerProgress) -> IntegerProgress:
     counts = tuple({pair: None for pair in progress.counts if pair[1]})
     return progress._replace(counts=counts)
 
@@ -304,7 +306,7 @@ def bounds_of(lower: Sequence[int], upper: Sequence[int]) -> tuple[int, int | No
     return min(lower), (min(upper) if upper else None)
 
 
-def _progress_in(told: list[int], places: Sequence[int] | int) -> Iterator[Progress]:
+def _progress_in(told: list[int], places: Sequence[int] | int) -> Iterator[IntegerProgress]:
     at = 0
     while at < len(told):
         message = told[at]
@@ -317,7 +319,7 @@ def _progress_in(told: list[int], places: Sequence[int] | int) -> Iterator[Progr
         lower, upper, counts = parts
         place = places if isinstance(places, int) else places[message]
         pairs = tuple(zip(counts[::2], counts[1::2], strict=True))
-        yield Progress(*bounds_of(lower, upper), pairs, place)
+        yield IntegerProgress(*bounds_of(lower, upper), pairs, place)
 
 
 def _canonical(form: AvroForm, row: Any) -> bytes:

@@ -4,7 +4,7 @@
 
     files ─▶ messages ─┬─▶ updates ─▶ distinct ─┬─▶ still open ──────────────────────┐
                        │        state ──▲       └─▶ finished ─▶ fold ─▶ segments ────┤
-                       ├─▶ progress ─▶ settle ─▶ frontier ─┘     index ──▲           ├─▶ entry ─▶ publication
+                       ├─▶ progress ─▶ times ──▶ frontier ─┘     index ──▲           ├─▶ entry ─▶ publication
                        └─▶ refused ─▶ quarantine            files consumed, frontier ┘
 
 The log is the checkpoint: an entry carries the versions, the files that were consumed, the frontier and the
@@ -26,13 +26,13 @@ from tailrace.cdcv2 import CountExceeded, CountsDisagree, DiffsDisagree
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cdcv2 import AvroForm
 from tailrace_server.failpoints import reach
-from tailrace_server.pipeline.cdcv2.files import Split, read_split
+from tailrace_server.pipeline.cdcv2.files import FilePart, read_part
 from tailrace_server.pipeline.cdcv2.folding import (
     EFFECTS,
     INDEX,
     Folded,
+    finished_rows,
     fold,
-    leaving,
 )
 from tailrace_server.pipeline.cdcv2.seeding import seed_index
 from tailrace_server.pipeline.cdcv2.state import (
@@ -41,7 +41,7 @@ from tailrace_server.pipeline.cdcv2.state import (
     TIMES_KIND,
     UPDATES_KIND,
     Control,
-    Index,
+    KeyIndex,
     StateFile,
     count_messages,
     merged,
@@ -60,7 +60,7 @@ from tailrace_server.pipeline.cdcv2.times import (
     intervals_table,
     joined_coverage,
     received_table,
-    settle,
+    update_times,
     why_waiting,
 )
 from tailrace_server.pipeline.cdcv2.updates import (
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
     from tailrace.cdcv2 import Waiting
     from tailrace.schema import Schema
-    from tailrace_server.pipeline.cdcv2.cutting import Messages, Refused
+    from tailrace_server.pipeline.cdcv2.cutting import CutMessages, RefusedMessage
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
     from tailrace_server.wal.files.documents import PendingSegment
@@ -112,25 +112,25 @@ class SourceFile(NamedTuple):
     modified_ns: int
 
 
-class Stage(NamedTuple):
+class BatchResult(NamedTuple):
     """What a batch comes to, before it is committed."""
 
     control: Control
     """With the files of the state behind it."""
     segments: list[SegmentReceipt]
     sightings: list[Sighting]
-    refused: list[Refused]
+    refused: list[RefusedMessage]
     messages: Mapping[int, int]
     """Ordinal of a file → messages in it."""
     versions: int
 
 
-class LargeStage(Protocol):
+class LargeBatchRunner(Protocol):
     """Runs a batch on Spark; see `stage`."""
 
     def __call__(
         self, driver: Cdcv2Driver, batch_id: int, files: Sequence[SourceFile], control: Control
-    ) -> Stage:
+    ) -> BatchResult:
         """Return what the batch comes to; ``control`` has the files' ordinals."""
 
 
@@ -148,15 +148,15 @@ class Cdcv2Driver:
         self.writer = writer
         self.settings = settings
         self.counters = Counters()
-        self.large: LargeStage | None = None
+        self.large: LargeBatchRunner | None = None
         """Runs what is too much for this process; None where there is no Spark yet."""
         writer.log.refresh()
         state = writer.state
         self.schema: Schema = writer.log.view.schema_of(state.last_version)
         found = read_control(writer.path, state.pending)
         self._begins = found is None
-        self.control = self._adopt(found)
-        self._index = Index(writer.path)
+        self.control = self._check_stream(found)
+        self._index = KeyIndex(writer.path)
         self._note_versions()
 
     @property
@@ -213,20 +213,22 @@ class Cdcv2Driver:
             control.names[control.next_ordinal] = file.name
             control.next_ordinal += 1
         if self.large is None or self.is_small(files):
-            stage = self._stage(batch_id, files, control)
+            stage = self._run_here(batch_id, files, control)
         else:
             stage = self.large(self, batch_id, files, control)
         self._commit(batch_id, files, stage)
 
     # The stage, in this process.
 
-    def _stage(self, batch_id: int, files: Sequence[SourceFile], control: Control) -> Stage:
+    def _run_here(
+        self, batch_id: int, files: Sequence[SourceFile], control: Control
+    ) -> BatchResult:
         ordinals = self.ordinals(files, control)
-        read: list[Messages] = []
+        read: list[CutMessages] = []
         messages: dict[int, int] = {}
         for ordinal, file in zip(ordinals, files, strict=True):
-            split = Split(file.path, ordinal, 0, file.bytes, file.bytes)
-            found = list(read_split(split, self.folding.schema))
+            split = FilePart(file.path, ordinal, 0, file.bytes, file.bytes)
+            found = list(read_part(split, self.folding.schema))
             messages[ordinal] = sum(each.messages for each in found)
             read.extend(found)
         frontier = self.control.frontier
@@ -254,7 +256,7 @@ class Cdcv2Driver:
         times = read_rows(self.writer.path, control.of_kind(TIMES_KIND), TIMES)
         if frontier is not None:
             intervals = intervals_table(progress)
-            settled = settle(
+            updated = update_times(
                 times,
                 control.coverage,
                 intervals,
@@ -263,13 +265,13 @@ class Cdcv2Driver:
                 frontier,
                 first=self.settings.first_stands,
             )
-            if settled.contradiction is not None:
-                raise self.error_of(control, settled.contradiction)
+            if updated.contradiction is not None:
+                raise self.error_of(control, updated.contradiction)
             coverage = joined_coverage(control.coverage, intervals, frontier)
-            control.frontier = frontier_after(frontier, coverage, [settled.lowest])
+            control.frontier = frontier_after(frontier, coverage, [updated.lowest])
             control.coverage = coverage_after(coverage, control.frontier)
             finished = before(kept, control.frontier)
-            kept, times = since(kept, control.frontier), since(settled.times, control.frontier)
+            kept, times = since(kept, control.frontier), since(updated.times, control.frontier)
             folded = self._fold(finished, control)
             effects, index = folded.effects, folded.index
             control.statistics.finished_updates += finished.num_rows
@@ -278,8 +280,8 @@ class Cdcv2Driver:
             *self._state_files(batch_id, control, kept, times),
             *self._index_files(batch_id, control, index),
         ]
-        self._forget_names(control, kept, times)
-        return Stage(control, segments, self.sightings(versions), refused, messages, versions)
+        self._keep_names_of(control, kept, times)
+        return BatchResult(control, segments, self.sightings(versions), refused, messages, versions)
 
     def ordinals(self, files: Sequence[SourceFile], control: Control) -> range:
         """Return the ordinals that a batch's files were given."""
@@ -319,13 +321,13 @@ class Cdcv2Driver:
         return [Sighting(0, folding.entity_type, None, None, listing)]
 
     def _fold(self, finished: pa.RecordBatch, control: Control) -> Folded:
-        rows = leaving(finished, self.folding)
-        lasts = self._index.lasts(
+        rows = finished_rows(finished, self.folding)
+        last_rows = self._index.last_rows(
             control.of_kind(INDEX_KIND),
             rows.column("hash").to_numpy(),
             rows.column("key").to_pylist(),
         )
-        return fold(rows, lasts, keyed=bool(self.folding.key))
+        return fold(rows, last_rows, keyed=bool(self.folding.key))
 
     def _write_segment(
         self, batch_id: int, effects: pa.RecordBatch
@@ -369,7 +371,7 @@ class Cdcv2Driver:
         path = self.writer.segment_path(batch_id, f"pending-cdcv2-{kind}")
         return write_pending(path, rows)
 
-    def _forget_names(self, control: Control, kept: pa.RecordBatch, times: pa.RecordBatch) -> None:
+    def _keep_names_of(self, control: Control, kept: pa.RecordBatch, times: pa.RecordBatch) -> None:
         """Keep the names of those files only that the state points to."""
         wanted = ordinals_in(kept) | ordinals_in(times)
         control.names = {n: name for n, name in control.names.items() if n in wanted}
@@ -382,7 +384,7 @@ class Cdcv2Driver:
 
     # The commit.
 
-    def _commit(self, batch_id: int, files: Sequence[SourceFile], stage: Stage) -> None:
+    def _commit(self, batch_id: int, files: Sequence[SourceFile], stage: BatchResult) -> None:
         control = stage.control
         self._check_refused(stage.refused, control, files)
         schemas = evolve(self.schema, stage.sightings)
@@ -418,7 +420,7 @@ class Cdcv2Driver:
         self._note_versions()
 
     def _check_refused(
-        self, refused: Sequence[Refused], control: Control, files: Sequence[SourceFile]
+        self, refused: Sequence[RefusedMessage], control: Control, files: Sequence[SourceFile]
     ) -> None:
         if self.settings.strict and refused:
             first = min(refused, key=lambda each: each.message)
@@ -430,7 +432,7 @@ class Cdcv2Driver:
         self,
         batch_id: int,
         control: Control,
-        refused: Sequence[Refused],
+        refused: Sequence[RefusedMessage],
         files: Sequence[SourceFile],
     ) -> None:
         names = dict(zip(self.ordinals(files, control), (file.name for file in files), strict=True))
@@ -451,7 +453,7 @@ class Cdcv2Driver:
         name = f"{self.writer.writer}-{batch_id:020}"
         write_quarantine(self.writer.path / "quarantine", name, lines, {})
 
-    def _count(self, stage: Stage, segments: Sequence[SegmentReceipt], rows: int) -> None:
+    def _count(self, stage: BatchResult, segments: Sequence[SegmentReceipt], rows: int) -> None:
         counters = self.counters
         counters.lines += sum(stage.messages.values())
         counters.rows += rows
@@ -463,7 +465,7 @@ class Cdcv2Driver:
         self.counters.committed = self.writer.state.last_version
         self.counters.published = self.writer.state.published
 
-    def _adopt(self, found: Control | None) -> Control:
+    def _check_stream(self, found: Control | None) -> Control:
         """Check that the log's stream is the one that is asked for; begin one where there is none."""
         folding, start = self.folding, self.settings.start
         if found is None:
@@ -491,4 +493,4 @@ def _copied(control: Control) -> Control:
     return copy
 
 
-__all__ = ["Cdcv2Driver", "LargeStage", "SourceFile", "Stage"]
+__all__ = ["BatchResult", "Cdcv2Driver", "LargeBatchRunner", "SourceFile"]

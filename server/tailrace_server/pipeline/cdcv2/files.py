@@ -36,7 +36,13 @@ from tailrace_server.cdcv2 import (
 from tailrace_server.cdcv2.codecs import unpack
 from tailrace_server.cdcv2.scalars import LONG
 from tailrace_server.cdcv2.schema import documented_schema, same
-from tailrace_server.pipeline.cdcv2.cutting import Messages, Refused, RowCutter, Rows, take
+from tailrace_server.pipeline.cdcv2.cutting import (
+    CutMessages,
+    RefusedMessage,
+    RowCutter,
+    UpdateCollector,
+    take,
+)
 from tailrace_server.pipeline.cdcv2.updates import place_of
 from tailrace_server.pipeline.images import key_text
 from tailrace_server.wal.files.objects import os_errors
@@ -53,7 +59,7 @@ _READ_BYTES: Final = 4 << 20
 _SEEK_BYTES: Final = 1 << 20
 
 
-class Split(NamedTuple):
+class FilePart(NamedTuple):
     """A part of a file: the blocks or lines that begin in it."""
 
     path: str
@@ -135,7 +141,7 @@ class StreamSchema:
             values = _without_infinity(values)
         return orjson.dumps(values, default=_base64), values
 
-    def fitted(self, image: bytes) -> bytes:
+    def normalised(self, image: bytes) -> bytes:
         """Return another source's image of a row as `image` writes it; as it is where it is no such row."""
         try:
             given = orjson.loads(image)
@@ -157,14 +163,14 @@ class StreamSchema:
         return key_text([orjson.dumps(values[name], default=_base64) for name in key])
 
 
-def splits(path: str, ordinal: int, size: int, wanted: int) -> list[Split]:
+def parts_of_file(path: str, ordinal: int, size: int, wanted: int) -> list[FilePart]:
     """Return the parts of a file, of about ``wanted`` bytes each."""
     parts = max(1, round(size / wanted))
     cuts = [size * part // parts for part in range(parts + 1)]
-    return [Split(path, ordinal, cuts[n], cuts[n + 1], size) for n in range(parts)]
+    return [FilePart(path, ordinal, cuts[n], cuts[n + 1], size) for n in range(parts)]
 
 
-def read_split(split: Split, schema: StreamSchema) -> Iterator[Messages]:
+def read_part(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
     """Yield what a part of a file holds, a few megabytes at a time.
 
     Raises:
@@ -181,17 +187,17 @@ def read_split(split: Split, schema: StreamSchema) -> Iterator[Messages]:
 # Containers.
 
 
-def _read_container(split: Split, schema: StreamSchema) -> Iterator[Messages]:
+def _read_container(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
     with open(split.path, "rb") as file:
         try:
             codec, sync, first = _header(file, schema, split.path)
         except MessageUnreadable as error:
             if split.start == 0:
                 place = place_of(split.ordinal, 0)
-                yield Messages(refused=[Refused(place, str(error), b"")], messages=1)
+                yield CutMessages(refused=[RefusedMessage(place, str(error), b"")], messages=1)
             return
         at = first if split.start <= first else _next_block(file, split.start, sync)
-        out = Messages()
+        out = CutMessages()
         read = 0
         while at < min(split.stop, split.whole):
             place = place_of(split.ordinal, at)
@@ -199,7 +205,7 @@ def _read_container(split: Split, schema: StreamSchema) -> Iterator[Messages]:
                 count, data, stop = _block_at(file, at, sync, split.whole)
                 data = unpack(codec, data)
             except (DataMisfit, IndexError, ValueError) as error:
-                out.refused.append(Refused(place, f"a damaged block: {error}", b""))
+                out.refused.append(RefusedMessage(place, f"a damaged block: {error}", b""))
                 out.messages += 1
                 at = _next_block(file, at + 1, sync)
                 continue
@@ -208,7 +214,7 @@ def _read_container(split: Split, schema: StreamSchema) -> Iterator[Messages]:
             at = stop
             if read >= _READ_BYTES:
                 yield out
-                out, read = Messages(), 0
+                out, read = CutMessages(), 0
         yield out
 
 
@@ -261,7 +267,7 @@ def _next_block(file: BinaryIO, at: int, sync: bytes) -> int:
 # Avro JSON.
 
 
-def _read_lines(split: Split, schema: StreamSchema) -> Iterator[Messages]:
+def _read_lines(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
     reader = _JsonReader(schema)
     with open(split.path, "rb") as file:
         at = split.start
@@ -290,10 +296,10 @@ class _JsonReader:
         self._begin()
 
     def _begin(self) -> None:
-        self._rows = Rows(self._form)
-        self._out = Messages()
+        self._rows = UpdateCollector(self._form)
+        self._out = CutMessages()
 
-    def finish(self) -> Messages:
+    def finish(self) -> CutMessages:
         out = self._out
         self._rows.finish(out)
         self._begin()
@@ -308,7 +314,7 @@ class _JsonReader:
         except MessageUnreadable as error:
             problem = error.reason
         if problem is not None:
-            self._out.refused.append(Refused(place, problem, line.rstrip(b"\r\n")))
+            self._out.refused.append(RefusedMessage(place, problem, line.rstrip(b"\r\n")))
 
 
 # Columns.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.cdcv2.files import StreamSchema
     from tailrace_server.pipeline.record_table import Row
 
-LEAVING: Final = pa.schema(
+FINISHED: Final = pa.schema(
     [
         pa.field("hash", pa.uint64(), nullable=False),
         pa.field("time", pa.int64(), nullable=False),
@@ -111,8 +111,8 @@ class Folded(NamedTuple):
     """Of `INDEX`: what it says of the keys now."""
 
 
-def leaving(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:
-    """Return finished updates as `LEAVING`.
+def finished_rows(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:
+    """Return finished updates as `FINISHED`.
 
     Raises:
         KeyConflict: A key column of a row is null.
@@ -138,16 +138,16 @@ def leaving(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:
             pa.array(keys, pa.large_string()),
             pa.array(images, pa.large_binary()),
         ],
-        schema=LEAVING,
+        schema=FINISHED,
     )
 
 
-def fold(rows: pa.RecordBatch, lasts: Mapping[str, Last], *, keyed: bool) -> Folded:
+def fold(rows: pa.RecordBatch, last_rows: Mapping[str, Last], *, keyed: bool) -> Folded:
     """Return what finished updates of a share of the keys do, time by time.
 
     Args:
-        rows: Of `LEAVING`, in any order; all of a key that finish in this commit.
-        lasts: What was last said of their keys.
+        rows: Of `FINISHED`, in any order; all of a key that finish in this commit.
+        last_rows: What was last said of their keys.
         keyed: Whether there are key columns.
 
     Raises:
@@ -169,7 +169,7 @@ def fold(rows: pa.RecordBatch, lasts: Mapping[str, Last], *, keyed: bool) -> Fol
     effects: list[tuple[Any, ...]] = []
     index: list[tuple[Any, ...]] = []
     for key, changes in by_key.items():
-        last = lasts.get(key, (None, 0))
+        last = last_rows.get(key, (None, 0))
         after = (_rows if keyed else _multiples)(key, changes, last, effects)
         if after != last:
             index.append((hashes[key], key, *after))

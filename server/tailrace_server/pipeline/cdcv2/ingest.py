@@ -39,7 +39,7 @@ _REASONS_MAX: Final = 20
 """Reasons that are told one by one; a stream that lost a file has as many as that had times."""
 
 
-class Outcome(NamedTuple):
+class Cdcv2Outcome(NamedTuple):
     """How an ingest ended."""
 
     counters: Counters
@@ -59,7 +59,7 @@ def ingest_cdcv2(
     *,
     stopping: Stopping,
     spark: SparkSession | None = None,
-) -> Outcome:
+) -> Cdcv2Outcome:
     """Run an ingest to its end: that of the input or of the stream, or with ``follow`` a signal.
 
     Args:
@@ -93,7 +93,7 @@ def ingest_cdcv2(
             if not files:
                 stopping.wait(_POLL_S)
         waiting = driver.why_waiting(sys.maxsize)
-        return Outcome(
+        return Cdcv2Outcome(
             driver.counters,
             waiting[:_REASONS_MAX],
             max(0, len(waiting) - _REASONS_MAX),
@@ -168,6 +168,6 @@ def _start_spark(
 
 
 def _give_spark(driver: Cdcv2Driver, spark: SparkSession) -> None:
-    from tailrace_server.pipeline.cdcv2.spark_frames import spark_stage
+    from tailrace_server.pipeline.cdcv2.spark_frames import large_batch_runner
 
-    driver.large = spark_stage(spark)
+    driver.large = large_batch_runner(spark)

@@ -29,8 +29,8 @@ import pyarrow as pa
 
 from tailrace.cdcv2 import Conflict, CountExceeded, DiffsDisagree, Reader, Update, Waiting, product
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.cdcv2.driver import Cdcv2Driver, Stage
-from tailrace_server.pipeline.cdcv2.files import Split, read_split
+from tailrace_server.pipeline.cdcv2.driver import BatchResult, Cdcv2Driver
+from tailrace_server.pipeline.cdcv2.files import FilePart, read_part
 from tailrace_server.pipeline.cdcv2.folding import INDEX, KeyConflict
 from tailrace_server.pipeline.cdcv2.state import PRODUCT_KIND, StateFile
 from tailrace_server.pipeline.cdcv2.updates import updates_table
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from tailrace.cdcv2 import Finished, Statement
     from tailrace.cdcv2.reader import OnConflict
-    from tailrace_server.pipeline.cdcv2.cutting import Refused
+    from tailrace_server.pipeline.cdcv2.cutting import RefusedMessage
     from tailrace_server.pipeline.cdcv2.driver import SourceFile
     from tailrace_server.pipeline.cdcv2.folding import Folded
     from tailrace_server.pipeline.cdcv2.state import Control
@@ -84,22 +84,24 @@ class ProductDriver(Cdcv2Driver):
         assert arity is not None
         return arity
 
-    def _adopt(self, found: Control | None) -> Control:
+    def _check_stream(self, found: Control | None) -> Control:
         if self.settings.start is not None:
             raise InvalidRequest(
                 f"--start-time {self.settings.start}: times of this stream have {self._arity} "
                 "coordinates; such a stream is read from its beginning"
             )
-        return super()._adopt(found)
+        return super()._check_stream(found)
 
-    def _stage(self, batch_id: int, files: Sequence[SourceFile], control: Control) -> Stage:
+    def _run_here(
+        self, batch_id: int, files: Sequence[SourceFile], control: Control
+    ) -> BatchResult:
         reader, finished = self._restored(control)
-        refused: list[Refused] = []
+        refused: list[RefusedMessage] = []
         messages: dict[int, int] = {}
         for ordinal, file in zip(self.ordinals(files, control), files, strict=True):
             messages[ordinal] = 0
-            split = Split(file.path, ordinal, 0, file.bytes, file.bytes)
-            for some in read_split(split, self.folding.schema):
+            split = FilePart(file.path, ordinal, 0, file.bytes, file.bytes)
+            for some in read_part(split, self.folding.schema):
                 messages[ordinal] += some.messages
                 refused.extend(some.refused)
                 for at, statement in some.products:
@@ -125,7 +127,7 @@ class ProductDriver(Cdcv2Driver):
                 batch_id, control, INDEX.empty_table() if folded is None else folded.index
             ),
         ]
-        return Stage(control, segments, self.sightings(versions), refused, messages, versions)
+        return BatchResult(control, segments, self.sightings(versions), refused, messages, versions)
 
     def _receive(
         self, reader: Reader[Product], statement: Statement[Product], origin: str | None

@@ -122,7 +122,7 @@ def _written(
         places = np.flatnonzero(of_part == part)
         if not len(places):
             continue
-        images = [folding.schema.fitted(rows[key]) for key in keys[places]]
+        images = [folding.schema.normalised(rows[key]) for key in keys[places]]
         table = pa.RecordBatch.from_arrays(
             [
                 pa.array(hashed[places]),

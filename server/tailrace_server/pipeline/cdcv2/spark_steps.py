@@ -1,51 +1,69 @@
-"""A large batch on all cores: the steps of the driver, each on a share of what it works on.
+"""A large batch on all cores: the steps of the driver, each on a share of the data.
 
 ::
 
     parts of files
-        │ read: cut, hash, drop what repeats within the part
-        ├──▶ updates, to the share of hash(data, time) ─▶ distinct, with those still open ─▶ kept ──┐
+        │ read: cut, hash, drop repeats within the part
+        ├──▶ updates, to the share of hash(data, time) ─▶ distinct, with the open updates ─▶ open ──┐
         │                                                    │ how many are new at each time        │
         └──▶ counts of progress statements, and all         ▼                                      │
-             intervals, to the share of hash(time) ────▶ settle, with what was known ─▶ times ─────┤
+             intervals, to the share of hash(time) ────▶ times, with those known ─▶ times ─────────┤
                                                              │ first time that misses updates      │
                                                              ▼                                     │
                                                   driver: the frontier                             │
                                                              │                                     ▼
-        files of updates and times that stay ◀───────────────┴─────────────────────────────────  part
+        state files of open updates and times ◀──────────────┴─────────────────────────────  separate
                                                                                                    │
                      index of the share ──▶ fold ◀── finished updates, to the share of hash(key) ──┘
                                              │
                                              └──▶ effects, to the range of time ─▶ segments
 
-The driver gets from each share of the times one number and a sample of times that tells where to cut the
-ranges, from each part of a file what it refused, and receipts. It never sees an update.
+The driver never sees an update. From each share of the times it gets one number and a sample, which tells
+where to cut the ranges. From each part of a file it gets the refused messages, and from each task receipts.
 
-Rows do not travel as rows of Spark: a row of a frame (`FRAME`) is a piece of an Arrow table, tens of
-thousands of updates in one binary value, so that Spark's exchange, its cache and its retries are used
-without its paying for each update. Tables of a share are put together from their pieces where they land.
-
-Every step gives the same for the same input, so a task that is run again changes nothing but the names of
-files, which nothing names until the entry is made.
+Steps exchange pieces (`spark_pieces`). A step gives the same result for the same input. So a task that runs
+again changes only names of files, and no entry names those of the attempt that was lost.
 """
 
 from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import TailraceError
-from tailrace_server.pipeline.cdcv2.files import Split, StreamSchema, read_split
-from tailrace_server.pipeline.cdcv2.folding import EFFECTS, INDEX, LEAVING, Folding, fold, leaving
+from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema, read_part
+from tailrace_server.pipeline.cdcv2.folding import (
+    EFFECTS,
+    FINISHED,
+    INDEX,
+    Folding,
+    finished_rows,
+    fold,
+)
+from tailrace_server.pipeline.cdcv2.spark_pieces import (
+    DeduplicatedShare,
+    Kind,
+    PartRead,
+    StateOfShare,
+    TimesOfShare,
+    WrittenSegment,
+    by_share,
+    decoded,
+    encoded,
+    failure,
+    frame,
+    pass_on,
+    take_table,
+)
 from tailrace_server.pipeline.cdcv2.state import (
     INDEX_KIND,
     TIMES_KIND,
     UPDATES_KIND,
-    Index,
+    KeyIndex,
     StateFile,
     merged,
     ordinals_in,
@@ -56,127 +74,34 @@ from tailrace_server.pipeline.cdcv2.times import (
     COUNTS,
     INTERVALS,
     TIMES,
-    Contradiction,
     Interval,
     counts_table,
     hashes_of_times,
     intervals_table,
     joined_coverage,
     received_table,
-    settle,
+    update_times,
 )
-from tailrace_server.pipeline.cdcv2.updates import (
-    UPDATES,
-    before,
-    distinct,
-    joined,
-    share_out,
-    since,
-    slots,
-)
+from tailrace_server.pipeline.cdcv2.updates import UPDATES, before, distinct, joined, since, slots
 from tailrace_server.pipeline.cdcv2.writing import write_segment
 from tailrace_server.pipeline.pending import write_pending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    import numpy.typing as npt
-
-    from tailrace_server.pipeline.cdcv2.cutting import Refused
-    from tailrace_server.wal.segment.writer import SegmentReceipt
-
-FRAME: Final = pa.schema(
-    [
-        pa.field("share", pa.int32(), nullable=False),
-        pa.field("kind", pa.int32(), nullable=False),
-        pa.field("piece", pa.binary(), nullable=False),
-    ]
-)
-"""``share`` says which task gets the row next, ``kind`` what the piece is: of the kinds below."""
-
-(
-    SEED,
-    NEWS,
-    TOLD,
-    COVER,
-    READ,
-    KEPT,
-    RECEIVED,
-    DISTINCT,
-    PROBLEM,
-    KNOWN,
-    SETTLED,
-    LEFT,
-    FILE,
-    DONE,
-    WRITTEN,
-) = range(15)
-"""SEED makes a task run that gets nothing else. Tables: NEWS and KEPT of `UPDATES`, TOLD and RECEIVED of
-`COUNTS`, COVER of `INTERVALS`, KNOWN of `TIMES`, LEFT of `LEAVING`, DONE of `EFFECTS`. Pickled: READ of
-`Read`, DISTINCT of `Repeated`, SETTLED of `SettledShare`, FILE of `StateOfShare`, WRITTEN of `Written`,
-PROBLEM of an error."""
+    from tailrace_server.pipeline.cdcv2.spark_pieces import Piece, Pieces
 
 _PIECE_ROWS: Final = 32_768
 _SAMPLE: Final = 256
-
-Piece = tuple[int, int, bytes]
-"""A row of `FRAME`."""
+"""Times that a share samples for the cut into ranges."""
 
 
-class Read(NamedTuple):
-    """What reading a part of a file came to."""
+class SparkStep:
+    """A step's task. It is pickled to the task, where `rows` turns pieces into pieces."""
 
-    ordinal: int
-    messages: int
-    updates: int
-    dropped: int
-    """Updates of finished times."""
-    duplicates: int
-    refused: list[Refused]
-
-
-class Repeated(NamedTuple):
-    """What deduplicating a share came to."""
-
-    duplicates: int
-    conflicts: int
-    conflict: tuple[dict[str, Any], dict[str, Any]] | None
-    """The first two updates that contradict each other, as rows of `UPDATES`."""
-
-
-class SettledShare(NamedTuple):
-    """What settling a share of the times came to."""
-
-    lowest: int | None
-    contradiction: Contradiction | None
-    coverage: list[Interval] | None
-    """All that is covered now; from the first share only, since all find the same."""
-    sample: list[tuple[int, int]]
-    """Times, rising, each with the updates of the share from the one before it on."""
-
-
-class StateOfShare(NamedTuple):
-    """A state file that a task wrote."""
-
-    state: StateFile
-    ordinals: set[int]
-    """Of the files that its rows point to."""
-
-
-class Written(NamedTuple):
-    """A segment."""
-
-    task: int
-    receipts: list[SegmentReceipt]
-    versions: int
-
-
-class Step:
-    """A step's task: a class that is pickled to it, whose `rows` turns pieces into pieces."""
-
-    def rows(self, share: int, pieces: dict[int, list[bytes]]) -> Iterator[Piece]:
-        """Return what a share's pieces, by kind, come to."""
+    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+        """Yield the pieces that follow from those of a share, given by kind."""
         raise NotImplementedError
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -185,7 +110,7 @@ class Step:
 
         context = TaskContext.get()
         assert context is not None
-        pieces: dict[int, list[bytes]] = {}
+        pieces: Pieces = {}
         for batch in batches:
             kinds, values = batch.column("kind").to_pylist(), batch.column("piece")
             for row, kind in enumerate(kinds):
@@ -194,70 +119,78 @@ class Step:
             for piece in self.rows(context.partitionId(), pieces):
                 yield frame([piece])
         except TailraceError as error:
-            yield frame([(0, PROBLEM, pickle.dumps(error))])
+            yield frame([failure(error)])
 
 
 @dataclass(frozen=True)
-class ReadParts(Step):
-    """Reads parts of files: part i in task i."""
+class ReadParts(SparkStep):
+    """Reads parts of files: ``parts[i]`` in task i."""
 
-    parts: tuple[tuple[Split, ...], ...]
+    parts: tuple[tuple[FilePart, ...], ...]
     schema: StreamSchema
     frontier: int | None
     shares: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run with a frame of one number a task."""
+        """Run on a frame that holds one number for each task."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                for split in self.parts[number]:
+                for part in self.parts[number]:
                     try:
-                        for piece in self._read(split):
+                        for piece in self._read(part):
                             yield frame([piece])
                     except TailraceError as error:
-                        yield frame([(0, PROBLEM, pickle.dumps(error))])
+                        yield frame([failure(error)])
 
-    def _read(self, split: Split) -> Iterator[Piece]:
-        read = list(read_split(split, self.schema))
+    def _read(self, part: FilePart) -> Iterator[Piece]:
+        # 1. Updates. Repeats within the part are dropped here, so that they need not travel. Of updates
+        #    that contradict each other both go on: only the share knows which one was heard first.
+        read = list(read_part(part, self.schema))
         came = joined([batch for each in read for batch in each.updates])
         news = since(came, self.frontier)
-        # Contradictions are for the share to find, which knows what else was heard.
         once = distinct(news, both=True)
-        yield from _shared(NEWS, once.updates, self.shares)
+        yield from by_share(Kind.NEW_UPDATES, once.updates, self.shares)
+        # 2. Progress. A count belongs to the share of its time. Intervals go to every share: a covered time
+        #    without a count has a count of zero, which a share without the interval could not know.
         progress = [one for each in read for one in each.progress]
         if progress:
             told = counts_table(progress)
             hashed = hashes_of_times(told.column("time").to_numpy())
-            yield from _shared(TOLD, told, self.shares, hashed)
+            yield from by_share(Kind.ANNOUNCED, told, self.shares, hashed)
             cover = encoded(intervals_table(progress))
             for share in range(self.shares):
-                yield share, COVER, cover
-        stock = Read(
-            split.ordinal,
+                yield share, Kind.COVERED, cover
+        # 3. Figures and refused messages. They travel through all steps to the driver.
+        stock = PartRead(
+            part.ordinal,
             sum(each.messages for each in read),
             came.num_rows,
             came.num_rows - news.num_rows,
             once.duplicates,
             [one for each in read for one in each.refused],
         )
-        yield 0, READ, pickle.dumps(stock)
+        yield 0, Kind.PART_READ, pickle.dumps(stock)
 
 
 @dataclass(frozen=True)
-class Deduplicate(Step):
-    """Keeps each update of a share once; what is for the times goes on."""
+class Deduplicate(SparkStep):
+    """Keeps each update of a share once, and counts the new ones by time."""
 
     catalog: Path
     files: tuple[StateFile, ...]
+    """State files of the open updates."""
     frontier: int | None
     shares: int
 
-    def rows(self, share: int, pieces: dict[int, list[bytes]]) -> Iterator[Piece]:
-        """Yield DISTINCT, RECEIVED for the shares of times, KEPT, and what else came."""
+    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+        """Yield DEDUPLICATED, RECEIVED for the shares of times, OPEN_UPDATES, and the unused pieces."""
+        # 1. Old updates first: the update of an earlier batch is the one that stands.
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
         old = share_of(read_rows(self.catalog, files, UPDATES), share, self.shares)
-        news = [decoded(piece) for piece in pieces.pop(NEWS, [])]
+        news = [decoded(piece) for piece in pieces.pop(Kind.NEW_UPDATES, [])]
         known = distinct(joined([old, *news]))
+        # 2. Pieces land in any order. For a contradiction the order counts: the error names the update that
+        #    was heard first, and with ``--on-conflict first`` that one stands. So sort, and look again.
         conflict = None
         if known.conflict is not None:
             came = joined(news)
@@ -267,119 +200,128 @@ class Deduplicate(Step):
             assert known.conflict is not None
             first, second = (both.slice(row, 1).to_pylist()[0] for row in known.conflict)
             conflict = (first, second)
-        repeated = known.duplicates - known.conflicts
-        yield 0, DISTINCT, pickle.dumps(Repeated(repeated, known.conflicts, conflict))
+        result = DeduplicatedShare(known.duplicates - known.conflicts, known.conflicts, conflict)
+        yield 0, Kind.DEDUPLICATED, pickle.dumps(result)
+        # 3. `distinct` keeps the order, so the new updates stand behind the old ones.
         received = received_table(known.updates.slice(old.num_rows))
         hashed = hashes_of_times(received.column("time").to_numpy())
-        yield from _shared(RECEIVED, received, self.shares, hashed)
+        yield from by_share(Kind.RECEIVED, received, self.shares, hashed)
+        # 4. The updates stay in this share until the driver knows the frontier.
         for start in range(0, known.updates.num_rows, _PIECE_ROWS):
-            yield share, KEPT, encoded(known.updates.slice(start, _PIECE_ROWS))
-        pieces.pop(SEED, None)
-        yield share, SEED, b""
-        yield from _passed_on(share, pieces)
+            yield share, Kind.OPEN_UPDATES, encoded(known.updates.slice(start, _PIECE_ROWS))
+        # 5. The same share of the times runs in any case: it may have old times, and share 0 reports coverage.
+        yield share, Kind.SEED, b""
+        yield from pass_on(share, pieces)
 
 
 @dataclass(frozen=True)
-class Settle(Step):
+class UpdateTimes(SparkStep):
     """Brings a share of the times up to date."""
 
     catalog: Path
     files: tuple[StateFile, ...]
+    """State files of the open times."""
     coverage: tuple[Interval, ...]
     frontier: int
     shares: int
     first: bool
+    """Let the count that was heard first stand."""
 
-    def rows(self, share: int, pieces: dict[int, list[bytes]]) -> Iterator[Piece]:
-        """Yield SETTLED, KNOWN, and what else came."""
+    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+        """Yield TIMES_UPDATED, OPEN_TIMES, and the unused pieces."""
         old = read_rows(self.catalog, self.files, TIMES)
         if old.num_rows:
             mine = slots(hashes_of_times(old.column("time").to_numpy())) % self.shares == share
             old = old.filter(pa.array(mine))
-        tables = {
-            kind: joined([decoded(piece) for piece in pieces.pop(kind, [])], schema)
-            for kind, schema in ((TOLD, COUNTS), (COVER, INTERVALS), (RECEIVED, COUNTS))
-        }
-        cover = tables[COVER]
-        settled = settle(
+        cover = take_table(pieces, Kind.COVERED, INTERVALS)
+        updated = update_times(
             old,
             self.coverage,
             cover,
-            tables[TOLD],
-            tables[RECEIVED],
+            take_table(pieces, Kind.ANNOUNCED, COUNTS),
+            take_table(pieces, Kind.RECEIVED, COUNTS),
             self.frontier,
             first=self.first,
         )
         coverage = None if share else joined_coverage(self.coverage, cover, self.frontier)
-        sample = _sample(settled.times)
-        found = SettledShare(settled.lowest, settled.contradiction, coverage, sample)
-        yield share, SETTLED, pickle.dumps(found)
-        if settled.times.num_rows:
-            yield share, KNOWN, encoded(settled.times)
-        pieces.pop(SEED, None)
-        yield from _passed_on(0, pieces)
+        found = TimesOfShare(
+            updated.lowest, updated.contradiction, coverage, _sample(updated.times)
+        )
+        yield share, Kind.TIMES_UPDATED, pickle.dumps(found)
+        if updated.times.num_rows:
+            yield share, Kind.OPEN_TIMES, encoded(updated.times)
+        yield from pass_on(0, pieces)
 
 
 @dataclass(frozen=True)
-class Part(Step):
-    """Parts what is finished from what stays; writes the latter."""
+class SeparateFinished(SparkStep):
+    """Separates finished updates from open ones, and writes the open ones as state files."""
 
     path: Path
     folding: Folding | None
-    """None leaves finished updates as they are, for those who want them and no records."""
+    """How rows become records; None passes finished updates on as they are, for callers without a catalog."""
     frontier: int | None
     shares: int
 
-    def rows(self, share: int, pieces: dict[int, list[bytes]]) -> Iterator[Piece]:
-        """Yield LEFT for the shares of keys, or KEPT without a folding, and FILE."""
+    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+        """Yield FINISHED_UPDATES for the shares of keys, or for this one without a folding; and STATE_FILE."""
+        # Piece by piece: the rows of a share need not lie in memory decoded and as JSON at once.
         stay: dict[str, list[pa.RecordBatch]] = {UPDATES_KIND: [], TIMES_KIND: []}
-        for piece in pieces.get(KEPT, []):
+        for piece in pieces.get(Kind.OPEN_UPDATES, []):
             rows = decoded(piece)
             stay[UPDATES_KIND].append(since(rows, self.frontier))
             done = before(rows, self.frontier)
             if not done.num_rows:
                 continue
             if self.folding is None:
-                yield share, KEPT, encoded(done)
+                yield share, Kind.FINISHED_UPDATES, encoded(done)
             else:
-                yield from _shared(LEFT, leaving(done, self.folding), self.shares)
+                finished = finished_rows(done, self.folding)
+                yield from by_share(Kind.FINISHED_UPDATES, finished, self.shares)
         stay[TIMES_KIND].extend(
-            since(decoded(piece), self.frontier) for piece in pieces.get(KNOWN, [])
+            since(decoded(piece), self.frontier) for piece in pieces.get(Kind.OPEN_TIMES, [])
         )
         for (kind, tables), schema in zip(stay.items(), (UPDATES, TIMES), strict=True):
             rows = joined([each for each in tables if each.num_rows], schema)
             if rows.num_rows:
-                file = write_pending(_of_task(self.path, f"{kind}-{share}"), rows)
+                file = write_pending(_task_path(self.path, f"{kind}-{share}"), rows)
+                # Spark may move a partition. Then the rows are not of the share of this task, and a file that
+                # claimed so would be passed over by the share that needs it.
                 if kind == UPDATES_KIND and _is_share(rows, share, self.shares):
                     state = StateFile(kind, file, 0, share, self.shares)
                 else:
                     state = StateFile(kind, file)
-                yield 0, FILE, pickle.dumps(StateOfShare(state, ordinals_in(rows)))
+                yield 0, Kind.STATE_FILE, pickle.dumps(StateOfShare(state, ordinals_in(rows)))
 
 
 @dataclass(frozen=True)
-class Fold(Step):
-    """Turns a share of the keys' finished updates into effects, and keeps what is said of keys."""
+class FoldKeys(SparkStep):
+    """Turns the finished updates of a share of the keys into effects, and updates the index."""
 
     path: Path
     catalog: Path
     files: tuple[StateFile, ...]
-    """The index, oldest first."""
+    """Files of the index, oldest first."""
     merge: tuple[StateFile, ...]
-    """Those of its files that this commit's replaces."""
+    """Files of the index that this commit replaces: its newest tiers."""
     tier: int
+    """Number of the tier that this commit writes: its batch."""
     keyed: bool
+    """Whether there are key columns."""
     shares: int
     ranges: tuple[int, ...]
     """The first time of each range but the first."""
 
-    def rows(self, share: int, pieces: dict[int, list[bytes]]) -> Iterator[Piece]:
-        """Yield DONE for the ranges of time, FILE, and what else came."""
-        rows = joined([decoded(piece) for piece in pieces.pop(LEFT, [])], LEAVING)
+    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+        """Yield EFFECTS_OF_RANGE, STATE_FILE, and the unused pieces."""
+        # 1. Fold. All updates of a key that finish now are here, since they were shared out by its hash.
+        rows = take_table(pieces, Kind.FINISHED_UPDATES, FINISHED)
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
         keys = rows.column("key").to_pylist()
-        lasts = Index(self.catalog).lasts(files, rows.column("hash").to_numpy(), keys)
-        folded = fold(rows, lasts, keyed=self.keyed)
+        last = KeyIndex(self.catalog).last_rows(files, rows.column("hash").to_numpy(), keys)
+        folded = fold(rows, last, keyed=self.keyed)
+        # 2. The share's rows of the tiers to merge, older first, then the new ones: the last row of a key
+        #    wins. Every share does so, also one without updates, since the old files are given up.
         tables = [
             share_of(read_rows(self.catalog, [each], INDEX), share, self.shares)
             for each in files
@@ -387,80 +329,39 @@ class Fold(Step):
         ]
         index = merged([*tables, folded.index], oldest=len(self.merge) == len(self.files))
         if index.num_rows:
-            file = write_pending(_of_task(self.path, f"index-{share}"), index)
+            file = write_pending(_task_path(self.path, f"index-{share}"), index)
             state = StateFile(INDEX_KIND, file, self.tier, share, self.shares)
-            yield 0, FILE, pickle.dumps(StateOfShare(state, set()))
+            yield 0, Kind.STATE_FILE, pickle.dumps(StateOfShare(state, set()))
+        # 3. To the ranges of time: a version's records must land in one task, and ranges in order.
         times = folded.effects.column("time").to_numpy()
         ranges = np.searchsorted(np.array(self.ranges, np.int64), times, "right")
         for task in np.unique(ranges).tolist():
             effects = folded.effects.filter(pa.array(ranges == task))
-            yield task, DONE, encoded(effects)
-        pieces.pop(SEED, None)
-        yield from _passed_on(0, pieces)
+            yield task, Kind.EFFECTS_OF_RANGE, encoded(effects)
+        yield from pass_on(0, pieces)
 
 
 @dataclass(frozen=True)
-class Write(Step):
-    """Writes the effects of a range of times as a segment."""
+class WriteSegments(SparkStep):
+    """Writes the effects of a range of time as a segment."""
 
     path: Path
     entity_type: str
 
-    def rows(self, share: int, pieces: dict[int, list[bytes]]) -> Iterator[Piece]:
-        """Yield WRITTEN, and what else came."""
-        effects = [decoded(piece) for piece in pieces.pop(DONE, [])]
-        if effects:
-            path = _of_task(self.path, str(share))
-            receipts, versions = write_segment(path, joined(effects, EFFECTS), self.entity_type)
-            yield 0, WRITTEN, pickle.dumps(Written(share, receipts, versions))
-        pieces.pop(SEED, None)
-        yield from _passed_on(0, pieces)
-
-
-def encoded(rows: pa.RecordBatch) -> bytes:
-    """Return a table as a piece."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
-    return sink.getvalue()  # type: ignore[no-any-return]
-
-
-def decoded(piece: bytes) -> pa.RecordBatch:
-    """Return the table of a piece, which it goes on to share memory with."""
-    with pa.ipc.open_stream(piece) as stream:
-        return stream.read_next_batch()
-
-
-def _shared(
-    kind: int,
-    rows: pa.RecordBatch,
-    shares: int,
-    hashed: npt.NDArray[np.uint64] | None = None,
-) -> Iterator[Piece]:
-    if hashed is None:
-        hashed = rows.column("hash").to_numpy()
-    for share, some in share_out(rows, hashed, shares):
-        yield share, kind, encoded(some)
+    def rows(self, share: int, pieces: Pieces) -> Iterator[Piece]:
+        """Yield SEGMENT_WRITTEN, and the unused pieces."""
+        effects = take_table(pieces, Kind.EFFECTS_OF_RANGE, EFFECTS)
+        if effects.num_rows:
+            path = _task_path(self.path, str(share))
+            receipts, versions = write_segment(path, effects, self.entity_type)
+            written = WrittenSegment(share, receipts, versions)
+            yield 0, Kind.SEGMENT_WRITTEN, pickle.dumps(written)
+        yield from pass_on(0, pieces)
 
 
 def _is_share(rows: pa.RecordBatch, share: int, shares: int) -> bool:
-    """Whether all rows are of one share: the task's own, as long as Spark keeps the places of partitions."""
+    """Whether all rows are of a share."""
     return bool((slots(rows.column("hash").to_numpy()) % np.uint16(shares) == share).all())
-
-
-def _passed_on(share: int, pieces: dict[int, list[bytes]]) -> Iterator[Piece]:
-    for kind, held in pieces.items():
-        for piece in held:
-            yield share, kind, piece
-
-
-def frame(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    """Return pieces as a table of `FRAME`."""
-    shares, kinds, values = zip(*pieces, strict=True)
-    binary = pa.array([pa.py_buffer(value).to_pybytes() for value in values], pa.binary())
-    return pa.RecordBatch.from_arrays(
-        [pa.array(shares, pa.int32()), pa.array(kinds, pa.int32()), binary], schema=FRAME
-    )
 
 
 def _sample(times: pa.RecordBatch) -> list[tuple[int, int]]:
@@ -487,7 +388,7 @@ def ranges_of(samples: Iterable[tuple[int, int]], tasks: int) -> tuple[int, ...]
     return tuple(sorted(set(cuts)))
 
 
-def _of_task(path: Path, name: str) -> Path:
+def _task_path(path: Path, name: str) -> Path:
     from pyspark import TaskContext
 
     context = TaskContext.get()

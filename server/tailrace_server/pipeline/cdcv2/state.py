@@ -59,7 +59,7 @@ class StateFile(msgspec.Struct, frozen=True):
         return any(slot % self.parts == self.part and slot % parts == part for slot in range(SLOTS))
 
 
-class Statistics(msgspec.Struct):
+class StreamStatistics(msgspec.Struct):
     """Counts since the stream began."""
 
     messages: int = 0
@@ -93,7 +93,7 @@ class Control(msgspec.Struct):
     names: dict[int, str] = {}
     """Ordinal → name of the files that state may point to."""
     files: list[StateFile] = []
-    statistics: Statistics = msgspec.field(default_factory=Statistics)
+    statistics: StreamStatistics = msgspec.field(default_factory=StreamStatistics)
     format: int = FORMAT
 
     def of_kind(self, kind: str) -> list[StateFile]:
@@ -152,7 +152,7 @@ def read_rows(catalog: Path, files: Iterable[StateFile], schema: pa.Schema) -> p
     return joined(batches, schema)
 
 
-class Index:
+class KeyIndex:
     """Looks keys up in the index, newest tier first. Holds what it has read: hashes and rows."""
 
     def __init__(self, catalog: Path) -> None:
@@ -160,7 +160,7 @@ class Index:
         self._catalog = catalog
         self._tables: dict[str, tuple[Any, pa.RecordBatch]] = {}
 
-    def lasts(
+    def last_rows(
         self,
         files: Sequence[StateFile],
         hashed: np.ndarray[Any, np.dtype[np.uint64]],
@@ -260,7 +260,7 @@ def tiers_to_merge(found: Sequence[Tier], rows: int, rows_max: int) -> int:
 
 
 def count_messages(
-    statistics: Statistics,
+    statistics: StreamStatistics,
     *,
     messages: int,
     updates: int,

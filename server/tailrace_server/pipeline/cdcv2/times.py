@@ -10,7 +10,7 @@
 *Coverage* is the union of the intervals of all progress statements, as disjoint intervals in order. A
 covered time without a row has a count of zero. Both are cut off below the frontier.
 
-`settle` brings the rows of a share of the times up to date, shares being told by a hash of the time; the
+`update_times` brings the rows of a share of the times up to date, shares being told by a hash of the time; the
 frontier is then the least of what the shares find, and of where the coverage ends.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tailrace_server.pipeline.cdcv2.cutting import Progress
+    from tailrace_server.pipeline.cdcv2.cutting import IntegerProgress
 
     Longs = npt.NDArray[np.int64]
 
@@ -80,7 +80,7 @@ class Contradiction(NamedTuple):
     """Whether the second is how many updates have come; else it is another count."""
 
 
-class Settled(NamedTuple):
+class UpdatedTimes(NamedTuple):
     """A share of the times, brought up to date."""
 
     times: pa.RecordBatch
@@ -90,13 +90,13 @@ class Settled(NamedTuple):
     contradiction: Contradiction | None
 
 
-def counts_table(progress: Iterable[Progress]) -> pa.RecordBatch:
+def counts_table(progress: Iterable[IntegerProgress]) -> pa.RecordBatch:
     """Return the counts of progress statements as a table of `COUNTS`."""
     rows = [(time, count, each.message) for each in progress for time, count in each.counts]
     return _table(rows, COUNTS)
 
 
-def intervals_table(progress: Iterable[Progress]) -> pa.RecordBatch:
+def intervals_table(progress: Iterable[IntegerProgress]) -> pa.RecordBatch:
     """Return the intervals of progress statements as a table of `INTERVALS`."""
     return _table([(each.lower, each.upper, each.message) for each in progress], INTERVALS)
 
@@ -117,7 +117,7 @@ def hashes_of_times(times: Longs) -> npt.NDArray[np.uint64]:
     return times.astype(np.uint64) * _FACTOR
 
 
-def settle(
+def update_times(
     old: pa.RecordBatch,
     coverage: Sequence[Interval],
     intervals: pa.RecordBatch,
@@ -126,7 +126,7 @@ def settle(
     frontier: int,
     *,
     first: bool = False,
-) -> Settled:
+) -> UpdatedTimes:
     """Bring a share of the times up to date.
 
     Args:
@@ -171,7 +171,7 @@ def settle(
             )
         )
     missing = np.flatnonzero(got < announced)
-    return Settled(
+    return UpdatedTimes(
         pa.RecordBatch.from_arrays(
             [pa.array(each) for each in (times, announced, announced_at, got, got_at)],
             schema=TIMES,

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tailrace.cdcv2 import Progress, Update
 from tailrace_server.cdcv2.schema import documented_schema
 from tailrace_server.pipeline.cdcv2 import cutting, updates
-from tailrace_server.pipeline.cdcv2.cutting import Messages, RowCutter
-from tailrace_server.pipeline.cdcv2.files import Split, StreamSchema, read_split, splits
+from tailrace_server.pipeline.cdcv2.cutting import CutMessages, RowCutter
+from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema, parts_of_file, read_part
 from tailrace_server.pipeline.cdcv2.updates import (
     UPDATES,
     distinct,
@@ -100,8 +100,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def cut(schema: StreamSchema, raw: bytes, messages: int) -> Messages:
-    out = Messages()
+def cut(schema: StreamSchema, raw: bytes, messages: int) -> CutMessages:
+    out = CutMessages()
     RowCutter(schema.form).cut(raw, messages, 7, out)
     return out
 
@@ -112,7 +112,7 @@ def test_a_block_may_announce_any_number_of_messages(way: str) -> None:
     assert (out.messages, len(out.refused)) == (4, 1)
 
 
-def shown(out: Messages) -> tuple[Any, ...]:
+def shown(out: CutMessages) -> tuple[Any, ...]:
     rows = joined(out.updates).select(["data", "time", "diff", "message", "hash"])
     return (
         rows.to_pylist(),
@@ -122,7 +122,7 @@ def shown(out: Messages) -> tuple[Any, ...]:
     )
 
 
-def both(schema: StreamSchema, raw: bytes, messages: int, patch: pytest.MonkeyPatch) -> Messages:
+def both(schema: StreamSchema, raw: bytes, messages: int, patch: pytest.MonkeyPatch) -> CutMessages:
     """Cut both ways, compare, and return one."""
     found = []
     for limit in (1 << 60, 0):
@@ -304,17 +304,17 @@ def test_parts_of_a_file_hold_together_what_the_file_does(tmp_path: Path, ending
             content += part[part.index(mine) + 16 : -16] + sync
     path = tmp_path / f"f.{ending}"
     put(path, content)
-    whole = list(read_split(Split(str(path), 1, 0, len(content), len(content)), SCHEMA))
+    whole = list(read_part(FilePart(str(path), 1, 0, len(content), len(content)), SCHEMA))
     everything = shown_sorted(whole)
     assert sum(each.messages for each in whole) == len(told)
     for wanted in (37, 500, len(content)):
-        cuts = splits(str(path), 1, len(content), wanted)
-        found = [each for split in cuts for each in read_split(split, SCHEMA)]
+        cuts = parts_of_file(str(path), 1, len(content), wanted)
+        found = [each for split in cuts for each in read_part(split, SCHEMA)]
         assert shown_sorted(found) == everything
         assert sum(each.messages for each in found) == len(told)
 
 
-def shown_sorted(messages: list[Messages]) -> tuple[Any, ...]:
+def shown_sorted(messages: list[CutMessages]) -> tuple[Any, ...]:
     rows = joined([batch for each in messages for batch in each.updates])
     columns = rows.select(["data", "time", "diff", "message"]).to_pydict()
     told = sorted(each for some in messages for each in some.progress)

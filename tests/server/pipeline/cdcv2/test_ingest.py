@@ -16,7 +16,7 @@ from tailrace_server.cdcv2.schema import documented_schema
 from tailrace_server.pipeline.cdcv2.driver import FRONTIER
 from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict
-from tailrace_server.pipeline.cdcv2.ingest import Outcome, ingest_cdcv2
+from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome, ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.cdcv2.state import read_control
 from tailrace_server.pipeline.progress import Reporter
@@ -93,7 +93,7 @@ class Stream:
         put(self.input / name, content)
         return name
 
-    def ingest(self, **changes: Any) -> Outcome:
+    def ingest(self, **changes: Any) -> Cdcv2Outcome:
         settings = Cdcv2Settings(
             input=self.input,
             log=self.log,

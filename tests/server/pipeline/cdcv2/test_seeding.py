@@ -11,11 +11,12 @@ from pyspark import TaskContext
 
 from tailrace.cdcv2 import Progress, Update
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.cdcv2 import spark_steps
-from tailrace_server.pipeline.cdcv2.files import Split, read_split
-from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict, leaving
+from tailrace_server.pipeline.cdcv2.files import FilePart, read_part
+from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict, finished_rows
 from tailrace_server.pipeline.cdcv2.ingest import WRITER
 from tailrace_server.pipeline.cdcv2.seeding import seed_index
+from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded, encoded
+from tailrace_server.pipeline.cdcv2.spark_steps import FoldKeys
 from tailrace_server.pipeline.cdcv2.updates import joined, share_out
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -122,8 +123,8 @@ def test_an_image_that_is_no_row_of_the_stream_stays_as_it_is() -> None:
         b'{"id":1}',
         b"[1]",
     ):
-        assert SCHEMA.fitted(kept) == kept
-    assert SCHEMA.fitted(b'{"name":"a", "id":1}') == b'{"id":1,"name":"a","price":null}'
+        assert SCHEMA.normalised(kept) == kept
+    assert SCHEMA.normalised(b'{"name":"a", "id":1}') == b'{"id":1,"name":"a","price":null}'
 
 
 def test_records_under_former_names_of_type_and_column_are_known(stream: Stream) -> None:
@@ -196,27 +197,25 @@ def test_each_share_of_a_large_batch_finds_its_keys_in_the_files_of_the_beginnin
     stream.add([Update((key, "new", None), 1, 1) for key in range(41)])
     file = stream.input / "0001.json"
     size = file.stat().st_size
-    [came] = read_split(Split(str(file), 1, 0, size, size), SCHEMA)
-    rows = leaving(joined(came.updates), folding)
+    [came] = read_part(FilePart(str(file), 1, 0, size, size), SCHEMA)
+    rows = finished_rows(joined(came.updates), folding)
     with CatalogWriter.open(stream.log, "shop", writer=WRITER, take_over=True) as writer:
         files = tuple(seed_index(writer, folding, 0, file_rows=10))
         assert len(files) == 4
         assert sum(each.file.rows for each in files) == 40
         path = writer.segment_path(0, "pending-cdcv2")
-    step = spark_steps.Fold(path, writer.path, files, files, 0, True, shares, ())
+    step = FoldKeys(path, writer.path, files, files, 0, True, shares, ())
     found: dict[str, str | None] = {}
     index = 0
     for share, mine in share_out(rows, rows.column("hash").to_numpy(), shares):
-        pieces = {spark_steps.LEFT: [spark_steps.encoded(mine)]}
+        pieces: dict[int, list[bytes]] = {Kind.FINISHED_UPDATES: [encoded(mine)]}
         results = [(kind, piece) for _, kind, piece in step.rows(share, pieces)]
         index += sum(
             pickle.loads(piece).state.file.rows
             for kind, piece in results
-            if kind == spark_steps.FILE
+            if kind == Kind.STATE_FILE
         )
-        for effects in (
-            spark_steps.decoded(piece) for kind, piece in results if kind == spark_steps.DONE
-        ):
+        for effects in (decoded(piece) for kind, piece in results if kind == Kind.EFFECTS_OF_RANGE):
             keys, befores = (effects.column(name).to_pylist() for name in ("key", "before"))
             found |= {
                 key: before and json.loads(before)["name"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.cdcv2 import CdcError, Progress, Reader, Update
-from tailrace_server.pipeline.cdcv2.cutting import Messages, RowCutter, Rows, take
+from tailrace_server.pipeline.cdcv2.cutting import CutMessages, RowCutter, UpdateCollector, take
 from tailrace_server.pipeline.cdcv2.times import (
     TIMES,
     counts_table,
@@ -20,7 +20,7 @@ from tailrace_server.pipeline.cdcv2.times import (
     intervals_table,
     joined_coverage,
     received_table,
-    settle,
+    update_times,
     why_waiting,
 )
 from tailrace_server.pipeline.cdcv2.updates import (
@@ -60,7 +60,7 @@ class Shared:
         """Take some messages at once; return what they finish."""
         if self.frontier is None:
             return []
-        out, rows = Messages(), Rows(SCHEMA.form)
+        out, rows = CutMessages(), UpdateCollector(SCHEMA.form)
         for message in batch:
             assert take(message, place, rows, out) is None
         rows.finish(out)
@@ -83,10 +83,10 @@ class Shared:
             ),
             strict=True,
         ):
-            settled = settle(times, self.coverage, cover, counts, came, self.frontier)
-            if settled.contradiction is not None:
+            updated = update_times(times, self.coverage, cover, counts, came, self.frontier)
+            if updated.contradiction is not None:
                 raise Disagree
-            found.append(settled)
+            found.append(updated)
         coverage = joined_coverage(self.coverage, cover, self.frontier)
         self.frontier = frontier_after(self.frontier, coverage, [each.lowest for each in found])
         self.coverage = coverage_after(coverage, self.frontier)
@@ -191,7 +191,7 @@ def test_contract_40_whatever_is_said_shares_and_the_pure_reader_agree(
 
 def test_slots_are_told_by_what_is_said_of_a_row_at_a_time_only() -> None:
     cutter = RowCutter(SCHEMA.form)
-    out = Messages()
+    out = CutMessages()
     raw = SCHEMA.form.encode([Update((1, "a", None), 3, 1), Update((1, "a", None), 3, -1)])
     cutter.cut(raw, 1, 0, out)
     [rows] = out.updates
