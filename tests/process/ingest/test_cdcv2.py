@@ -96,6 +96,27 @@ def test_contract_40_any_number_of_shares_gives_the_log_of_the_driver_and_of_the
     assert verify(log_root / "spark").sound
 
 
+def test_a_large_batch_keeps_what_the_batch_before_it_said_of_a_key(
+    spark: SparkSession, tmp_path: Path, log_root: Path
+) -> None:
+    """The second batch is too small to replace the first one's tier of the index; the third needs its row."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    batches: list[list[Update[int]]] = [
+        [Update((key, "old", None), 1, 1) for key in range(40)],
+        [Update((7, "newer", None), 2, 1)],
+        [Update((7, "newest", None), 3, 1)],
+    ]
+    found: dict[str, list[Record]] = {}
+    for number, batch in enumerate(batches):
+        progress = Progress((number,), (number + 2,), ((number + 1, len(batch)),))
+        lines = [write_line(SCHEMA.form, each) for each in (batch, progress)]
+        put(folder / f"{number}.json", b"".join(lines))
+        found["spark"] = ingest(spark, folder, log_root, "spark", partitions=2, small_batch_rows=0)
+        found["driver"] = ingest(None, folder, log_root, "driver")
+    assert found["spark"] == found["driver"]
+
+
 def test_what_tasks_find_wrong_is_raised_with_both_sides(
     spark: SparkSession, tmp_path: Path, log_root: Path
 ) -> None:

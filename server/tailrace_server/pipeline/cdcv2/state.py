@@ -1,17 +1,17 @@
-"""What the stage keeps between batches: files that the newest commit entry names, as it names pending ones.
+"""What a stream keeps between batches: files that the newest entry names as pending.
 
 =========  =================================================================================================
 control    one row of JSON (`Control`): frontier, coverage, and which files are which
 updates    `updates.UPDATES`: each update of an unfinished time once
 times      `times.TIMES`
-product    of product times instead of those two: one row of JSON, see `products`
-index      `folding.INDEX`: what was last said of keys. Files of later commits come before those of earlier
-           ones; those of one commit (a *tier*) hold different keys
+product    of product times instead of those two: one row of JSON, see `product_times`
+index      `folding.INDEX`: the last row of each key. What a file of a later commit says overrides what one
+           of an earlier commit says; the files of one commit (a *tier*) hold different keys
 =========  =================================================================================================
 
 Since the entry that releases versions is the one that names the state behind them, a restart finds both or
-neither. Files are written anew rather than changed: updates and times by every commit that changes them,
-the index by tiers that are merged when a later one has grown to half of an earlier one.
+neither. Files are never changed. Updates and times are written anew by every commit that changes them. The
+index grows by tiers; a commit merges the newest ones into its own while they are at most twice its size.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ _CONTROL: Final = pa.schema([pa.field("control", pa.binary(), nullable=False)])
 
 
 class StateFile(msgspec.Struct, frozen=True):
-    """A file, as the control file knows it."""
+    """A state file, as the control file describes it."""
 
     kind: str
     file: PendingSegment
     tier: int = 0
-    """Of the index: the batch that wrote it."""
+    """For files of the index the batch that wrote it, else 0."""
     part: int = 0
     parts: int = 1
-    """It holds keys of the slots that are ``part`` modulo ``parts``."""
+    """It holds the slots that are ``part`` modulo ``parts``."""
 
     def has_slots_of(self, part: int, parts: int) -> bool:
-        """Whether it may hold a slot of a share."""
+        """Whether it may hold a slot of a share of the updates or keys."""
         return any(slot % self.parts == self.part and slot % parts == part for slot in range(SLOTS))
 
 
 class StreamStatistics(msgspec.Struct):
-    """Counts since the stream began."""
+    """Counts since the beginning of the stream."""
 
     messages: int = 0
     updates: int = 0
     """Received, repeated ones included."""
     duplicates: int = 0
     dropped_finished: int = 0
-    """Updates of times that were finished already; dropped unread."""
+    """Updates of times that were finished already."""
     refused: int = 0
     """Messages in quarantine."""
     finished_updates: int = 0
     conflicts: int = 0
-    """Contradictions that were passed over."""
+    """Contradictions that were ignored, since the first message stands."""
 
 
 class Control(msgspec.Struct):
-    """What the stage knows without any update."""
+    """What is known of a stream without reading an update."""
 
     entity_type: str
     key: list[str]
@@ -88,17 +88,20 @@ class Control(msgspec.Struct):
     antichain: list[tuple[int, ...]] = []
     """Of product times: the finished frontier."""
     coverage: list[tuple[int, int | None]] = []
-    """Intervals of progress statements from the frontier on."""
+    """Union of the intervals of progress statements, from the frontier on."""
     next_ordinal: int = 1
     names: dict[int, str] = {}
-    """Ordinal → name of the files that state may point to."""
+    """Ordinal → name, for the files that the state may point to."""
     files: list[StateFile] = []
     statistics: StreamStatistics = msgspec.field(default_factory=StreamStatistics)
     format: int = FORMAT
 
     def of_kind(self, kind: str) -> list[StateFile]:
-        """Return the files of a kind, oldest first."""
-        return [each for each in self.files if each.kind == kind]
+        """Return the files of a kind, older tiers first."""
+        # Sorted, since large batches of earlier releases listed their new tier before the older ones.
+        return sorted(
+            (each for each in self.files if each.kind == kind), key=lambda each: each.tier
+        )
 
     def rows(self, kind: str) -> int:
         """Return how many rows the files of a kind have."""
@@ -110,10 +113,10 @@ class Control(msgspec.Struct):
 
 
 def read_control(catalog: Path, pending: Sequence[PendingSegment]) -> Control | None:
-    """Return what the newest entry left; None where no stream of this kind has been here.
+    """Return the control of the newest entry; None where the catalog has no stream of this kind.
 
     Raises:
-        InvalidRequest: What is pending is of another source, or of a later release.
+        InvalidRequest: The pending files are of another source, or of a later release.
         LogCorrupted: The file is damaged.
     """
     found = [file for file in pending if CONTROL_NAME in file.path]
@@ -153,10 +156,10 @@ def read_rows(catalog: Path, files: Iterable[StateFile], schema: pa.Schema) -> p
 
 
 class KeyIndex:
-    """Looks keys up in the index, newest tier first. Holds what it has read: hashes and rows."""
+    """Looks keys up in the index, newest tier first. It caches the files that it has read."""
 
     def __init__(self, catalog: Path) -> None:
-        """Begin with nothing read."""
+        """Begin with an empty cache."""
         self._catalog = catalog
         self._tables: dict[str, tuple[Any, pa.RecordBatch]] = {}
 
@@ -166,15 +169,15 @@ class KeyIndex:
         hashed: np.ndarray[Any, np.dtype[np.uint64]],
         keys: Sequence[str],
     ) -> dict[str, Last]:
-        """Return what was last said of some keys; those never heard of are not in it.
+        """Return the last row of some keys; unknown keys are not in it.
 
         Args:
-            files: Of the index, oldest first.
+            files: Files of the index, older tiers first.
             hashed: Hash of each key.
-            keys: The keys; repeats do no harm.
+            keys: The keys, possibly repeated.
         """
         found: dict[str, Last] = {}
-        wanted = set(keys)
+        needed = set(keys)
         asked = np.unique(hashed)
         for each in reversed(files):
             hashes, rows = self._table(each)
@@ -184,12 +187,12 @@ class KeyIndex:
             hits = rows.take(pa.array(places))
             columns = (hits.column(name).to_pylist() for name in ("key", "image", "count"))
             for key, image, count in zip(*columns, strict=True):
-                if key in wanted:
+                if key in needed:
                     found.setdefault(key, (image, count))
         return found
 
     def keep(self, files: Iterable[StateFile]) -> None:
-        """Forget the files that are not among some."""
+        """Drop all other files from the cache."""
         paths = {each.file.path for each in files}
         self._tables = {path: held for path, held in self._tables.items() if path in paths}
 
@@ -205,8 +208,8 @@ def merged(tables: Sequence[pa.RecordBatch], *, oldest: bool) -> pa.RecordBatch:
     """Return the last row of each key.
 
     Args:
-        tables: Of `INDEX`, oldest first.
-        oldest: Whether nothing older exists, so that keys without a row need not be remembered.
+        tables: Tables of `INDEX`, older first.
+        oldest: Whether there is no older tier, so that keys without a row can be left out.
     """
     rows = joined([table for table in tables if table.num_rows] or [tables[0]], INDEX)
     if rows.num_rows == 0:
@@ -221,7 +224,7 @@ def merged(tables: Sequence[pa.RecordBatch], *, oldest: bool) -> pa.RecordBatch:
 
 
 def share_of(rows: pa.RecordBatch, part: int, parts: int) -> pa.RecordBatch:
-    """Return the rows whose slot belongs to a share."""
+    """Return the rows of a share."""
     if parts == 1:
         return rows
     mine = slots(rows.column("hash").to_numpy()) % np.uint16(parts) == part
@@ -236,7 +239,7 @@ class Tier(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many keys it has."""
+        """Number of its keys."""
         return sum(each.file.rows for each in self.files)
 
 
@@ -249,7 +252,7 @@ def tiers(files: Iterable[StateFile]) -> list[Tier]:
 
 
 def tiers_to_merge(found: Sequence[Tier], rows: int, rows_max: int) -> int:
-    """Return how many of the newest tiers are to be merged with a new one of so many rows."""
+    """Return how many of the newest tiers to merge into a new one of ``rows`` rows, ``rows_max`` in all."""
     count, total = 0, rows
     for tier in reversed(found):
         if tier.rows > 2 * total or tier.rows + total > rows_max:
@@ -268,7 +271,7 @@ def count_messages(
     dropped: int,
     refused: int,
 ) -> None:
-    """Add what a batch brought."""
+    """Add the counts of a batch."""
     statistics.messages += messages
     statistics.updates += updates
     statistics.duplicates += duplicates
