@@ -13,7 +13,7 @@ import resource
 from typing import Any, Final, Literal
 
 ARENAS_MAX: Final = 1
-"""Heaps of the C library, for all threads together: what one frees another can use. See ADR 0034."""
+"""Heaps of the C library, for all threads together: what one frees another can use. See ADR 0033."""
 
 COLLECTOR_THRESHOLDS: Final = (20_000, 5, 100)
 """New objects, net of those freed, before the youngest generation is collected; such collections before
@@ -36,7 +36,7 @@ def share_one_arena() -> None:
     glibc gives threads arenas of their own, up to eight for each processor, and each keeps what was its
     highest use: frames that one reader thread freed are of no use to the next, nor to gRPC's threads. Under
     constant load that memory grows for a long time, most of it free. With one arena nothing is lost, as
-    nearly all allocations are made under Python's lock anyway (docs/adr/0034).
+    nearly all allocations are made under Python's lock anyway (docs/adr/0033).
 
     Does nothing where the environment sets ``MALLOC_ARENA_MAX``, nor where the C library has no arenas.
     """
@@ -50,7 +50,7 @@ def poll_in_calling_thread() -> None:
 
     By default a pool of gRPC's threads polls the sockets and hands each event on to the thread that asked
     for it. With the older listener the asking thread polls itself, so a message wakes one thread less: a
-    tenth of the server's time where one subscriber catches up, no difference with a hundred (docs/adr/0036).
+    tenth of the server's time where one subscriber catches up, no difference with a hundred (docs/adr/0033).
 
     Does nothing where the environment says what gRPC is to try.
     """
@@ -79,7 +79,7 @@ def schedule(scheduling: Scheduling) -> None:
     By default a thread that wakes interrupts the one that runs. On a busy server the running one is nearly
     always of the same process and holds Python's lock, which the other needs next: it finds that out, sleeps
     again, and has cost two switches and what lay in the caches. With ``SCHED_BATCH`` it waits for its turn;
-    it gets an idle processor as soon as ever (docs/adr/0035).
+    it gets an idle processor as soon as ever (docs/adr/0033).
 
     Does nothing where the kernel has no such policy, nor where whoever started the process has set another
     than the default. A refusal is logged: the server is slower then, not wrong.

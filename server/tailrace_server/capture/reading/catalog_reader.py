@@ -209,7 +209,7 @@ class CatalogReading:
         """Return a run's frames, encoded once for all who want the same content.
 
         One run at a time: while two are read in one go the client takes all that it was sent before, then it
-        waits; and while they are sent, the server waits for it (docs/adr/0035).
+        waits; and while they are sent, the server waits for it (docs/adr/0033).
         """
         block = self.ready_frames(run, codec, content)
         if block is not None:
