@@ -3,9 +3,9 @@
 ::
 
     reader = Reader()
-    for message in messages:                       # in any order, repeated and cut anew at will
+    for message in messages:                       # in any order, repeated or re-batched
         for updates, frontier in reader.receive(message):
-            ...                                    # each update once; nothing more before the frontier
+            ...                                    # each update once; all times before the frontier are final
 
     writer = Writer()
     writer.write([Update(("apple", 3), 1, 1)])

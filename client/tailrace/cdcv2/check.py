@@ -1,4 +1,4 @@
-"""What a statement may say at all, whatever else was heard."""
+"""Checks of a single statement, without regard to what else was received."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONG_LIMIT: Final = 2**63
-"""Diffs and counts are Avro longs, below this."""
+"""Diffs and counts are Avro longs: below this number."""
 
 
 def checked_diff(diff: int, data: object, time: object) -> int:
     """Return a diff that is a 64-bit integer other than zero.
 
     Raises:
-        InvalidStatement: It is not.
+        InvalidStatement: It is zero, or no 64-bit integer.
     """
     if type(diff) is not int or not -LONG_LIMIT <= diff < LONG_LIMIT:
         raise InvalidStatement(f"{data!r} at time {time}: diff {diff!r} is no 64-bit integer")
@@ -37,10 +37,10 @@ def checked_diff(diff: int, data: object, time: object) -> int:
 def checked_interval(
     lattice: Lattice[T], progress: Progress[T]
 ) -> tuple[tuple[T, ...], tuple[T, ...]]:
-    """Return lower and upper as antichains; they may be equal, and then hold no time.
+    """Return the lower and upper bound of an interval as antichains. Equal bounds hold no time.
 
     Raises:
-        InvalidStatement: Not times, or ``lower`` is not at or before ``upper``.
+        InvalidStatement: A bound holds what is no time, or ``upper`` is not at or after ``lower``.
     """
     lower = antichain(lattice, map(lattice.check, progress.lower))
     upper = antichain(lattice, map(lattice.check, progress.upper))
@@ -53,16 +53,16 @@ def checked_interval(
 def checked_counts(
     lattice: Lattice[T], progress: Progress[T], holds: Callable[[T], bool]
 ) -> dict[T, int]:
-    """Return the counts of a progress statement above zero, by time.
+    """Return the counts of a progress statement by time, without zeros.
 
     Args:
         lattice: The kind of time.
-        progress: The statement, whose interval is in order.
+        progress: The statement; its interval has been checked.
         holds: Whether a time lies in the interval.
 
     Raises:
-        InvalidStatement: A time outside the interval, a count below zero or beyond 64 bits, or two
-            different counts of one time.
+        InvalidStatement: A time lies outside the interval, a count is negative or beyond 64 bits, or a
+            time has two different counts.
     """
     check, found = lattice.check, dict[T, int]()
     for value, count in progress.counts:

@@ -3,17 +3,17 @@
 ::
 
     TailraceError
-    └── CdcError                  anything wrong with one change stream; a retry does not help
-        ├── InvalidStatement      says what no statement may say: a count below zero, a zero diff
-        ├── Conflict              two true statements cannot both be; names the time and both sides
+    └── CdcError                  a change stream is wrong; a retry does not help
+        ├── InvalidStatement      a statement is invalid in itself: a negative count, a zero diff
+        ├── Conflict              two statements contradict each other; names the time and both sides
         │   ├── DiffsDisagree     a second, different diff for one (data, time)
         │   ├── CountExceeded     more distinct updates at a time than were announced
         │   └── CountsDisagree    two announcements of one time
-        ├── InvalidWrite          a writer was given a time that it has closed, or a bound that goes back
-        └── StateUnreadable       saved bytes that are no state of a reader of these times
+        ├── InvalidWrite          a writer was given a closed time, or a frontier that goes back
+        └── StateUnreadable       the bytes are no saved state of such a reader
 
-A side of a conflict is a value and the message that it came in: the name that the caller gave to
-`Reader.receive`, otherwise the number of the message, from 1.
+A side of a conflict is a value and the message that stated it: the name that the caller gave to
+`Reader.receive`, or else the number of the message, from 1.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from __future__ import annotations
 from tailrace.errors import TailraceError
 
 Origin = int | str | None
-"""The name of a message; None where it is no longer known which of several it was."""
+"""Name or number of a message; None if it is no longer known which of several it was."""
 
 Side = tuple[int, Origin]
-"""A diff or a count, and the message that said it."""
+"""A diff or a count, and the message that stated it."""
 
 
 class CdcError(TailraceError):
-    """A change stream that cannot be read or written as asked."""
+    """A change stream cannot be read or written. The base of the errors below."""
 
     code = "CDC"
 
 
 class InvalidStatement(CdcError):
-    """A statement says what none may say. Its writer's doing; a retry does not help."""
+    """A statement is invalid, whatever else was received. Its writer's doing; a retry does not help."""
 
     code = "CDC_INVALID_STATEMENT"
 
     def __init__(self, reason: str, message: Origin = None) -> None:
-        """Keep what is wrong, with the values, and the message's name where it has one."""
+        """Keep what is wrong, with the values, and the message's name if it has one."""
         where = "" if message is None else f"message {message}: "
         super().__init__(f"{where}{reason}")
         self.reason = reason
@@ -53,7 +53,7 @@ class InvalidStatement(CdcError):
 class Conflict(CdcError):
     """Two statements about an unfinished time contradict each other. A writer's doing.
 
-    The reader stays stopped until `Reader.resume` tells it to keep what it heard first.
+    The reader is stopped until `Reader.resume`.
     """
 
     code = "CDC_CONFLICT"
@@ -66,9 +66,9 @@ class Conflict(CdcError):
         Args:
             explanation: One sentence with the values.
             time: The time in question.
-            first: What was heard first.
-            second: What contradicts it.
-            data: The record in question; None where none is known.
+            first: The side that was received first.
+            second: The side that contradicts it.
+            data: The record in question; None if none is known.
         """
         super().__init__(explanation)
         self.time = time
@@ -110,7 +110,7 @@ class CountExceeded(Conflict):
     code = "CDC_COUNT_EXCEEDED"
 
     def __init__(self, time: object, first: Side, second: Side, data: object) -> None:
-        """Keep the time, and what was announced and received, in the order in which they were heard."""
+        """Keep the time, and both sides in the order in which they were received."""
         lesser, greater = sorted((first, second), key=lambda side: side[0])
         super().__init__(
             f"time {time} has {lesser[0]} updates by {_the(lesser[1])}, "
@@ -123,7 +123,7 @@ class CountExceeded(Conflict):
 
 
 class CountsDisagree(Conflict):
-    """Two progress statements cover a time and announce different counts; none listed is a count of 0."""
+    """Two progress statements announce different counts for a time; a time that is not listed has 0."""
 
     code = "CDC_COUNTS_DISAGREE"
 
@@ -139,13 +139,13 @@ class CountsDisagree(Conflict):
 
 
 class InvalidWrite(CdcError):
-    """The caller of a writer asked for what would make its output untrue. A retry does not help."""
+    """A call of a writer would make its output untrue. The caller's doing; a retry does not help."""
 
     code = "CDC_INVALID_WRITE"
 
 
 class StateUnreadable(CdcError):
-    """The bytes are not the saved state of a reader, or of a reader of another kind of time."""
+    """The bytes are no saved state of a reader, or of a reader of another kind of time."""
 
     code = "CDC_STATE_UNREADABLE"
 

@@ -1,7 +1,7 @@
-"""The timeline of integers: sorted lists, so that a message costs what it changes.
+"""The timeline of integer times. It keeps sorted lists, so that a message costs what it changes.
 
-Intervals are cut where others lie already and so never overlap. The end of time is a number one past
-the largest time; as a frontier it is the empty antichain.
+Of a new interval only the uncovered parts are kept, so intervals never overlap. The end of time is the
+number behind the largest time; as a frontier it is the empty antichain.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from tailrace.cdcv2.timeline import Interval
 
 END: Final = TIME_MAX + 1
-"""The end of time."""
+"""The end of time, as a number."""
 
 INTERVALS_MAX: Final = 4096
-"""Intervals told apart. Past it those that touch are joined, and no longer know which message said what:
-a stream that stands still at one time while progress goes on costs no memory for empty times."""
+"""Intervals that are kept apart. With more, touching ones are joined and forget their messages. A stream that
+waits for one time while progress goes on then needs no memory for the empty times behind it."""
 
 
 class IntegerTimeline:
-    """Times that are integers. A move costs the times that it passes."""
+    """The timeline of integers. To advance costs O(times that become finished)."""
 
     def __init__(self, start: tuple[int, ...]) -> None:
         self._finished = self._announced = _bound(start)
         self._known: list[int] = []
-        """Rising; times leave it when they are finished."""
+        """Known times, rising; a time leaves when it is finished."""
         self._lowers: list[int] = []
-        """Rising; interval i is from ``_lowers[i]`` to ``_uppers[i]``, announced by ``_messages[i]``."""
+        """Rising. Interval i is from ``_lowers[i]`` to ``_uppers[i]`` and was announced by ``_messages[i]``."""
         self._uppers: list[int] = []
         self._messages: list[Origin] = []
         self._join_above = INTERVALS_MAX
-        """How many intervals there may be until those that touch are joined."""
+        """Number of intervals above which touching ones are joined."""
 
     @property
     def announced(self) -> tuple[int, ...]:
@@ -46,19 +46,19 @@ class IntegerTimeline:
 
     @property
     def finished(self) -> tuple[int, ...]:
-        """The earliest time of which something may still come."""
+        """The earliest time for which updates may still come."""
         return _antichain(self._finished)
 
     def is_finished(self, time: int) -> bool:
-        """Whether nothing of this time matters any more."""
+        """Whether a time is finished: statements about it are dropped."""
         return time < self._finished
 
     def is_past(self, lower: tuple[int, ...], upper: tuple[int, ...]) -> bool:
-        """Whether an interval holds finished times only, or none."""
+        """Whether an interval holds no unfinished time."""
         return _bound(upper) <= max(self._finished, _bound(lower))
 
     def add(self, time: int) -> None:
-        """Take note of a time that is not finished and not known yet."""
+        """Add a time that is not finished and not known yet."""
         insort(self._known, time)
 
     def known_in(self, lower: tuple[int, ...], upper: tuple[int, ...]) -> list[int]:
@@ -67,7 +67,7 @@ class IntegerTimeline:
         return known[bisect_left(known, _bound(lower)) : bisect_left(known, _bound(upper))]
 
     def holder(self, lower: tuple[int, ...], upper: tuple[int, ...]) -> Callable[[int], bool]:
-        """Return the question whether a time lies in an interval."""
+        """Return a function that says whether a time lies in an interval."""
         return range(_bound(lower), _bound(upper)).__contains__
 
     def covering(self, time: int) -> Interval[int] | None:
@@ -78,11 +78,12 @@ class IntegerTimeline:
         return _antichain(self._lowers[i]), _antichain(self._uppers[i]), self._messages[i]
 
     def cover(self, lower: tuple[int, ...], upper: tuple[int, ...], message: Origin) -> None:
-        """Add what of an interval is not covered yet, and move ``announced``."""
+        """Add the uncovered parts of an interval, and move ``announced``."""
+        # 1. Fill the gaps from ``at`` to ``end``; ``i`` is the first interval that can lie at or behind ``at``.
         at, end = max(_bound(lower), self._finished), _bound(upper)
         i = max(bisect_right(self._lowers, at) - 1, 0)
         while at < end:
-            if i < len(self._lowers) and self._lowers[i] <= at:
+            if i < len(self._lowers) and self._lowers[i] <= at:  # covered: go on behind it
                 at = max(at, self._uppers[i])
             else:
                 until = min(end, self._lowers[i]) if i < len(self._lowers) else end
@@ -91,6 +92,7 @@ class IntegerTimeline:
                 self._messages.insert(i, message)
                 at = until
             i += 1
+        # 2. ``announced`` moves over every interval that follows without a gap.
         i = bisect_left(self._lowers, self._announced)
         while i < len(self._lowers) and self._lowers[i] == self._announced:
             self._announced = self._uppers[i]
@@ -99,7 +101,7 @@ class IntegerTimeline:
             self._join_touching()
 
     def advance(self, is_complete: Callable[[int], bool]) -> list[int]:
-        """Move ``finished`` up to the first known time that misses updates, or to ``announced``."""
+        """Move ``finished`` to the first known time that lacks updates, or else to ``announced``."""
         known, announced = self._known, self._announced
         finished, passed = announced, 0
         for time in known:
@@ -112,6 +114,7 @@ class IntegerTimeline:
         released = known[:passed]
         del known[:passed]
         self._finished = finished
+        # An interval leaves with its last time. Until then it answers `covering` for new times in it.
         past = bisect_right(self._uppers, finished)
         if past:
             del self._lowers[:past], self._uppers[:past], self._messages[:past]
@@ -142,7 +145,7 @@ class IntegerTimeline:
                 uppers.append(high)
                 messages.append(message)
         self._lowers, self._uppers, self._messages = lowers, uppers, messages
-        # Where holes part most of them, the next attempt waits until there are twice as many.
+        # If holes separate most of them, joining gains little: the next attempt waits for twice as many.
         self._join_above = max(INTERVALS_MAX, 2 * len(lowers))
 
 

@@ -1,7 +1,7 @@
 """The two kinds of time: integers, totally ordered, and their products, partially ordered.
 
 A set of times is written as an antichain, a tuple of times none of which is at or before another: it
-stands for all the times at or after one of them. The empty antichain stands for no time at all.
+stands for all times at or after one of them. The empty antichain stands for no time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TIME_MAX: Final = 2**63 - 1
 
 
 class Lattice(Protocol[T]):
-    """A kind of time: its order, and how it is written."""
+    """A kind of time: its order, and its JSON form."""
 
     @property
     def name(self) -> str:
-        """Tell this kind of time from others, in saved state."""
+        """Name of this kind of time in saved state."""
 
     @property
     def minimum(self) -> T:
@@ -40,13 +40,13 @@ class Lattice(Protocol[T]):
         """Return the earliest time at or after both."""
 
     def order(self, time: T) -> tuple[int, ...] | int:
-        """Return a sort key: a fixed linear extension, so that what is before another sorts before it."""
+        """Return a sort key. It extends the order: a time that is before another sorts before it."""
 
     def check(self, time: object) -> T:
         """Return ``time`` if it is one of this kind.
 
         Raises:
-            InvalidStatement: Another type, below zero, or beyond 64 bits.
+            InvalidStatement: It has another type, is negative, or is beyond 64 bits.
         """
 
     def to_json(self, time: T) -> JsonValue:
@@ -56,7 +56,7 @@ class Lattice(Protocol[T]):
         """Return the time of a JSON form.
 
         Raises:
-            InvalidStatement: Not a time of this kind.
+            InvalidStatement: It is no time of this kind.
         """
 
 
@@ -94,9 +94,9 @@ class Integers:
 
 
 class Product:
-    """Tuples of integers; one is before another if it is so, or equal, in every coordinate.
+    """Tuples of integers. One is at or before another if it is so in every coordinate.
 
-    The linear extension is the order of tuples, the first coordinate foremost.
+    The sort order is that of tuples: by the first coordinate, then by the next.
     """
 
     def __init__(self, arity: int) -> None:
@@ -115,7 +115,7 @@ class Product:
         return tuple(map(max, a, b))
 
     def order(self, time: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the time itself: tuples sort by their first coordinate, then by the next."""
+        """Return the time itself."""
         return time
 
     def check(self, time: object) -> tuple[int, ...]:
@@ -146,13 +146,13 @@ def product(arity: int) -> Product:
 
 
 def antichain(lattice: Lattice[T], times: Iterable[T]) -> tuple[T, ...]:
-    """Return the earliest of some times: those that no other is before, each once, in linear order."""
+    """Return the minimal times: those with no other before them, each once, in the order of `Lattice.order`."""
     ordered = sorted(times, key=lattice.order)
     if len(ordered) < 2:
         return tuple(ordered)
     least: list[T] = []
     less_equal = lattice.less_equal
-    # What is before another sorts before it, so a time need be compared with those kept so far only.
+    # A time that is before another sorts before it, so comparing with those kept so far is enough.
     for time in ordered:
         if not any(less_equal(kept, time) for kept in least):
             least.append(time)
@@ -162,7 +162,7 @@ def antichain(lattice: Lattice[T], times: Iterable[T]) -> tuple[T, ...]:
 def reaches(lattice: Lattice[T], bound: tuple[T, ...], time: T) -> bool:
     """Whether ``time`` is at or after some element of ``bound``."""
     less_equal = lattice.less_equal
-    for element in bound:  # noqa: SIM110 - a third of the time of `any`, and this is asked most
+    for element in bound:  # noqa: SIM110 - `any` takes three times as long, and this is the hottest call
         if less_equal(element, time):
             return True
     return False

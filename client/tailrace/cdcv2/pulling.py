@@ -1,4 +1,4 @@
-"""The reader as an iterator that pulls."""
+"""The reader as an iterator over what becomes final."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def read(
     start: Iterable[T] | None = None,
     reader: Reader[T] | None = None,
 ) -> Iterator[Finished[T]]:
-    """Yield what becomes final while messages are pulled, until the stream or the messages end.
+    """Pull messages and yield what becomes final, until the stream is closed or the messages end.
 
-    Nothing more is pulled once the stream is closed. If the messages end before, so does this; give a
-    reader and ask it for `Reader.closed` and `Reader.why_waiting` to tell the two apart.
+    No message is pulled once the stream is closed. To tell the two ends apart, pass a reader and ask it
+    for `Reader.closed` and `Reader.why_waiting`.
 
     Args:
         messages: The messages, in any order.
         lattice: The kind of time.
         on_conflict: As of `Reader`.
         start: As of `Reader`.
-        reader: Goes on with this one instead of a new one; then the other arguments have no meaning.
+        reader: A reader to continue with; the other arguments are then ignored.
 
     Raises:
         CdcError: As `Reader.receive`.

@@ -1,12 +1,12 @@
-"""Reads a change stream whose messages come in any order, repeated and cut anew at will.
+"""Reads a change stream whose messages come in any order, repeated or re-batched.
 
-The reader keeps what it heard of times that are not finished: the distinct updates, the counts, and
-the intervals of progress statements. Once an interval's counts have all been met, and nothing before
-it is open, its updates leave in one piece and are forgotten; whatever is heard of those times later is
-dropped unread. What is held is therefore what messages are out of order by, not what has passed.
+The reader keeps what it has received about unfinished times: the distinct updates, the counts, and the
+intervals of progress statements. When all counts of an interval are met and no earlier time is open, its
+updates are returned together and forgotten. Later statements about these times are dropped. Memory
+therefore depends on how far messages are out of order, not on the length of the stream.
 
-Source: "Change Data Capture (part 1)", section "An Iterator". Different here: contradictions are
-errors rather than stalls; duplicates inside one message are told; intervals need no order to join.
+Source: "Change Data Capture (part 1)", section "An Iterator". Differences: contradictions are errors and
+do not stall the reader, duplicates within one message are found, and intervals may come in any order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OnConflict = Literal["error", "first"]
-"""What a contradiction does: end the stream until told, or pass, so that what was heard first stands."""
+"""What a contradiction does: stop the reader, or nothing, so that what was received first stands."""
 
 _FIGURES: Final = (
     "messages",
@@ -55,14 +55,14 @@ _FIGURES: Final = (
     "conflicts",
     "finished_updates",
 )
-"""Counters of a reader that are saved, each in the attribute of that name."""
+"""Counters of a reader that are saved; each is an attribute of this name with an underscore."""
 
 
 class Reader(Generic[T]):
-    """One stream's reader. It is pushed: `receive` takes a message and gives what it finished.
+    """Reader of one stream: `receive` takes a message and returns what became final.
 
-    Not safe to share between threads. Cost is O(1) an update, and for each message besides the times
-    that it finishes; partially ordered times also cost the number of times held.
+    Not safe for threads. An update costs O(1); a message costs in addition O(times that it finishes).
+    With partially ordered times a message also costs O(times held).
     """
 
     @overload
@@ -82,29 +82,29 @@ class Reader(Generic[T]):
         on_conflict: OnConflict = "error",
         start: Iterable[Any] | None = None,
     ) -> None:
-        """Begin with nothing heard.
+        """Begin a stream.
 
         Args:
             lattice: The kind of time.
             on_conflict: What a contradiction does.
-            start: Where to begin, inclusive; earlier times count as finished. None is the earliest time.
+            start: Where to begin, inclusive; earlier times count as finished. None for the earliest time.
 
         Raises:
-            InvalidStatement: ``start`` holds what is no time of this kind.
+            InvalidStatement: ``start`` holds a value that is no time of this kind.
         """
         self.lattice = lattice
         self.on_conflict: OnConflict = on_conflict
         times = (lattice.minimum,) if start is None else tuple(map(lattice.check, start))
         self._timeline = _timeline_of(lattice, antichain(lattice, times))
         self._held: dict[T, dict[Hashable, Side]] = {}
-        """For each known time its distinct updates, with the message that brought each first; one pair
-        serves all equal diffs of a message. A time leaves when it is finished."""
+        """Known time → its distinct updates → diff, and the message that brought it first. All equal diffs
+        of a message share one pair. A time leaves when it is finished."""
         self._counts: dict[T, Side] = {}
-        """For each known time that is covered, its count; zero where its statement lists none."""
+        """Known and covered time → its count; 0 if the progress statement does not list the time."""
         self._stopped: CdcError | None = None
-        """What has ended the stream, until told."""
+        """The error that has stopped the reader; None while it is not stopped."""
         self._moved = False
-        """Whether a time may have become complete, or an interval covered, since the frontier moved."""
+        """Whether the frontier may be able to move: a time became complete, or an interval was covered."""
         self._messages = 0
         self._updates = 0
         self._new = 0
@@ -115,33 +115,34 @@ class Reader(Generic[T]):
 
     @property
     def frontier(self) -> tuple[T, ...]:
-        """Times that are at or after none of these are finished; empty when all time is."""
+        """Times that are at or after none of these are finished. Empty if all times are."""
         return self._timeline.finished
 
     @property
     def closed(self) -> bool:
-        """Whether the stream is complete: nothing will come any more."""
+        """Whether the stream is complete: no update will come any more."""
         return not self._timeline.finished
 
     def receive(self, message: Statement[T], name: Origin = None) -> list[Finished[T]]:
-        """Take one message, and return what it finished: nothing, or one piece.
+        """Take one message, and return what became final by it.
 
         Args:
             message: Updates (any tuples of three), or one progress statement.
-            name: What to call the message in errors; None is its number, from 1.
+            name: Name of the message in errors; None for its number, from 1.
 
         Returns:
-            An empty list while the frontier stays; otherwise one element, maybe without updates.
+            An empty list if the frontier did not move; otherwise one element, possibly without updates.
 
         Raises:
-            InvalidStatement: It says what no statement may say.
-            Conflict: It contradicts what was heard of an unfinished time.
+            InvalidStatement: It is invalid in itself.
+            Conflict: It contradicts what was received about an unfinished time.
 
-        After an error the reader is stopped and each call raises it again, until `resume`. Of updates,
-        those before the fault are kept, of a progress statement nothing; receiving it again is safe.
+        After an error the reader is stopped, and each call raises the error again until `resume`. The
+        updates before the fault are kept; a progress statement is refused as a whole. It is safe to
+        receive the message again.
         """
         if self._stopped is not None:
-            raise self._stopped.with_traceback(None)  # else it would grow with every call
+            raise self._stopped.with_traceback(None)  # or the traceback would grow with every call
         self._messages += 1
         origin = self._messages if name is None else name
         try:
@@ -158,24 +159,22 @@ class Reader(Generic[T]):
         return self._finish() if self._moved else []
 
     def resume(self, on_conflict: OnConflict | None = None) -> None:
-        """Go on after an error, without what was refused; receive the message again to have its rest.
+        """Go on after an error, without what was refused. Receive the message again to get its rest.
 
         Args:
-            on_conflict: ``first`` to let what was heard first stand, here and from now on; None
-                leaves the policy as it is.
+            on_conflict: ``first`` to keep what was received first, now and later; None to keep the policy.
         """
         self._stopped = None
         if on_conflict is not None:
             self.on_conflict = on_conflict
 
     def why_waiting(self, limit: int | None = None) -> list[Waiting[T]]:
-        """Return what the frontier waits for: holes first, then times by the linear extension.
+        """Return what the frontier waits for: first holes, then times in the order of `Lattice.order`.
 
-        A time whose updates have all come, and that only waits for earlier ones, is not listed, nor is
-        the open end of a stream.
+        Not listed are complete times that only wait for earlier ones, and the open end of the stream.
 
         Args:
-            limit: How many reasons to return at most; None for all.
+            limit: Maximum number of reasons; None for all.
         """
         reasons = [Waiting(time, None, 0, until) for time, until in self._timeline.holes()]
         for time in sorted(self._held, key=self.lattice.order):
@@ -189,7 +188,7 @@ class Reader(Generic[T]):
         return reasons[:limit]
 
     def statistics(self) -> ReaderStatistics:
-        """Return figures; the cost is the number of times held."""
+        """Return figures. The cost is O(times held)."""
         return ReaderStatistics(
             messages=self._messages,
             updates=self._updates,
@@ -202,16 +201,16 @@ class Reader(Generic[T]):
         )
 
     def save(self, encode: Callable[[Hashable], str] = data_to_text) -> bytes:
-        """Return all that the reader knows, for `restore`; what it handed out is not in it.
+        """Return the state of the reader, for `restore`. What it has returned is not part of it.
 
         Args:
-            encode: Writes the data of an update as text; unless given, JSON scalars and tuples of such.
+            encode: Writes the data of an update as text. The default takes JSON scalars and tuples of them.
 
         Raises:
-            CdcError: The reader is stopped; what it was saved as before is the state to go back to.
+            CdcError: The reader is stopped. Go back to the state that was saved before.
         """
         if self._stopped is not None:
-            raise self._stopped.with_traceback(None)  # else it would grow with every call
+            raise self._stopped.with_traceback(None)  # or the traceback would grow with every call
         state = ReaderState(
             on_conflict=self.on_conflict,
             finished=self._timeline.finished,
@@ -240,15 +239,15 @@ class Reader(Generic[T]):
         *,
         decode: Callable[[str], Hashable] = data_of_text,
     ) -> Reader[Any]:
-        """Return a reader that goes on where one was saved, under the same policy for conflicts.
+        """Return a reader in a saved state, with the saved policy for conflicts.
 
         Args:
             saved: What `save` returned.
-            lattice: The kind of time that it was saved with.
-            decode: The inverse of the ``encode`` that it was saved with.
+            lattice: The kind of time of the saved reader.
+            decode: The inverse of the ``encode`` that was used.
 
         Raises:
-            StateUnreadable: Not such bytes, or of another kind of time.
+            StateUnreadable: The bytes are no saved state, or one of another kind of time.
         """
         state = decode_state(saved, lattice, decode)
         on_conflict: OnConflict = "first" if state.on_conflict == "first" else "error"
@@ -258,7 +257,7 @@ class Reader(Generic[T]):
         for time in state.held:
             reader._timeline.add(time)
         reader._held, reader._counts = state.held, state.counts
-        # A time that was completed by a message refused in its middle is still to leave.
+        # A message that was refused halfway may have completed a time, which has not been returned.
         reader._moved = True
         for name, value in state.figures.items():
             if name in _FIGURES:
@@ -270,13 +269,16 @@ class Reader(Generic[T]):
         try:
             self._hold(message, origin, touched)
         finally:
-            # After an error too: what was taken before it stands like anything else.
-            excess = self._settle(touched, origin)
+            # Also after an error: the updates before it are kept, so their times must be compared too.
+            excess = self._compare_with_counts(touched, origin)
+        # Raised only now, so that an excess at one time does not leave other times uncompared.
         for conflict in excess:
             self._refuse(conflict)
 
     def _hold(self, message: Sequence[Update[T]], origin: Origin, touched: set[T]) -> None:
-        """Keep the updates that are new, and note their times."""
+        """Keep the new updates of a message, and add their times to ``touched``."""
+        # The hot loop: one look-up of the time and one of the data for each update. ``sides`` shares one pair
+        # (diff, message) among equal diffs.
         held = self._held
         sides: dict[int, Side] = {}
         dropped = new = 0
@@ -290,7 +292,7 @@ class Reader(Generic[T]):
             known = at.get(data)
             if known is None:
                 side = sides.get(diff)
-                if side is None:
+                if side is None:  # a diff is checked once a message
                     side = sides[diff] = (checked_diff(diff, data, time), origin)
                 at[data] = side
                 touched.add(time)
@@ -302,11 +304,13 @@ class Reader(Generic[T]):
         self._new += new
 
     def _open(self, time: T) -> dict[Hashable, Side] | None:
-        """Return a place for the updates of a time not heard of before; None if it is finished."""
+        """Return the updates, none yet, of a time that was not known; None if the time is finished."""
         self.lattice.check(time)
         timeline = self._timeline
         if timeline.is_finished(time):
             return None
+        # Progress that covers the time has come before, and did not list it: its count is 0, and any update
+        # exceeds it.
         interval = timeline.covering(time)
         if interval is not None:
             self._counts[time] = (0, interval[2])
@@ -315,8 +319,8 @@ class Reader(Generic[T]):
         self._held[time] = at
         return at
 
-    def _settle(self, touched: set[T], origin: Origin) -> list[Conflict]:
-        """Compare the times that got updates with their counts, and take away what is too many."""
+    def _compare_with_counts(self, touched: set[T], origin: Origin) -> list[Conflict]:
+        """Compare times that got updates with their counts, and remove updates that exceed them."""
         excess: list[Conflict] = []
         for time in touched:
             count, at = self._counts.get(time), self._held[time]
@@ -324,7 +328,7 @@ class Reader(Generic[T]):
                 continue
             received = len(at)
             if received > count[0]:
-                while len(at) > count[0]:  # the last to come leave first
+                while len(at) > count[0]:  # in reverse order of arrival
                     data, _ = at.popitem()
                 excess.append(CountExceeded(time, count, (received, origin), data))
             if len(at) == count[0]:
@@ -332,18 +336,22 @@ class Reader(Generic[T]):
         return excess
 
     def _take_progress(self, progress: Progress[T], origin: Origin) -> None:
-        """Compare with all that is known of the interval's times, then take the counts that are new."""
+        """Compare a progress statement with what is known of its times, then keep the new counts."""
+        # 1. Is the statement valid, and does it concern unfinished times?
         lower, upper = checked_interval(self.lattice, progress)
         timeline, held = self._timeline, self._held
         if timeline.is_past(lower, upper):
             self._dropped_progress += 1
             return
         listed = checked_counts(self.lattice, progress, timeline.holder(lower, upper))
+        # 2. The known times of the interval get their counts. A time that is not listed has a count of 0.
         taken: dict[T, Side] = {}
         for time in timeline.known_in(lower, upper):
             now = self._compare(time, (listed.pop(time, 0), origin))
             if now is not None:
                 taken[time] = now
+        # 3. Listed times that are not known become known, unless another statement covers them already: it
+        #    did not list them, so it contradicts this one.
         fresh: dict[T, Side] = {}
         for time, count in listed.items():
             if timeline.is_finished(time):
@@ -353,7 +361,7 @@ class Reader(Generic[T]):
                 fresh[time] = (count, origin)
             else:
                 self._refuse(CountsDisagree(time, (0, interval[2]), (count, origin)))
-        # Nothing was taken up to here, so that a statement is refused whole.
+        # 4. Nothing has changed up to here, so that a contradiction refuses the statement as a whole.
         for time in fresh:
             timeline.add(time)
             held[time] = {}
@@ -363,7 +371,7 @@ class Reader(Generic[T]):
         self._moved = True
 
     def _compare(self, time: T, now: Side) -> Side | None:
-        """Return the count that a known time gets by a statement; None if it has one already."""
+        """Return the count that a statement gives to a known time; None if the time has one already."""
         at, before = self._held[time], self._counts.get(time)
         if before is not None:
             if before[0] != now[0]:
@@ -373,11 +381,11 @@ class Reader(Generic[T]):
         if received > now[0]:
             data, (_, message) = next(reversed(at.items()))
             self._refuse(CountExceeded(time, (received, message), now, data))
-            return (received, now[1])  # what was heard first stands
+            return (received, now[1])  # the updates were received first, so they stand
         return now
 
     def _refuse(self, conflict: Conflict) -> None:
-        """Raise a contradiction, or count it where what was heard first stands."""
+        """Raise a contradiction; under the policy ``first``, only count it."""
         if self.on_conflict == "error":
             raise conflict
         self._conflicts += 1
@@ -386,7 +394,7 @@ class Reader(Generic[T]):
         return len(self._held[time]) == self._counts[time][0]
 
     def _finish(self) -> list[Finished[T]]:
-        """Move the frontier, and let go of what it passes."""
+        """Move the frontier as far as possible, and return the updates of the times that it passes."""
         self._moved = False
         before = self._timeline.finished
         times = self._timeline.advance(self._is_complete)

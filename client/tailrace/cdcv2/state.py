@@ -9,8 +9,8 @@
                                                           data as text, diff, message
      "figures": {"messages": 9, …}}
 
-It is valid if and only if every time is one of the lattice and not finished, the intervals cover the
-times that have a count, and no (data, time) stands twice.
+It is valid if and only if all of this holds: the times are of the lattice and not finished, the intervals
+cover the times that have a count, and no (data, time) occurs twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ReaderState(Generic[T]):
-    """All that a reader knows."""
+    """The state of a reader; see `Reader` for its parts."""
 
     on_conflict: str
     finished: tuple[T, ...]
@@ -48,7 +48,13 @@ class ReaderState(Generic[T]):
 def encode_state(
     state: ReaderState[T], lattice: Lattice[T], encode: Callable[[Hashable], str]
 ) -> bytes:
-    """Return the document."""
+    """Return a state as a JSON document.
+
+    Args:
+        state: The state.
+        lattice: Its kind of time.
+        encode: Writes the data of an update as text.
+    """
     write = lattice.to_json
     times = [
         [
@@ -77,10 +83,10 @@ def encode_state(
 def decode_state(
     saved: bytes, lattice: Lattice[T], decode: Callable[[str], Hashable]
 ) -> ReaderState[T]:
-    """Return what a document holds.
+    """Return the state that a document holds.
 
     Raises:
-        StateUnreadable: Not such a document, of a newer format, or of another kind of time.
+        StateUnreadable: It is no such document, or has another format or another kind of time.
     """
     try:
         document: dict[str, Any] = json.loads(saved)
@@ -119,19 +125,19 @@ def _state(
 
 
 def data_to_text(data: Hashable) -> str:
-    """Return data made of JSON scalars and tuples of such as JSON text.
+    """Return data that consists of JSON scalars and tuples of them as JSON text.
 
     Raises:
-        TypeError: It holds anything else; give functions of your own to `Reader.save` and `restore`.
+        TypeError: It holds something else. Then pass functions of your own to `Reader.save` and `restore`.
     """
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def data_of_text(text: str) -> Hashable:
-    """Return the data of `data_to_text`.
+    """Return the data of a text that `data_to_text` wrote.
 
     Raises:
-        ValueError: Not JSON text.
+        ValueError: It is no JSON text.
     """
     return _hashable(json.loads(text))
 

@@ -1,9 +1,7 @@
-"""What a change stream says, and what a reader makes of it.
+"""Statements of a change stream, and what a reader returns.
 
-A stream is a sequence of messages in any order, repeated and cut anew at will, since each makes only
-statements that are true of the finished history:
-
-::
+The messages of a stream may come in any order, repeated or re-batched. This is possible since each makes
+only statements that are true of the finished history::
 
     update (data, time, diff)          the change of `data` at `time` is exactly `diff`
     progress (lower, upper, counts)    at the times from `lower` to `upper` there are these many distinct
@@ -13,8 +11,8 @@ statements that are true of the finished history:
     updates                             +1    ±2    -1
     progress    [ counts: none  )[ counts: 4 → 1, 5 → 2, 6 → 1            )
 
-An interval is half-open: it holds the times that are at or after some element of ``lower`` and at or
-after no element of ``upper``. An empty ``upper`` is the end of time: it closes the stream.
+An interval is half-open: it holds the times that are at or after some element of ``lower`` and at or after
+no element of ``upper``. An empty ``upper`` is the end of time, and closes the stream.
 
 Source: the Materialize CDC format page, and "Change Data Capture (part 1)". The page calls ``upper``
 the latest time; its own example is half-open, as the article says.
@@ -33,19 +31,19 @@ T = TypeVar("T")
 
 
 class Update(NamedTuple, Generic[T]):
-    """The change of one record at one time. A plain tuple of three does as well, at run time."""
+    """The change of one record at one time. At run time a plain tuple of three works as well."""
 
     data: Hashable
     """The record: any hashable value; equal values are the same record."""
     time: T
     """When it changed."""
     diff: int
-    """How its multiplicity changed: not zero, 64 bits with sign."""
+    """Change of its multiplicity: a signed 64-bit integer other than 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress(Generic[T]):
-    """How many distinct updates there are in an interval of times."""
+    """The number of distinct updates at each time of an interval."""
 
     lower: tuple[T, ...]
     """Where the interval begins, inclusive."""
@@ -60,30 +58,30 @@ Statement = Sequence[Update[T]] | Progress[T]
 
 
 class Finished(NamedTuple, Generic[T]):
-    """What has become final since the reader last said so."""
+    """Updates that have become final, and the new frontier."""
 
     updates: list[Update[T]]
-    """Each once, by time (partially ordered times by the lattice's linear extension); possibly none."""
+    """Each update once, in the order of `Lattice.order` of their times; possibly empty."""
     frontier: tuple[T, ...]
-    """No update will come any more for times that are at or after none of these; empty: the end."""
+    """Times at or after none of these are final. Empty at the end of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Generic[T]):
-    """One reason why a reader cannot go on: a time that misses updates, or a hole between intervals."""
+    """One reason why the frontier waits: a time that lacks updates, or a hole between intervals."""
 
     time: T
-    """The time in question; of a hole, where it begins."""
+    """The time in question; for a hole, its beginning."""
     announced: int | None
-    """How many updates it has; None where no progress statement has covered it yet."""
+    """Its number of updates; None if no progress statement has covered it yet."""
     received: int
-    """How many distinct ones have come."""
+    """Distinct updates that have come."""
     hole_until: tuple[T, ...] | None = None
-    """Of a hole: where the next interval known begins; otherwise None."""
+    """For a hole: the beginning of the next known interval; otherwise None."""
 
     @property
     def missing(self) -> int | None:
-        """How many updates are still to come; None where that is not known."""
+        """Updates that are still to come; None if the count is not known."""
         return None if self.announced is None else self.announced - self.received
 
     def __str__(self) -> str:
@@ -98,25 +96,25 @@ class Waiting(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatistics:
-    """Figures of a reader, since its stream began; they outlive a restart with the saved state."""
+    """Figures of a reader since its stream began. They are part of the saved state."""
 
     messages: int
     """Messages received."""
     updates: int
     """Updates received, repeated ones included."""
     duplicates: int
-    """Updates that repeated one at hand, of a time not yet finished."""
+    """Updates that repeated one of an unfinished time."""
     dropped_finished: int
-    """Updates and progress statements that concerned finished times only; dropped unread."""
+    """Updates and progress statements that were dropped because their times were finished."""
     conflicts: int
-    """Contradictions that were passed over, since the reader keeps what it heard first."""
+    """Contradictions that were ignored under the policy ``first``."""
     finished_updates: int
-    """Updates handed out."""
+    """Updates that have been returned as final."""
     held_updates: int
-    """Updates at hand, of times not yet finished."""
+    """Updates of unfinished times that the reader holds."""
     held_times: int
-    """Times not yet finished of which anything is known."""
+    """Unfinished times of which anything is known."""
 
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
-"""What a JSON document holds."""
+"""A parsed JSON value."""

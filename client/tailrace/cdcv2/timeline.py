@@ -1,4 +1,4 @@
-"""Which times are known, announced and finished: what a reader asks, whatever its kind of time.
+"""The timeline of a reader: which times are known, announced and finished.
 
 ::
 
@@ -7,16 +7,17 @@
                no update will come          some times    hole    known    hole
                                             miss updates          already
 
-Two frontiers move, each an antichain. ``announced``: every time before it is covered by progress
-statements. ``finished``: besides, every update before it has come; it is the earliest of ``announced``
-and of the times that still miss updates.
+Two frontiers move, each an antichain. Every time before ``announced`` is covered by progress statements.
+Every time before ``finished`` is covered and has all its updates: ``finished`` is the minimum of ``announced``
+and of the times that still lack updates.
 
-How ``announced`` is found: a time t at or after a frontier element f that lies in an interval
-[lower, upper) is uncovered by that interval if and only if it is at or after an element of upper. So
-f gives way to its joins with the elements of upper, and nothing uncovered is lost; once no element lies
-in an interval, the elements are exactly the earliest uncovered times. The published algorithm grafts
-an interval only once its lower is before the whole frontier, and so stalls for ever on two intervals
-that are side by side and cover the frontier together.
+How ``announced`` is found: take a frontier element f that lies in an interval [lower, upper). A time t at or
+after f is outside of the interval if and only if it is at or after an element of upper. So f is replaced by
+its joins with the elements of upper, and no uncovered time is lost. Once no element lies in an interval, the
+elements are exactly the minimal uncovered times.
+
+The published algorithm adds an interval only if its lower is before the whole frontier. It stalls for ever if
+two intervals cover the frontier only together.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Interval = tuple[tuple[T, ...], tuple[T, ...], "Origin"]
-"""Lower, upper, and the message that announced it."""
+"""Lower and upper bound, and the message that announced the interval."""
 
 
 class Timeline(Protocol[T]):
-    """The times of one stream that are not finished, and the intervals that cover them."""
+    """The unfinished times of one stream, and the intervals that cover them."""
 
     @property
     def announced(self) -> tuple[T, ...]:
@@ -46,106 +47,112 @@ class Timeline(Protocol[T]):
 
     @property
     def finished(self) -> tuple[T, ...]:
-        """The earliest times of which something may still come."""
+        """The earliest times for which updates may still come."""
 
     def is_finished(self, time: T) -> bool:
-        """Whether nothing of this time matters any more."""
+        """Whether a time is finished: statements about it are dropped."""
 
     def is_past(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> bool:
-        """Whether an interval holds finished times only, or none."""
+        """Whether an interval holds no unfinished time."""
 
     def add(self, time: T) -> None:
-        """Take note of a time that is not finished and not known yet."""
+        """Add a time that is not finished and not known yet."""
 
     def known_in(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Iterable[T]:
-        """Return the known times in an interval; `add` may not be called while they are read."""
+        """Return the known times in an interval. `add` must not be called while they are iterated."""
 
     def holder(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Callable[[T], bool]:
-        """Return the question whether a time lies in an interval."""
+        """Return a function that says whether a time lies in an interval."""
 
     def covering(self, time: T) -> Interval[T] | None:
-        """Return an interval that holds a time not yet finished."""
+        """Return an interval that holds an unfinished time; None if none does."""
 
     def cover(self, lower: tuple[T, ...], upper: tuple[T, ...], message: Origin) -> None:
-        """Add an interval that is not past, and move ``announced``."""
+        """Add an interval with unfinished times, and move ``announced``."""
 
     def advance(self, is_complete: Callable[[T], bool]) -> list[T]:
-        """Move ``finished`` as far as it goes.
+        """Move ``finished`` as far as possible.
 
         Args:
-            is_complete: Whether a known, covered time has all its updates.
+            is_complete: Says whether a known and covered time has all its updates.
 
         Returns:
-            The known times that it has passed, in linear order; they are known no more.
+            The known times that it has passed, in the order of `Lattice.order`. They are no longer known.
         """
 
     def holes(self) -> list[tuple[T, tuple[T, ...]]]:
-        """Return where a hole begins and where the next interval does, for holes before an interval."""
+        """Return the beginning of each hole, and the lower bound of the next interval behind it."""
 
     def intervals(self) -> list[Interval[T]]:
         """Return the intervals that still hold an unfinished time, in no particular order."""
 
 
 class LatticeTimeline(Generic[T]):
-    """Times of any lattice. A move costs the number of known times, or of intervals, at worst its square."""
+    """The timeline of any lattice. A call costs O(known times + intervals), at worst the square of it."""
 
     def __init__(self, lattice: Lattice[T], start: tuple[T, ...]) -> None:
         self._lattice = lattice
         self.announced: tuple[T, ...] = start
         self.finished: tuple[T, ...] = start
         self._known: dict[T, None] = {}
-        """An ordered set; times leave it when they are finished."""
+        """Known times, an ordered set; a time leaves when it is finished."""
         self._intervals: list[Interval[T]] = []
-        """None within another; they leave when all their times are finished."""
+        """No interval lies within another. An interval leaves when all its times are finished."""
 
     def is_finished(self, time: T) -> bool:
-        """Whether nothing of this time matters any more."""
+        """Whether a time is finished: statements about it are dropped."""
         return not reaches(self._lattice, self.finished, time)
 
     def is_past(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> bool:
-        """Whether an interval holds finished times only, or none."""
-        # The earliest times at or after both f and l are their join; if an upper has it, it has them all.
+        """Whether an interval holds no unfinished time."""
+        # The unfinished times of the interval are at or after a join of an f and a low. If ``upper`` reaches
+        # every join, all of them lie behind the interval.
         lattice = self._lattice
         return all(
             reaches(lattice, upper, lattice.join(f, low)) for f in self.finished for low in lower
         )
 
     def add(self, time: T) -> None:
-        """Take note of a time that is not finished and not known yet."""
+        """Add a time that is not finished and not known yet."""
         self._known[time] = None
 
     def known_in(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> list[T]:
-        """Return the known times in an interval, those first heard of first."""
+        """Return the known times in an interval, in the order in which they became known."""
         return [time for time in self._known if self._holds(lower, upper, time)]
 
     def holder(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Callable[[T], bool]:
-        """Return the question whether a time lies in an interval."""
+        """Return a function that says whether a time lies in an interval."""
         return lambda time: self._holds(lower, upper, time)
 
     def covering(self, time: T) -> Interval[T] | None:
-        """Return an interval that holds a time not yet finished."""
+        """Return an interval that holds an unfinished time; None if none does."""
         for interval in self._intervals:
             if self._holds(interval[0], interval[1], time):
                 return interval
         return None
 
     def cover(self, lower: tuple[T, ...], upper: tuple[T, ...], message: Origin) -> None:
-        """Add an interval that is not past, and move ``announced``."""
+        """Add an interval with unfinished times, and move ``announced``."""
         if any(self._within(lower, upper, interval) for interval in self._intervals):
             return
+        # Intervals within the new one add nothing any more. Those that only overlap stay as they are: in a
+        # partial order their difference may be no interval.
         new: Interval[T] = (lower, upper, message)
         self._intervals = [old for old in self._intervals if not self._within(old[0], old[1], new)]
         self._intervals.append(new)
         self._move_announced()
 
     def advance(self, is_complete: Callable[[T], bool]) -> list[T]:
-        """Move ``finished``; every known time is looked at, unless what held it up still does."""
+        """Move ``finished`` as far as possible."""
+        # 1. If each element is still blocked, by coverage or by a time that lacks updates, nothing can move.
+        #    This answers most calls without a look at all known times.
         lattice, announced = self._lattice, self.announced
         if all(
             time in announced or (time in self._known and not is_complete(time))
             for time in self.finished
         ):
             return []
+        # 2. Only covered times count here: an uncovered one is at or after ``announced`` anyway.
         missing = [
             time
             for time in self._known
@@ -154,6 +161,7 @@ class LatticeTimeline(Generic[T]):
         finished = antichain(lattice, [*announced, *missing])
         if finished == self.finished:
             return []
+        # 3. The times and intervals that it has passed leave.
         self.finished = finished
         passed = [time for time in self._known if not reaches(lattice, finished, time)]
         for time in passed:
@@ -162,7 +170,7 @@ class LatticeTimeline(Generic[T]):
         return sorted(passed, key=lattice.order)
 
     def holes(self) -> list[tuple[T, tuple[T, ...]]]:
-        """Return the uncovered times that begin a hole before an interval."""
+        """Return each uncovered time with the lower bound of the intervals behind it, if there are any."""
         found = []
         for element in self.announced:
             beyond = antichain(
@@ -192,6 +200,7 @@ class LatticeTimeline(Generic[T]):
         )
 
     def _move_announced(self) -> None:
+        """Replace covered elements of ``announced`` by later ones until none is covered; see above."""
         pending, uncovered = list(self.announced), []
         while pending:
             element = pending.pop()
@@ -199,7 +208,7 @@ class LatticeTimeline(Generic[T]):
             if interval is None:
                 uncovered.append(element)
             else:
-                # Only the earliest are followed, else elements would multiply with every interval.
+                # Only minimal elements are followed; otherwise their number would multiply with every interval.
                 joins = (self._lattice.join(element, high) for high in interval[1])
                 pending = list(antichain(self._lattice, [*pending, *joins]))
         self.announced = antichain(self._lattice, uncovered)

@@ -1,14 +1,13 @@
-"""Writes a change stream that any reader reads back equal, however its messages are mangled.
+"""Writes a change stream that readers read back unchanged, in whatever order its messages arrive.
 
 ::
 
     write(a, 3, +1)  write(b, 3, +1)  write(a, 3, -1)     held, summed by (data, time)
-    advance((5,))  ->  [(b, 3, +1)]                       batches of what is not zero
-                       progress [0] to [5], 3 → 1         from where the last interval ended
+    advance((5,))  ->  [(b, 3, +1)]                       batches of the sums that are not zero
+                       progress [0] to [5], 3 → 1         from the end of the last interval
 
-What is written of a time is written once the time is final, and only then: every message is true for
-ever. Several writers of one history may start anywhere at or before a common time and batch as they
-like; their messages agree.
+The updates of a time are written when the time is final, so every message stays true. Several writers of one
+history may start at different times and use different batch sizes; their messages agree.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BATCH_SIZE: Final = 1000
-"""Updates in a message, at most, unless told."""
+"""Default of the number of updates in a message, at most."""
 
 
 class Writer(Generic[T]):
-    """One stream's writer. What it holds are the sums of times that are still open.
+    """Writer of one stream. It holds the sums of the times that are still open.
 
-    A writer that restarts begins at a frontier that an earlier one reached, or before it, and is given
-    the history from there again: statements it repeats are duplicates to a reader.
+    After a restart, begin at a frontier that an earlier writer reached, or before it, and write the history
+    from there again. Statements that it repeats are duplicates for a reader.
     """
 
     @overload
@@ -56,15 +55,15 @@ class Writer(Generic[T]):
         batch_size: int = BATCH_SIZE,
         start: Iterable[Any] | None = None,
     ) -> None:
-        """Begin with nothing written.
+        """Begin a stream.
 
         Args:
             lattice: The kind of time.
             batch_size: Updates in a message, at most; at least one.
-            start: Where the first interval begins; None is the earliest time.
+            start: Where the first interval begins; None for the earliest time.
 
         Raises:
-            InvalidStatement: ``start`` holds what is no time of this kind.
+            InvalidStatement: ``start`` holds a value that is no time of this kind.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size {batch_size}: a message holds at least one update")
@@ -72,15 +71,15 @@ class Writer(Generic[T]):
         self.batch_size = batch_size
         times = (lattice.minimum,) if start is None else tuple(map(lattice.check, start))
         self.frontier = antichain(lattice, times)
-        """Where the next interval begins: times at or after none of these are written for good."""
+        """Where the next interval begins. Times at or after none of these have been written."""
         self._sums: dict[T, dict[Hashable, int]] = {}
 
     def write(self, updates: Iterable[Update[T]]) -> None:
         """Add updates, in any order; those of equal (data, time) are summed.
 
         Raises:
-            InvalidWrite: One is of a time that has been written; those before it are taken.
-            InvalidStatement: One has what is no time of this kind.
+            InvalidWrite: The time of an update has been written; the updates before it are taken.
+            InvalidStatement: An update has a value that is no time of this kind.
         """
         sums = self._sums
         for data, time, diff in updates:
@@ -93,7 +92,7 @@ class Writer(Generic[T]):
         """Write all times that are at or after no element of ``upper``.
 
         Args:
-            upper: The new frontier, at or after the present one. Empty closes the stream.
+            upper: The new frontier, at or after the current one. Empty closes the stream.
 
         Returns:
             Batches of updates, by time, and one progress statement from the old frontier to the new;
@@ -133,7 +132,7 @@ class Writer(Generic[T]):
         return statements
 
     def close(self) -> list[Statement[T]]:
-        """Write all that is left, and the end of time; nothing if that was done."""
+        """Write all open times and close the stream; nothing if it is closed."""
         return self.advance(())
 
     def _open(self, time: T) -> dict[Hashable, int]:
