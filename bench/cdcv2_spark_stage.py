@@ -42,7 +42,7 @@ from tailrace_server.pipeline.cdcv2.spark_frames import PART_BYTES, BatchFrames,
 from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded
 from tailrace_server.pipeline.cdcv2.spark_steps import SeparateFinished
 from tailrace_server.pipeline.cdcv2.state import Control
-from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.spark.session import spark_session
 from tailrace_server.pipeline.stop_signals import Stopping
 
@@ -198,7 +198,7 @@ def ingest(spark: SparkSession, folder: Path, log: Path) -> float:
     )
     log.mkdir()
     started = time.perf_counter()
-    outcome = ingest_cdcv2(settings, Reporter(quiet=True), stopping=Stopping(), spark=spark)
+    outcome = ingest_cdcv2(settings, ProgressReporter(quiet=True), stopping=Stopping(), spark=spark)
     seconds = time.perf_counter() - started
     assert outcome.counters.rows == UPDATES // COPIES // PER_TIME * PER_TIME
     assert outcome.counters.published == UPDATES // COPIES // PER_TIME

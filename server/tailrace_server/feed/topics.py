@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+FORM: Final = "debezium"
+"""Name of the source that reads the files."""
 METADATA: Final = "shop.transaction"
 _LSN_STEP: Final = 56
 

@@ -15,20 +15,18 @@ SPLIT        file, block; ``line`` lines, of which ``number`` were blank, null o
 
 *Place* is where a row stands in its source, as bytes that sort as the source does::
 
-    8 × 3 bytes   source position, big endian: PostgreSQL (last commit, LSN, 0), MySQL (file, pos, row),
-                  zero where the source tells none
+    8 × 3 bytes   source position, three numbers, big endian; zero where the source tells none
     8 bytes       modification time of the file in µs
     … NUL         path of the file
     8 × 2 bytes   byte offset of the split in the file; line in the split, from 1
 
 The *transaction key* groups rows. It is the source's transaction id in a form that is equal for all
-rows of a transaction (`transaction_key`), or begins with NUL for what the source does not group: a
+rows of a transaction (`Source.transaction_key`), or begins with NUL for what the source does not group: a
 line alone, and the rows of a snapshot, which are cut into versions by number.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -40,7 +38,10 @@ if TYPE_CHECKING:
 CHANGE, BEGIN, END, QUARANTINED, SPLIT = 1, 2, 3, 4, 5
 
 INSERT, UPDATE, DELETE, READ, TRUNCATE = b"cudrt"
-"""Operations as Debezium writes them, by the code of their letter."""
+"""Operations, each the code of a letter; READ is a row of a snapshot."""
+
+NO_POSITION: Final = (0, 0, 0)
+"""Source position of a row whose source tells none."""
 
 SNAPSHOT: Final = "\0snapshot"
 """Head of the transaction key of snapshot rows; the split follows."""
@@ -53,7 +54,27 @@ UNORDERED: Final = -1
 
 _POSITION = struct.Struct(">QQQQ")
 _LINE = struct.Struct(">QQ")
-_POSTGRES_ID = re.compile(r"(\d+):\d+", re.ASCII)
+
+
+class FileSplit(NamedTuple):
+    """Where lines come from: a file, or the part of it that begins at byte ``block``."""
+
+    file: str
+    """Path below the input folder; empty for lines that come from no file."""
+    block: int = 0
+    modified_us: int = 0
+    """When the file was modified last, µs since the epoch; before it counts as the epoch."""
+
+    def place(self, line: int, position: tuple[int, int, int] = NO_POSITION) -> bytes:
+        """Return the place of a line's row: sortable bytes; every number lies in 0 … 2^64 - 1."""
+        return b"".join(
+            (
+                _POSITION.pack(*position, max(0, self.modified_us)),
+                self.file.encode(errors="surrogatepass"),
+                b"\0",
+                _LINE.pack(self.block, line),
+            )
+        )
 
 
 class Change(NamedTuple):
@@ -114,6 +135,41 @@ CHANGE_SCHEMA: Final = pa.schema(
 )
 
 
+def quarantined(
+    split: FileSplit,
+    number: int,
+    line: bytes,
+    reason: str,
+    *,
+    transaction: str | None = None,
+    transaction_id: str | None = None,
+    incompatible: bool = False,
+) -> Change:
+    """Return a line that cannot be used as a QUARANTINED change.
+
+    Args:
+        split: Where the line comes from.
+        number: The line's number in the split, from 1.
+        line: The line.
+        reason: Why it cannot be used.
+        transaction: Key of the transaction that it belongs to, if it can be told.
+        transaction_id: Id of that transaction.
+        incompatible: Whether the reason is a value that its declared type cannot hold.
+    """
+    return Change(
+        kind=QUARANTINED,
+        place=split.place(number),
+        transaction=transaction,
+        transaction_id=transaction_id,
+        number=1 if incompatible else None,
+        reason=reason,
+        raw=line,
+        file=split.file,
+        block=split.block,
+        line=number,
+    )
+
+
 def to_batch(changes: Sequence[Change]) -> pa.RecordBatch:
     """Return changes as one record batch of `CHANGE_SCHEMA`."""
     columns = zip(*changes, strict=True) if changes else ((),) * len(CHANGE_SCHEMA)
@@ -133,23 +189,6 @@ def from_table(table: pa.Table | pa.RecordBatch) -> Iterable[Change]:
     return map(Change._make, zip(*columns, strict=True))
 
 
-def place(
-    position: tuple[int, int, int], modified_us: int, file: str, block: int, line: int
-) -> bytes:
-    """Return the sortable form of a row's place; every number lies in 0 … 2^64 - 1.
-
-    A file that says it was modified before 1970 stands at the epoch.
-    """
-    return b"".join(
-        (
-            _POSITION.pack(*position, max(0, modified_us)),
-            file.encode(errors="surrogatepass"),
-            b"\0",
-            _LINE.pack(block, line),
-        )
-    )
-
-
 def line_of(place: bytes) -> tuple[str, int, int]:
     """Return file, byte offset of the split and line in the split from a place."""
     return (
@@ -167,16 +206,3 @@ def position_in(place: bytes) -> tuple[int, int, int]:
 def arrival(place: bytes) -> bytes:
     """Return the part of a place that tells when and where the row arrived, also sortable."""
     return place[24:]
-
-
-def transaction_key(transaction_id: str) -> str:
-    """Return the form of a transaction id that all rows of the transaction share.
-
-    PostgreSQL's ids read ``<transaction>:<LSN>``, and the LSN differs between BEGIN, the rows and
-    END; only the part before the colon names the transaction. Other sources' ids are taken as they
-    are.
-
-    Source: Debezium documentation, PostgreSQL connector, transaction metadata.
-    """
-    found = _POSTGRES_ID.fullmatch(transaction_id)
-    return found[1] if found else transaction_id

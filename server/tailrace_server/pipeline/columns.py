@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace_server.pipeline.sources.debezium.announcements import announced
+from tailrace_server.pipeline.column_listing import announced
 from tailrace_server.wal.schema.builder import SchemaBuilder, SchemaConflict
 from tailrace_server.wal.schema.column_types import TypeInference, widened
 
@@ -39,7 +39,7 @@ class Sighting(NamedTuple):
     sql_type: str | None = None
     """Inferred from the value; None where it tells none."""
     columns: str | None = None
-    """What the source lists as the columns of the entity type (`sources.debezium_schema`)."""
+    """What the source lists as the columns of the entity type (`column_listing`)."""
 
 
 class ColumnInference:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import orjson
 
+from tailrace_server.wal.schema import column_types
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_UNAVAILABLE: Final = b'"__debezium_unavailable_value"'
+_UNAVAILABLE: Final = orjson.dumps(column_types.UNAVAILABLE)
 UNAVAILABLE: Final = msgspec.Raw(_UNAVAILABLE)
-"""What Debezium writes for a large value that an update did not touch; it is not a change."""
+"""Stands for a large value that an update did not touch and the source did not send; it is no change."""
 
 _NULL: Final = msgspec.Raw(b"null")
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

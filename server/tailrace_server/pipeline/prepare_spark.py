@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.errors import CannotStart
-from tailrace_server.feed.topics import make_feed, write_feed
-from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.feed.topics import FORM, make_feed, write_feed
+from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.class_archive import archive_name
 from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
 from tailrace_server.pipeline.spark.java import ensure_java, kept_folders
 from tailrace_server.pipeline.spark.session import spark_session
-from tailrace_server.pipeline.transactions.ingest import ingest_debezium
+from tailrace_server.pipeline.transactions.ingest import run_ingest
 from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 if TYPE_CHECKING:
@@ -81,9 +82,10 @@ def _run(folder: Path, archive: Path) -> None:
                     input=folder / "input",
                     log=folder / "log",
                     catalog=catalog,
+                    source=SOURCES[FORM](),
                     small_batch_rows=small_batch_rows,
                 )
-                if ingest_debezium(settings, Reporter(quiet=True), spark).signal is not None:
+                if run_ingest(settings, ProgressReporter(quiet=True), spark).signal is not None:
                     raise KeyboardInterrupt
         assert machine.stdin is not None
         machine.stdin.close()  # it ends when its input does

@@ -20,7 +20,7 @@ _RATE_OVER_S: Final = 10.0
 
 
 @dataclass(slots=True)
-class Counters:
+class IngestCounters:
     """Counts since the ingest began."""
 
     lines: int = 0
@@ -52,7 +52,7 @@ class Counters:
         return None if self.newest_us is None else max(0.0, (now_us - self.newest_us) / 1e6)
 
 
-class Reporter:
+class ProgressReporter:
     """Tells of the progress on stderr: one line in place on a terminal, else a line now and then."""
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -82,7 +82,7 @@ class Reporter:
             else:
                 self._status.update(message)
 
-    def progress(self, counters: Counters) -> None:
+    def progress(self, counters: IngestCounters) -> None:
         """Tell how far it is, if there is news and it is time."""
         now = time.monotonic()
         if self._console.is_terminal:
@@ -97,7 +97,7 @@ class Reporter:
             self._status.stop()
             self._status = None
 
-    def summary(self, counters: Counters, quarantine: str) -> None:
+    def summary(self, counters: IngestCounters, quarantine: str) -> None:
         """Tell what was done."""
         self._total(counters, "row", "line")
         if counters.ignored:
@@ -114,12 +114,12 @@ class Reporter:
             self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")
         self._unusable(counters, "line", quarantine)
 
-    def messages(self, counters: Counters, quarantine: str) -> None:
+    def messages(self, counters: IngestCounters, quarantine: str) -> None:
         """Tell what was done with messages of CDCv2."""
         self._total(counters, "update", "message")
         self._unusable(counters, "message", quarantine)
 
-    def _total(self, counters: Counters, row: str, line: str) -> None:
+    def _total(self, counters: IngestCounters, row: str, line: str) -> None:
         self.finish()
         elapsed = time.monotonic() - self._started
         self.note(
@@ -128,7 +128,7 @@ class Reporter:
             f"in {elapsed:.1f} s; committed {counters.committed}, published {counters.published}"
         )
 
-    def _unusable(self, counters: Counters, line: str, quarantine: str) -> None:
+    def _unusable(self, counters: IngestCounters, line: str, quarantine: str) -> None:
         if counters.quarantined:
             self.note(f"{counted(counters.quarantined, line)} could not be used: {quarantine}")
 
@@ -141,7 +141,7 @@ class Reporter:
         then, before = samples[0]
         return (rows - before) / max(now - then, 1.0)
 
-    def _line(self, counters: Counters, now: float) -> str:
+    def _line(self, counters: IngestCounters, now: float) -> str:
         rate = self._rate(counters.rows, now)
         lag = counters.lag_s(time.time_ns() // 1_000)
         behind = "" if lag is None else f", {duration(lag)} behind the source"

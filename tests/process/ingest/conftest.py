@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.spark.checkpoint import Checkpoint
 from tailrace_server.pipeline.spark.session import spark_session
 from tailrace_server.pipeline.stop_signals import Stopping
@@ -37,7 +38,9 @@ class Source:
     def __init__(self, folder: Path, log_root: Path, spark: SparkSession) -> None:
         self.input = folder
         self.spark = spark
-        self.settings = IngestSettings(input=folder, log=log_root, catalog="shop")
+        self.settings = IngestSettings(
+            input=folder, log=log_root, catalog="shop", source=Debezium()
+        )
         self.files = 0
 
     @property
@@ -53,21 +56,21 @@ class Source:
         aside.rename(final)
         return final
 
-    def ingest(self, **changes: Any) -> ingest_module.Outcome:
+    def ingest(self, **changes: Any) -> ingest_module.IngestSummary:
         """Take what is there, and end."""
         settings = replace(self.settings, **changes)
-        return ingest_module.ingest_debezium(settings, Reporter(quiet=True), self.spark)
+        return ingest_module.run_ingest(settings, ProgressReporter(quiet=True), self.spark)
 
     @contextmanager
     def following(self, **changes: Any) -> Iterator[Driver]:
         """Follow the folder until the block ends."""
         settings = replace(self.settings, follow=True, **changes)
-        checkpoint = Checkpoint(self.catalog / ingest_module.CHECKPOINT)
+        checkpoint = Checkpoint(ingest_module.checkpoint_folder(settings))
         stopping = Stopping()
         with ingest_module.open_writer(settings, checkpoint) as writer:
             driver = Driver(writer, settings)
             ingest = ingest_module.Ingest(
-                self.spark, driver, checkpoint, settings, Reporter(quiet=True)
+                self.spark, driver, checkpoint, settings, ProgressReporter(quiet=True)
             )
             failures: list[BaseException] = []
 

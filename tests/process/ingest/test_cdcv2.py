@@ -15,7 +15,7 @@ from tailrace_server.pipeline.cdcv2.driver import FRONTIER
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.stop_signals import Stopping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
@@ -57,7 +57,7 @@ def ingest(
         folding=Folding(SCHEMA, "product", key),
         **changes,  # type: ignore[arg-type]
     )
-    ingest_cdcv2(settings, Reporter(quiet=True), stopping=Stopping(), spark=spark)
+    ingest_cdcv2(settings, ProgressReporter(quiet=True), stopping=Stopping(), spark=spark)
     return records(log / catalog)
 
 

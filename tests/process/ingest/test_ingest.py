@@ -14,11 +14,12 @@ from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.feed.topics import make_feed, write_feed
 from tailrace_server.pipeline.quarantine import LineRefused
+from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.spark.checkpoint import InputGone
 from tailrace_server.pipeline.spark.errors import SparkFailed
-from tailrace_server.pipeline.transactions.foreach_batch import DebeziumSink
-from tailrace_server.pipeline.transactions.grouping import Rules
-from tailrace_server.pipeline.transactions.ingest import CHECKPOINT
+from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink
+from tailrace_server.pipeline.transactions.ingest import checkpoint_folder
+from tailrace_server.pipeline.transactions.settings import Rules
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
@@ -26,6 +27,7 @@ from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.process.ingest.reading import data, leads, published, records
 from tests.process.ingest.truth import check_against_truth
 from tests.server.pipeline.shapes import INT, LONG, TEXT, end, envelope, line, listed, postgres
+from tests.server.pipeline.sources.pairs import Pairs
 from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
@@ -123,10 +125,7 @@ def test_schema_changes_are_the_same_whoever_writes_them(
     for rows in (0, 1_000_000):
         source = make_source(f"of-{rows}")
         source.add(*lines)
-        settings = source.settings.source
-        outcome = source.ingest(
-            small_batch_rows=rows, mapping=mapping, source=replace(settings, mapping=mapping)
-        )
+        outcome = source.ingest(small_batch_rows=rows, mapping=mapping)
         assert outcome.counters.quarantined == 10
         view = CommitLog.open(source.catalog).view
         schemas = [view.schema_of(version) for version in range(1, view.published + 1)]
@@ -313,7 +312,7 @@ def test_contract_36_a_lost_checkpoint_doubles_nothing(source: Source) -> None:
     source.add(row(1, 7), finish(7, 1), row(2, 8))
     with source.following(rules=Rules(idle_s=3600.0)) as driver:
         wait_until(lambda: driver.counters.committed == 1)
-    checkpoint = source.catalog / CHECKPOINT
+    checkpoint = checkpoint_folder(source.settings)
     checkpoint.rename(source.catalog / "ingest/lost")
     with pytest.raises(UnknownWriter, match=r"checkpoint .* lost.*--take-over"):
         source.ingest()
@@ -333,9 +332,9 @@ def test_contract_36_a_checkpoint_that_lost_its_batches_doubles_nothing(
     """The query id survived in the checkpoint, the batches did not: batch ids would repeat."""
     source.add(row(1, 7))
     source.ingest()
-    metadata = source.catalog / CHECKPOINT / "metadata"
+    metadata = checkpoint_folder(source.settings) / "metadata"
     kept = metadata.read_text()
-    (source.catalog / CHECKPOINT).rename(source.catalog / "ingest/lost")
+    checkpoint_folder(source.settings).rename(source.catalog / "ingest/lost")
     metadata.parent.mkdir()
     metadata.write_text(kept)
     with pytest.raises(UnknownWriter, match="--take-over"):
@@ -418,9 +417,7 @@ def test_the_key_options_reach_the_lines(source: Source) -> None:
 
     message = envelope("c", postgres(1, 7), after={"sku": "x-1", "n": 1})
     source.add(line(message))
-    options = replace(
-        source.settings.source, keys={"product": ("sku", "n")}, long_entity_types=True
-    )
+    options = Debezium(keys={"product": ("sku", "n")}, long_entity_types=True)
     source.ingest(source=options)
     record = data(source.catalog)[0]
     assert (record.entity_type, record.primary_key) == ("public.product", '["x-1",1]')
@@ -434,10 +431,24 @@ def test_any_frame_of_strings_will_do(source: Source, rows: int) -> None:
         [(text.decode(),) for text in lines]
         for lines in ([row(1, 7), b"{", row(2, 8)], [finish(7, 1), row(3, 8), finish(8, 2)])
     ]
-    with DebeziumSink(settings, writer="frames") as sink:
+    with ForeachBatchSink(settings, writer="frames") as sink:
         for number, frame in enumerate(frames):
             for _ in range(2):
                 sink.batch(source.spark.createDataFrame(frame, "value string"), number)
         sink.tick()
     assert [body["source_count"] for body in leads(source.catalog)] == [1, 2]
     assert CommitLog.open(source.catalog).state.source_positions == {}
+
+
+@pytest.mark.parametrize("rows", [0, 1_000])
+def test_a_source_of_a_few_lines_is_read_in_driver_and_tasks(source: Source, rows: int) -> None:
+    source.add(b"1 a=x", b"2 b=y", b"", b"nonsense", b"1 c=z")
+    summary = source.ingest(source=Pairs(entity_type="price"), small_batch_rows=rows)
+    assert [(r.version, r.entity_type, r.primary_key) for r in data(source.catalog)] == [
+        (1, "price", "a"),
+        (1, "price", "c"),
+        (2, "price", "b"),
+    ]
+    counters = summary.counters
+    assert (counters.lines, counters.ignored, counters.quarantined) == (5, 1, 1)
+    assert (source.catalog / "ingest" / "pairs" / "metadata").exists()

@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from tailrace_server.feed.topics import make_feed, write_feed
-from tailrace_server.pipeline.progress import Reporter
-from tailrace_server.pipeline.transactions.ingest import CHECKPOINT, ingest_debezium
+from tailrace_server.pipeline.progress import ProgressReporter
+from tailrace_server.pipeline.sources.debezium.source import Debezium
+from tailrace_server.pipeline.transactions.ingest import checkpoint_folder, run_ingest
 from tailrace_server.pipeline.transactions.settings import IngestSettings
 from tailrace_server.wal.files.documents import ENTRIES
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -72,6 +73,7 @@ class Ingest(Command):
             input=self.input,
             log=log_root,
             catalog="shop",
+            source=Debezium(),
             batch_bytes=batch_bytes,
             small_batch_rows=rows,
             publish_window_s=window_ms / 1000,
@@ -79,7 +81,7 @@ class Ingest(Command):
 
     def run_in(self, spark: SparkSession, **changes: Any) -> None:
         """Run to the end in a session that is there, which saves the start of one."""
-        ingest_debezium(replace(self._settings, **changes), Reporter(quiet=True), spark)
+        run_ingest(replace(self._settings, **changes), ProgressReporter(quiet=True), spark)
 
     def planned(self) -> list[int]:
         """Return the batches that Spark has planned."""
@@ -101,7 +103,7 @@ class Ingest(Command):
         return max((writer.batch_id for writer in writers), default=-1)
 
     def _noted(self, kind: str) -> list[int]:
-        folder = self.catalog / CHECKPOINT / kind
+        folder = checkpoint_folder(self._settings) / kind
         names = [name.name for name in folder.iterdir()] if folder.is_dir() else []
         return sorted(int(name) for name in names if name.isdigit())
 

@@ -15,7 +15,7 @@ from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.stop_signals import Stopping
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.export.logs import Shop, collections, export, statements
@@ -31,7 +31,7 @@ def ingest(stream: Path, schema: Path, root: Path, *key: str) -> list[object]:
     """Take what a folder holds; return what is still waited for."""
     folding = Folding(StreamSchema.load(schema), "item", key)
     settings = Cdcv2Settings(input=stream, log=root, catalog="shop", folding=folding)
-    return list(ingest_cdcv2(settings, Reporter(quiet=True), stopping=Stopping()).waiting)
+    return list(ingest_cdcv2(settings, ProgressReporter(quiet=True), stopping=Stopping()).waiting)
 
 
 def write_mangled(messages: list[Statement[int]], schema: Path, folder: Path, seed: int) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tailrace_server.pipeline.changes import Change, to_batch
-from tailrace_server.pipeline.sources.debezium.decoder import (
-    DebeziumDecoder,
-    DebeziumOptions,
-    Split,
-)
+from tailrace_server.pipeline.changes import Change, FileSplit, to_batch
+from tailrace_server.pipeline.sources.debezium.source import Debezium
+from tailrace_server.pipeline.transactions.lines import SplitDecoder
+from tailrace_server.pipeline.transactions.settings import MAX_RECORD_BYTES
+
+if TYPE_CHECKING:
+    from tailrace_server.wal.schema.mapping import SchemaMapping
 
 Fields = dict[str, Any]
 """Column → its type in a listing."""
@@ -72,12 +73,20 @@ def end(transaction_id: str, count: int | None, status: str = "END") -> dict[str
     return {"status": status, "id": transaction_id, "event_count": count, "ts_ms": 1}
 
 
-def decode(
-    *lines: bytes | dict[str, Any], options: DebeziumOptions | None = None, file: str = "f"
-) -> list[Change]:
+def decoder(
+    skip: dict[tuple[str, int], int] | None = None,
+    *,
+    mapping: SchemaMapping | None = None,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    **options: Any,
+) -> SplitDecoder:
+    """Return a decoder of Debezium's messages with some of its options."""
+    return SplitDecoder(Debezium(**options).line_decoder(mapping, max_record_bytes), skip)
+
+
+def decode(*lines: bytes | dict[str, Any], file: str = "f", **options: Any) -> list[Change]:
     """Decode the lines of one file, without the row about the file itself."""
-    decoder = DebeziumDecoder(options or DebeziumOptions())
     texts = [text if isinstance(text, bytes) else line(text) for text in lines]
-    changes = list(decoder.feed(Split(file), texts))
+    changes = list(decoder(**options).feed(FileSplit(file), texts))
     assert to_batch(changes).num_rows == len(changes)
     return changes

@@ -10,23 +10,28 @@ import pytest
 from tailrace.criteria import Area, ContainerType
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.pipeline.changes import BEGIN, Change, line_of, place
+from tailrace_server.pipeline.changes import FileSplit
 from tailrace_server.pipeline.quarantine import LineRefused
-from tailrace_server.pipeline.sources.debezium.decoder import (
-    DebeziumDecoder,
-    DebeziumOptions,
-    Split,
-)
+from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
-from tailrace_server.pipeline.transactions.grouping import Rules
-from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.wal.schema.builder import SchemaConflict
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 from tailrace_server.wal.writer import CatalogWriter
 from tests.process.ingest.reading import data, leads, records
-from tests.server.pipeline.shapes import INT, LONG, TEXT, Fields, envelope, line, listed, postgres
+from tests.server.pipeline.shapes import (
+    INT,
+    LONG,
+    TEXT,
+    Fields,
+    decoder,
+    envelope,
+    line,
+    listed,
+    postgres,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,15 +51,13 @@ class Feed:
 
     def __init__(self, root: Path, mapping: str = "", *, stop: bool = False) -> None:
         self.catalog = root / "shop"
-        self._options = DebeziumOptions(
-            mapping=SchemaMapping.parse(mapping, "shop.toml") if mapping else None
-        )
+        self._mapping = SchemaMapping.parse(mapping, "shop.toml") if mapping else None
         settings = IngestSettings(
             input=root,
             log=root,
             catalog="shop",
-            source=self._options,
-            mapping=self._options.mapping,
+            source=Debezium(),
+            mapping=self._mapping,
             stop_on_incompatible=stop,
             rules=Rules(idle_s=3600.0),
         )
@@ -63,9 +66,9 @@ class Feed:
 
     def batch(self, *lines: bytes) -> None:
         number = self.driver.last_batch + 1
-        decoder = DebeziumDecoder(self._options)
-        changes = list(decoder.feed(Split(f"{number:06}", 0, number), lines))
-        self.driver.batch(number, [*changes, *decoder.finish()])
+        feed = decoder(mapping=self._mapping)
+        changes = list(feed.feed(FileSplit(f"{number:06}", 0, number), lines))
+        self.driver.batch(number, [*changes, *feed.finish()])
 
     def schema(self, version: int | None = None) -> Schema:
         view = CommitLog.open(self.catalog).view
@@ -404,9 +407,3 @@ def test_a_mapping_that_the_data_contradicts_is_refused_and_nothing_is_committed
         # What cannot be is found before the value that it could not hold.
         feed.batch(keyed(2, n="4f7d" if "UUID" in mapping else 1))
     assert CommitLog.open(feed.catalog).state.last_entry == before
-
-
-def test_a_place_gives_file_and_line_back() -> None:
-    where = ("a/é.json", 17, 42)
-    assert line_of(place((1, 2, 3), 4, *where)) == where
-    assert Change(BEGIN, b"").columns is None

@@ -75,7 +75,7 @@ from tailrace_server.pipeline.cdcv2.writing import write_segment
 from tailrace_server.pipeline.changes import QUARANTINED, Change
 from tailrace_server.pipeline.columns import Sighting, evolve
 from tailrace_server.pipeline.pending import write_pending
-from tailrace_server.pipeline.progress import Counters
+from tailrace_server.pipeline.progress import IngestCounters
 from tailrace_server.pipeline.quarantine import LineRefused, write_quarantine
 from tailrace_server.wal.schema.records import insert_schema_records
 
@@ -147,7 +147,7 @@ class Cdcv2Driver:
         """
         self.writer = writer
         self.settings = settings
-        self.counters = Counters()
+        self.counters = IngestCounters()
         self.large: LargeBatchRunner | None = None
         """Runs what is too much for this process; None where there is no Spark yet."""
         writer.log.refresh()

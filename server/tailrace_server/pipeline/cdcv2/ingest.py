@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tailrace.cdcv2 import Waiting
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-    from tailrace_server.pipeline.progress import Counters, Reporter
+    from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
     from tailrace_server.pipeline.stop_signals import Stopping
 
 WRITER: Final = "cdcv2"
@@ -42,7 +42,7 @@ _REASONS_MAX: Final = 20
 class Cdcv2Outcome(NamedTuple):
     """How an ingest ended."""
 
-    counters: Counters
+    counters: IngestCounters
     waiting: list[Waiting[Any]]
     """What keeps the stream from being finished; the first reasons, twenty at most."""
     waiting_more: int
@@ -55,7 +55,7 @@ class Cdcv2Outcome(NamedTuple):
 
 def ingest_cdcv2(
     settings: Cdcv2Settings,
-    reporter: Reporter,
+    reporter: ProgressReporter,
     *,
     stopping: Stopping,
     spark: SparkSession | None = None,
@@ -152,7 +152,7 @@ def batches(files: Sequence[SourceFile], batch_bytes: int) -> Iterator[list[Sour
 def _start_spark(
     driver: Cdcv2Driver,
     settings: Cdcv2Settings,
-    reporter: Reporter,
+    reporter: ProgressReporter,
     resources: ExitStack,
     batch: Sequence[SourceFile],
 ) -> None:

@@ -5,6 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tailrace_server.pipeline.options import (
+    BYTES,
+    FLAG,
+    FOLDER,
+    GROUPING,
+    READING,
+    RUNNING,
+    Form,
+    choice,
+    option,
+    text,
+    whole,
+)
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -15,26 +29,58 @@ if TYPE_CHECKING:
 class Cdcv2Settings:
     """What `tailrace ingest cdcv2` takes; docs/ingest.md tells what each is for."""
 
-    input: Path
+    input: Path = option("--input", "Folder of .avro and .json files of messages.", FOLDER)
+    folding: Folding
     log: Path
     """The log root."""
-    catalog: str
-    folding: Folding
-    follow: bool = False
-    """Go on until stopped; else take what is there and end."""
-    start: int | None = None
-    """First time wanted; None is where the stream was begun, or 0."""
-    small_batch_rows: int = 100_000
-    """Batches estimated below this run in the driver, without Spark."""
-    batch_bytes: int = 256 * 1024 * 1024
-    """Input files of one batch, together; a larger file is a batch alone."""
+    catalog: str = option("--catalog", "Catalog to write; made if absent.", text("NAME"))
+    start: int | None = option(
+        "--start-time",
+        "First time wanted; what is below counts as finished.",
+        Form(kind=int | None, metavar="T", least=0),
+        None,
+        panel=GROUPING,
+    )
+    """None is where the stream was begun, or 0."""
+    first_stands: bool = option(
+        "--on-conflict",
+        "stop where messages contradict each other, or let the first stand.",
+        choice("stop", "first", "WHAT"),
+        False,
+        panel=GROUPING,
+    )
+    follow: bool = option(
+        "--follow/--once",
+        "Go on with files as they appear, or take those that are new and end.",
+        FLAG,
+        False,
+        panel=RUNNING,
+    )
+    strict: bool = option(
+        "--strict",
+        "Stop at a message that cannot be used, instead of setting it aside.",
+        FLAG,
+        False,
+        panel=READING,
+    )
+    small_batch_rows: int = option(
+        "--small-batch-rows",
+        "Batches below this run in the driver, without Spark.",
+        whole(0),
+        100_000,
+        panel=RUNNING,
+    )
+    batch_bytes: int = option(
+        "--batch-bytes",
+        "Input files of one batch, together.",
+        BYTES,
+        256 * 1024 * 1024,
+        panel=RUNNING,
+    )
+    """A larger file is a batch alone."""
     partitions: int | None = None
     """Shares of the exchanges; None is two a core."""
-    first_stands: bool = False
-    """Let what was heard first stand, where messages contradict each other; else stop."""
-    strict: bool = False
-    """Stop at the first message that cannot be used."""
-    take_over: bool = False
-    """Go on where another writer left off."""
-    master: str = "local[*]"
-    """Where Spark runs."""
+    master: str = option("--master", "Spark master.", text("URL"), "local[*]", panel=RUNNING)
+    take_over: bool = option(
+        "--take-over", "Go on where another writer left off.", FLAG, False, panel=RUNNING
+    )

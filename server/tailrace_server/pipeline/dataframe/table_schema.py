@@ -20,7 +20,7 @@ import msgspec
 
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
-from tailrace_server.pipeline.sources.debezium.announcements import listing
+from tailrace_server.pipeline.column_listing import listing
 
 _PLAIN: Final = {
     "boolean": "BOOLEAN",

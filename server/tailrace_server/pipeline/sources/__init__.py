@@ -1,1 +1,1 @@
-"""Sources: each turns its input into changes, one module each."""
+"""Sources: each turns the lines of its input into changes, one folder each; `source` says how."""

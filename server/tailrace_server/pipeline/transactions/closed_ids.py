@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.pipeline.changes import transaction_key
 from tailrace_server.pipeline.transactions.grouping import CLOSED_IDS
 from tailrace_server.wal.segment.reader import BatchReader
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.wal.state.view import LogView
 
 
@@ -33,8 +33,9 @@ _decode = msgspec.json.Decoder(_Lead).decode
 class ClosedTransactions:
     """Transaction key → version, of the transactions closed last; the oldest are forgotten."""
 
-    def __init__(self, limit: int = CLOSED_IDS) -> None:
-        """Remember up to ``limit`` of them."""
+    def __init__(self, source: Source, limit: int = CLOSED_IDS) -> None:
+        """Remember up to ``limit`` transactions of a source."""
+        self._source = source
         self._limit = limit
         self._versions: OrderedDict[str, int] = OrderedDict()
 
@@ -45,12 +46,14 @@ class ClosedTransactions:
 
     def add(self, transaction_id: str, version: int) -> None:
         """Remember one, by its id as the source writes it."""
-        self._versions[transaction_key(transaction_id)] = version
+        self._versions[self._source.transaction_key(transaction_id)] = version
         while len(self._versions) > self._limit:
             self._versions.popitem(last=False)
 
     @classmethod
-    def read(cls, path: Path, view: LogView, limit: int = CLOSED_IDS) -> ClosedTransactions:
+    def read(
+        cls, path: Path, view: LogView, source: Source, limit: int = CLOSED_IDS
+    ) -> ClosedTransactions:
         """Read the newest leads of a log.
 
         Cost is that of the heads of the versions read, and of the bodies of the batches that hold
@@ -59,7 +62,7 @@ class ClosedTransactions:
         Raises:
             LogCorrupted: A batch that is needed is damaged.
         """
-        closed = cls(limit)
+        closed = cls(source, limit)
         found: dict[str, int] = {}
         seen = 0
         with BatchReader(path) as reader:

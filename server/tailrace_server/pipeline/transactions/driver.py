@@ -41,7 +41,7 @@ from tailrace_server.pipeline.columns import (
     known_columns,
 )
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
-from tailrace_server.pipeline.progress import Counters
+from tailrace_server.pipeline.progress import IngestCounters
 from tailrace_server.pipeline.quarantine import LineRefused, write_quarantine
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
@@ -59,7 +59,7 @@ from tailrace_server.pipeline.transactions.pending_tallies import (
     tallies_from,
     tallies_table,
 )
-from tailrace_server.pipeline.transactions.records import RecordBuilder, Refused
+from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
 from tailrace_server.wal.schema.records import insert_schema_records
 from tailrace_server.wal.segment.writer import SegmentWriter
@@ -128,8 +128,9 @@ class Driver:
             LogCorrupted: A pending file or a lead is damaged.
         """
         self.lock = threading.RLock()
-        self.counters = Counters()
+        self.counters = IngestCounters()
         self.writer = writer
+        self.source = settings.source
         self._settings = settings
         writer.log.refresh()
         state = writer.state
@@ -137,10 +138,10 @@ class Driver:
         mapping = settings.mapping
         self._unsettled = set() if mapping is None else set(mapping.entity_types)
         """Entity types of the mapping that no commit of this run has touched."""
-        self._refused: list[Refused] = []
+        self._refused: list[RefusedListing] = []
         self.idle = IdleClock()
         """What idle time is counted on; whoever feeds the driver makes it go."""
-        self._closed = ClosedTransactions.read(writer.path, writer.log.view)
+        self._closed = ClosedTransactions.read(writer.path, writer.log.view, self.source)
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
         self._tallies_file: PendingSegment | None = None
@@ -163,7 +164,7 @@ class Driver:
         return known_columns(self._schema, self._unsettled)
 
     @property
-    def refused(self) -> Sequence[Refused]:
+    def refused(self) -> Sequence[RefusedListing]:
         """The listings of columns whose rows are set aside."""
         return self._refused
 
@@ -178,7 +179,7 @@ class Driver:
         Spark gives a file to one batch only, so there are none unless another writer read it: one
         whose checkpoint was lost, or that this one has taken over from.
         """
-        return int(self.writer.state.source_positions.get(f"file:{file}", 0))
+        return int(self.writer.state.source_positions.get(self.source.position_name(file), 0))
 
     def rows_files(self, keys: Iterable[str]) -> list[PendingSegment]:
         """Return the pending files that hold rows of some open transactions."""
@@ -301,7 +302,7 @@ class Driver:
             k=k,
             segments=segments,
             pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
-            source_positions=positions(given.splits),
+            source_positions=positions(given.splits, self.source),
             schema_changes=schemas,
             publish=at_once,
         )
@@ -328,7 +329,7 @@ class Driver:
                     (self.writer.path / path).unlink(missing_ok=True)
                 if self._settings.stop_on_incompatible or not isinstance(error, ColumnsRefused):
                     raise
-                refused = Refused(error.entity_type, error.columns, str(error))
+                refused = RefusedListing(error.entity_type, error.columns, str(error))
                 assert refused not in self._refused
                 self._refused.append(refused)
             else:
@@ -368,7 +369,7 @@ class Driver:
         segments: list[SegmentReceipt] = []
         if plan.released:
             columns = ColumnInference(self.known_columns)
-            builder = RecordBuilder(columns, self._refused)
+            builder = RecordBuilder(columns, self.source, self._refused)
             with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
                 for released in plan.released:
                     builder.add(released, parts.pop(released.tally.key))

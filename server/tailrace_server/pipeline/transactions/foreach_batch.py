@@ -1,4 +1,4 @@
-"""Batches of Debezium's messages, from whatever DataFrame they come: the body of ``foreachBatch``.
+"""Batches of a source's messages, from whatever DataFrame they come: the body of ``foreachBatch``.
 
 A frame has a column ``value``, string or binary, one message a row. Frames of files carry as well
 where each line comes from (`lines.LINES_SCHEMA`), which is what the second fence goes by; for others
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 
-class DebeziumSink:
+class ForeachBatchSink:
     """Turns batches into commits of one catalog; for streams that `tailrace ingest` does not read.
 
     ::
 
-        with DebeziumSink(settings, writer="orders-from-kafka") as sink:
+        with ForeachBatchSink(settings, writer="orders-from-kafka") as sink:
             messages.writeStream.foreachBatch(sink.batch).option("checkpointLocation", …).start()
             …                              # call sink.tick() about every second
     """
@@ -47,7 +47,7 @@ class DebeziumSink:
         )
         self.driver = Driver(self._writer, settings)
 
-    def __enter__(self) -> DebeziumSink:
+    def __enter__(self) -> ForeachBatchSink:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -91,7 +91,7 @@ def commit_frame(
     if not small:
         commit_large_batch(driver, settings, lines, batch_id)
         return
-    decoded = decode_lines(lines.toArrow(), str(settings.input), settings.source, driver.consumed)
+    decoded = decode_lines(lines.toArrow(), settings, driver.consumed)
     driver.batch(batch_id, decoded.changes, decoded.skipped)
 
 

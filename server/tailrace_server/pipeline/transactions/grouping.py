@@ -47,6 +47,8 @@ from tailrace_server.pipeline.changes import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from tailrace_server.pipeline.transactions.settings import Rules
+
 CLOSED_IDS: Final = 100_000
 """How many closed transactions are remembered. A row of an older one begins a new transaction."""
 
@@ -128,14 +130,6 @@ class Plan(NamedTuple):
     """In version order."""
     open: dict[str, Tally]
     """Stay pending."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """When transactions count as complete."""
-
-    idle_s: float = 5.0
-    ordered_input: bool = False
 
 
 class Cut(NamedTuple):
@@ -314,17 +308,3 @@ def _greatest(a: _Ordered | None, b: _Ordered | None) -> _Ordered | None:
     if a is None or b is None:
         return a if b is None else b
     return max(a, b)
-
-
-__all__: Sequence[str] = [
-    "CLOSED_IDS",
-    "Cut",
-    "Plan",
-    "Released",
-    "Rules",
-    "Tally",
-    "cut_snapshots",
-    "group",
-    "next_idle",
-    "tally",
-]

@@ -9,7 +9,6 @@ the checkpoint is lost the name is another one, and the log refuses it.
 from __future__ import annotations
 
 import os
-import re
 import time
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -37,13 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tailrace_server.pipeline.progress import Counters, Reporter
+    from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
     from tailrace_server.pipeline.transactions.settings import IngestSettings
-
-CHECKPOINT: Final = "ingest/debezium"
-"""Where the checkpoint lives, below the catalog."""
-_GLOB: Final = re.compile(r"[\[\]{}*?\\]")
-"""What Spark would take for a pattern in the name of a folder."""
 
 _BYTES_PER_ROW: Final = 400
 """What a line is taken to have at least, to tell small batches from their files' sizes."""
@@ -55,17 +49,17 @@ _BODY_ENDS_S: Final = 10.0
 """How long a batch may take to find out that Spark is gone."""
 
 
-class Outcome(NamedTuple):
+class IngestSummary(NamedTuple):
     """How an ingest ended."""
 
-    counters: Counters
+    counters: IngestCounters
     signal: int | None
     """The signal that ended it; None where the input did."""
 
 
-def ingest_debezium(
-    settings: IngestSettings, reporter: Reporter, spark: SparkSession | None = None
-) -> Outcome:
+def run_ingest(
+    settings: IngestSettings, reporter: ProgressReporter, spark: SparkSession | None = None
+) -> IngestSummary:
     """Run an ingest to its end: that of the input, or with ``follow`` SIGINT or SIGTERM.
 
     Args:
@@ -86,7 +80,7 @@ def ingest_debezium(
     if spark is None:
         # Before the catalog is opened: that makes it, and fences whoever writes to it.
         ensure_java()
-    checkpoint = Checkpoint(settings.log / settings.catalog / CHECKPOINT)
+    checkpoint = Checkpoint(checkpoint_folder(settings))
     with open_writer(settings, checkpoint) as writer:
         driver = Driver(writer, settings)
         reporter.wait("starting Spark …")
@@ -99,7 +93,7 @@ def ingest_debezium(
         )
         with stop_signals() as stopping, suppress(StartInterrupted), session as running:
             Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
-    return Outcome(driver.counters, stopping.signal)
+    return IngestSummary(driver.counters, stopping.signal)
 
 
 class Ingest:
@@ -111,7 +105,7 @@ class Ingest:
         driver: Driver,
         checkpoint: Checkpoint,
         settings: IngestSettings,
-        reporter: Reporter,
+        reporter: ProgressReporter,
     ) -> None:
         """Prepare; `run` starts it."""
         self._spark = spark
@@ -144,20 +138,7 @@ class Ingest:
 
     def _start(self) -> StreamingQuery:
         settings = self._settings
-        lines = (
-            self._spark.readStream.format("text")
-            .option("recursiveFileLookup", "true")
-            # Spark would pass over files that are older than the newest by this much.
-            .option("maxFileAge", "36500d")
-            .option("maxBytesPerTrigger", str(settings.batch_bytes))
-            .load(_GLOB.sub(r"\\\g<0>", str(settings.input)))
-            .selectExpr(
-                "cast(value as binary) as value",
-                "_metadata.file_path as file",
-                "_metadata.file_block_start as block",
-                "unix_micros(_metadata.file_modification_time) as modified_us",
-            )
-        )
+        lines = settings.source.read(self._spark, settings.input, settings.batch_bytes)
         writer = (
             lines.writeStream.queryName(f"tailrace-{settings.catalog}")
             .option("checkpointLocation", str(self._checkpoint.folder))
@@ -228,6 +209,11 @@ class Ingest:
             # What could be flushed has been; the rest waits for another, or the clock stands.
             return _WAIT_MAX_S
         return min(max(left, 0.005), _WAIT_MAX_S)
+
+
+def checkpoint_folder(settings: IngestSettings) -> Path:
+    """Return where Spark's checkpoint lies: one for each source, below the catalog."""
+    return settings.log / settings.catalog / "ingest" / settings.source.name
 
 
 def _is_large(folder: Path) -> bool:

@@ -90,9 +90,7 @@ def commit_large_batch(
 ) -> None:
     """Commit a batch without taking its rows to the driver. Called under the driver's lock."""
     skip = _lines_to_skip(driver, settings, lines)
-    decoded = lines.mapInArrow(
-        decoder_of(settings.source, str(settings.input), skip), _spark_schema(CHANGE_SCHEMA)
-    ).persist()
+    decoded = lines.mapInArrow(decoder_of(settings, skip), _spark_schema(CHANGE_SCHEMA)).persist()
     try:
         given = _take_stock(decoded, sum(skip.values()), driver.idle.now)
         decision = driver.decide(batch_id, given)
@@ -129,6 +127,7 @@ def _write_in_tasks(
     write = Writing(
         layout=layout,
         columns=driver.known_columns,
+        source=driver.source,
         refused=tuple(driver.refused),
         segment=driver.writer.segment_path(batch_id, f"{k}-task"),
         pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),

@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.pipeline.sources.debezium.decoder import (
-    DebeziumDecoder,
-    DebeziumOptions,
-    Split,
-)
+from tailrace_server.pipeline.changes import SPLIT, Change, FileSplit
 from tailrace_server.pipeline.spark.checkpoint import local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.sources.source import DecodeLine
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 LINES_SCHEMA: Final = pa.schema(
     [
@@ -43,7 +40,59 @@ class Decoded(NamedTuple):
     """Lines passed over because the log holds them."""
 
 
-def runs(table: pa.Table | pa.RecordBatch, folder: str) -> Iterator[tuple[Split, list[bytes]]]:
+class SplitDecoder:
+    """Decodes the lines of splits, one split after the other, and counts them.
+
+    Feed the lines of a split in order. Runs in tasks and in the driver; holds no row.
+    """
+
+    def __init__(
+        self, decode: DecodeLine, skip: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        """Begin without any split.
+
+        Args:
+            decode: Decodes a line; see `Source.line_decoder`.
+            skip: (file, block) → number of lines at its head that an earlier run consumed; they are
+                counted in the SPLIT row as ignored and not decoded.
+        """
+        self._decode = decode
+        self._skip = skip or {}
+        self._lines: dict[FileSplit, int] = {}
+        self._ignored: dict[FileSplit, int] = {}
+
+    def feed(self, split: FileSplit, lines: Iterable[bytes]) -> Iterator[Change]:
+        """Yield what lines hold, in order; a blank, a null and a tombstone give nothing."""
+        number = self._lines.get(split, 0)
+        skip = self._skip.get((split.file, split.block), 0)
+        ignored = 0
+        for line in lines:
+            number += 1
+            if number <= skip:
+                ignored += 1
+                continue
+            change = self._decode(split, number, line)
+            if change is None:
+                ignored += 1
+            else:
+                yield change
+        self._lines[split] = number
+        self._ignored[split] = self._ignored.get(split, 0) + ignored
+
+    def finish(self) -> Iterator[Change]:
+        """Yield one SPLIT row for each split that was fed."""
+        for split, lines in self._lines.items():
+            yield Change(
+                kind=SPLIT,
+                place=split.place(0),
+                number=self._ignored[split],
+                file=split.file,
+                block=split.block,
+                line=lines,
+            )
+
+
+def runs(table: pa.Table | pa.RecordBatch, folder: str) -> Iterator[tuple[FileSplit, list[bytes]]]:
     """Yield the lines of a table by split, in the table's order.
 
     Args:
@@ -61,22 +110,21 @@ def runs(table: pa.Table | pa.RecordBatch, folder: str) -> Iterator[tuple[Split,
     modified = table.column("modified_us")
     for start, stop in itertools.pairwise(starts):
         path = relative_file(files.dictionary[codes[start]].as_py(), folder)
-        split = Split(path, int(blocks[start]), modified[start].as_py())
+        split = FileSplit(path, int(blocks[start]), modified[start].as_py())
         yield split, values.slice(start, stop - start).to_pylist()
 
 
 def decode_lines(
-    table: pa.Table, folder: str, options: DebeziumOptions, consumed: Callable[[str], int]
+    table: pa.Table, settings: IngestSettings, consumed: Callable[[str], int]
 ) -> Decoded:
     """Decode the lines of a whole batch.
 
     Args:
         table: Of `LINES_SCHEMA`.
-        folder: The input folder.
-        options: How lines are read.
+        settings: Tell the source and the input folder.
         consumed: File → lines at its head that the log holds already.
     """
-    splits = sorted(runs(table, folder), key=lambda run: run[0])
+    splits = sorted(runs(table, str(settings.input)), key=lambda run: run[0])
     skip: dict[tuple[str, int], int] = {}
     lines: dict[str, int] = {}
     for split, values in splits:
@@ -85,7 +133,7 @@ def decode_lines(
         left = min(max(consumed(split.file) - before, 0), len(values))
         if left:
             skip[split.file, split.block] = left
-    decoder = DebeziumDecoder(options, skip)
+    decoder = SplitDecoder(settings.line_decoder(), skip)
     changes: list[Change] = []
     for split, values in splits:
         changes.extend(decoder.feed(split, values))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.criteria import Area, Operation
 from tailrace_server.pipeline.changes import QUARANTINED, Change, line_of
 from tailrace_server.pipeline.record_table import record_table
-from tailrace_server.pipeline.sources.debezium.message import restated
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.pipeline.transactions.lead_record import lead
 
@@ -23,11 +22,12 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.columns import ColumnInference
     from tailrace_server.pipeline.record_table import Row
+    from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.pipeline.transactions.consolidate import Effect
     from tailrace_server.pipeline.transactions.grouping import Released
 
 
-class Refused(NamedTuple):
+class RefusedListing(NamedTuple):
     """A listing of columns that cannot be taken."""
 
     entity_type: str
@@ -42,12 +42,18 @@ class RecordBuilder:
     Holds rows until they are taken, so take after every few thousand (`rows`).
     """
 
-    def __init__(self, columns: ColumnInference, refused: Collection[Refused] = ()) -> None:
-        """Take where columns are collected, and the listings of columns whose rows are set aside.
+    def __init__(
+        self, columns: ColumnInference, source: Source, refused: Collection[RefusedListing] = ()
+    ) -> None:
+        """Begin at version 0.
 
-        Versions begin at 0.
+        Args:
+            columns: Collects the columns that the images show.
+            source: Writes rows that are set aside as lines again.
+            refused: Listings of columns whose rows are set aside.
         """
         self._columns = columns
+        self._source = source
         self._refused = {(each.entity_type, each.columns): each.reason for each in refused}
         self.set_aside: list[Change] = []
         """Rows that came with such a listing, as QUARANTINED changes."""
@@ -93,7 +99,9 @@ class RecordBuilder:
         aside = [change for change in changes if change.entity_type in reasons]
         if not aside:
             return released, changes
-        self.set_aside += [_quarantined(change, reasons[change.entity_type]) for change in aside]
+        self.set_aside += [
+            self._quarantined(change, reasons[change.entity_type]) for change in aside
+        ]
         tally = released.tally
         tally = replace(
             tally, rows=tally.rows - len(aside), quarantined=tally.quarantined + len(aside)
@@ -101,23 +109,22 @@ class RecordBuilder:
         kept = [change for change in changes if change.entity_type not in reasons]
         return released._replace(tally=tally), kept
 
+    def _quarantined(self, change: Change, reason: str) -> Change:
+        """Return a row as a line of the quarantine: the message that it came in may be long gone."""
+        file, block, number = line_of(change.place)
+        return Change(
+            QUARANTINED,
+            change.place,
+            reason=reason,
+            raw=self._source.restated(change),
+            file=file,
+            block=block,
+            line=number,
+        )
+
     def _observe(self, version: int, effect: Effect) -> None:
         image = effect.after if effect.after is not None else effect.before
         self._columns.observe(version, effect.entity_type, image, effect.changed or ())
-
-
-def _quarantined(change: Change, reason: str) -> Change:
-    """Return a row as a line of the quarantine: the message that it came in may be long gone."""
-    file, block, number = line_of(change.place)
-    return Change(
-        QUARANTINED,
-        change.place,
-        reason=reason,
-        raw=restated(change),
-        file=file,
-        block=block,
-        line=number,
-    )
 
 
 def _lead_row(version: int, after: bytes) -> Row:

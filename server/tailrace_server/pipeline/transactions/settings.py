@@ -3,44 +3,138 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from tailrace_server.pipeline.sources.debezium.decoder import DebeziumOptions
-from tailrace_server.pipeline.transactions.grouping import Rules
+from tailrace_server.pipeline.options import (
+    BYTES,
+    FLAG,
+    FOLDER,
+    GROUPING,
+    READING,
+    RUNNING,
+    SECONDS,
+    Form,
+    choice,
+    option,
+    text,
+    whole,
+)
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tailrace_server.pipeline.sources.source import DecodeLine, Source
     from tailrace_server.wal.schema.mapping import SchemaMapping
+
+MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
+"""Images of one row above this go to quarantine: no reader could take them in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When transactions count as complete."""
+
+    idle_s: float = option(
+        "--transaction-idle",
+        "A transaction without END is complete when no row of it came for this long.",
+        SECONDS,
+        5.0,
+        panel=GROUPING,
+    )
+    ordered_input: bool = option(
+        "--ordered-input",
+        "Files are one stream in commit order: a transaction ends where the next begins.",
+        FLAG,
+        False,
+        panel=GROUPING,
+    )
+
+
+def _load_mapping(_: str, file: Path | None) -> SchemaMapping | None:
+    from tailrace_server.wal.schema.mapping import SchemaMapping
+
+    return None if file is None else SchemaMapping.load(file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
-    """What `tailrace ingest debezium` takes; docs/ingest.md tells what each is for."""
+    """What the ingest of a source's transactions takes; docs/ingest.md tells what each is for."""
 
-    input: Path
+    input: Path = option("--input", "Folder of files, one message a line.", FOLDER)
     log: Path
     """The log root."""
-    catalog: str
-    follow: bool = False
-    """Go on until stopped; else take what is there and end."""
-    source: DebeziumOptions = field(default_factory=DebeziumOptions)
+    catalog: str = option("--catalog", "Catalog to write; made if absent.", text("NAME"))
+    follow: bool = option(
+        "--follow/--once",
+        "Go on with files as they appear, or take those that are new and end.",
+        FLAG,
+        False,
+        panel=RUNNING,
+    )
+    source: Source
+    strict: bool = option(
+        "--strict",
+        "Stop at a line that cannot be used, instead of setting it aside.",
+        FLAG,
+        False,
+        panel=READING,
+    )
+    mapping: SchemaMapping | None = option(
+        "--schema",
+        "TOML that declares roles, types and renames of columns.",
+        Form(kind=Path | None, parse=_load_mapping, metavar="FILE"),
+        None,
+        panel=READING,
+    )
+    stop_on_incompatible: bool = option(
+        "--on-incompatible",
+        "quarantine rows that their column's type cannot hold, or stop.",
+        choice("quarantine", "stop", "WHAT"),
+        False,
+        panel=READING,
+    )
+    """Also stops where a change of the schema cannot be held."""
+    max_record_bytes: int = option(
+        "--max-record-bytes",
+        "Images of a row above this are set aside.",
+        BYTES,
+        MAX_RECORD_BYTES,
+        panel=READING,
+    )
     rules: Rules = field(default_factory=Rules)
-    snapshot_rows: int = 10_000
-    """Snapshot rows in one version."""
-    small_batch_rows: int = 20_000
-    """Batches estimated below this run in the driver, in one Spark job."""
-    batch_bytes: int = 256 * 1024 * 1024
-    """Input files of one batch, together; a larger file is a batch alone."""
-    publish_window_s: float = 0.0
-    """Publish at most this often; 0 publishes with each commit."""
-    mapping: SchemaMapping | None = None
-    """What is declared of columns; the same as the source's options have."""
-    stop_on_incompatible: bool = False
-    """Stop where a change of the schema cannot be held, instead of setting its rows aside."""
-    strict: bool = False
-    """Stop at the first line that cannot be used."""
-    take_over: bool = False
-    """Go on where another writer, or a lost checkpoint, left off."""
-    master: str = "local[*]"
-    """Where Spark runs."""
+    snapshot_rows: int = option(
+        "--snapshot-rows", "Snapshot rows in one version.", whole(1), 10_000, panel=GROUPING
+    )
+    publish_window_s: float = option(
+        "--publish-window",
+        "Publish at most this often; 0 after each commit.",
+        SECONDS,
+        0.0,
+        panel=RUNNING,
+    )
+    small_batch_rows: int = option(
+        "--small-batch-rows",
+        "Batches below this run in the driver, in one Spark job.",
+        whole(0),
+        20_000,
+        panel=RUNNING,
+    )
+    batch_bytes: int = option(
+        "--batch-bytes",
+        "Input files of one batch, together.",
+        BYTES,
+        256 * 1024 * 1024,
+        panel=RUNNING,
+    )
+    """A larger file is a batch alone."""
+    master: str = option("--master", "Spark master.", text("URL"), "local[*]", panel=RUNNING)
+    take_over: bool = option(
+        "--take-over",
+        "Go on where another writer, or a lost checkpoint, left off.",
+        FLAG,
+        False,
+        panel=RUNNING,
+    )
+
+    def line_decoder(self) -> DecodeLine:
+        """Return what decodes the lines of one task."""
+        return self.source.line_decoder(self.mapping, self.max_record_bytes)

@@ -9,6 +9,7 @@ from tailrace_server.pipeline.changes import SNAPSHOT, Change
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.pipeline.transactions.grouping import Cut
 
 
@@ -40,12 +41,12 @@ def lines_before(splits: Iterable[Change]) -> dict[tuple[str, int], int]:
     return before
 
 
-def positions(splits: Iterable[Change]) -> dict[str, int | str]:
+def positions(splits: Iterable[Change], source: Source) -> dict[str, int | str]:
     """Return the source positions that a batch advances: lines consumed of each file."""
     lines: dict[str, int | str] = {}
     for split in splits:
         if not split.file:
             continue
-        name = f"file:{split.file}"
+        name = source.position_name(split.file)
         lines[name] = int(lines.get(name, 0)) + (split.line or 0)
     return lines

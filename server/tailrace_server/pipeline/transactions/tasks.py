@@ -18,10 +18,9 @@ from tailrace_server.pipeline.changes import CHANGE_SCHEMA, Change, to_batch
 from tailrace_server.pipeline.columns import ColumnInference, Sighting
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
-from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
 from tailrace_server.pipeline.transactions.grouping import Released, Tally
-from tailrace_server.pipeline.transactions.lines import runs
-from tailrace_server.pipeline.transactions.records import RecordBuilder, Refused
+from tailrace_server.pipeline.transactions.lines import SplitDecoder, runs
+from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
 from tailrace_server.wal.files.documents import PendingSegment
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.pipeline.columns import KnownColumns
-    from tailrace_server.pipeline.sources.debezium.decoder import DebeziumOptions
+    from tailrace_server.pipeline.sources.source import Source
+    from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 _ROWS_PER_TASK: Final = 20_000
 PLANNED: Final = 0
@@ -154,7 +154,8 @@ class Writing:
 
     layout: Layout
     columns: KnownColumns
-    refused: tuple[Refused, ...]
+    source: Source
+    refused: tuple[RefusedListing, ...]
     segment: Path
     pending: Path
 
@@ -185,7 +186,7 @@ class Writing:
         self, path: Path, first: tuple[Change, int], rows: Iterable[tuple[Change, int]]
     ) -> WrittenSegment:
         columns = ColumnInference(self.columns)
-        builder = RecordBuilder(columns, self.refused)
+        builder = RecordBuilder(columns, self.source, self.refused)
         released = _plan_in(first[0])
         changes: list[Change] = []
         with SegmentWriter(path) as segment:
@@ -203,14 +204,14 @@ class Writing:
 
 
 def decoder_of(
-    options: DebeziumOptions, folder: str, skip: Mapping[tuple[str, int], int]
+    settings: IngestSettings, skip: Mapping[tuple[str, int], int]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what decodes the lines of a task."""
+    """Return what decodes the lines of a task; it is pickled to the task with the source."""
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = DebeziumDecoder(options, skip)
+        decoder = SplitDecoder(settings.line_decoder(), skip)
         for batch in batches:
-            for split, values in runs(batch, folder):
+            for split, values in runs(batch, str(settings.input)):
                 yield to_batch(list(decoder.feed(split, values)))
         yield to_batch(list(decoder.finish()))
 

@@ -13,7 +13,7 @@ from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.stop_signals import Stopping
 from tests.server.cdcv2.documented import CHANGEFEED, SCHEMA
 from tests.server.export.logs import statements
@@ -39,7 +39,9 @@ async def test_the_documentations_example_from_file_to_subscriber_and_back(
         catalog="prices",
         folding=Folding(StreamSchema(SCHEMA), "price", ("id",)),
     )
-    await asyncio.to_thread(ingest_cdcv2, settings, Reporter(quiet=True), stopping=Stopping())
+    await asyncio.to_thread(
+        ingest_cdcv2, settings, ProgressReporter(quiet=True), stopping=Stopping()
+    )
     served = await serve()
     captures: list[tuple[Any, ...]] = []
     found: list[Any] = []

@@ -19,7 +19,7 @@ from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict
 from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome, ingest_cdcv2
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.cdcv2.state import read_control
-from tailrace_server.pipeline.progress import Reporter
+from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.stop_signals import Stopping
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -101,7 +101,7 @@ class Stream:
             folding=Folding(self.schema, "product", self.key),
             **changes,
         )
-        return ingest_cdcv2(settings, Reporter(quiet=True), stopping=Stopping())
+        return ingest_cdcv2(settings, ProgressReporter(quiet=True), stopping=Stopping())
 
     def positions(self) -> dict[str, int | str]:
         return CommitLog.open(self.catalog).state.source_positions

@@ -10,18 +10,14 @@ from hypothesis import strategies as st
 
 from tailrace.errors import LogCorrupted, LogFull
 from tailrace_server import failpoints
-from tailrace_server.pipeline.sources.debezium.decoder import (
-    DebeziumDecoder,
-    DebeziumOptions,
-    Split,
-)
+from tailrace_server.pipeline.changes import FileSplit
+from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
-from tailrace_server.pipeline.transactions.grouping import Rules
-from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.writer import CatalogWriter
 from tests.process.ingest.reading import leads, records
-from tests.server.pipeline.shapes import end, envelope, line, postgres
+from tests.server.pipeline.shapes import decoder, end, envelope, line, postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +31,9 @@ def row(lsn: int, tx: int) -> bytes:
 
 
 def decoded(number: int, lines: list[bytes]) -> list[Change]:
-    decoder = DebeziumDecoder(DebeziumOptions())
-    changes = list(decoder.feed(Split(f"{number:06}", 0, number), lines))
-    return changes + list(decoder.finish())
+    feed = decoder()
+    changes = list(feed.feed(FileSplit(f"{number:06}", 0, number), lines))
+    return changes + list(feed.finish())
 
 
 class Run:
@@ -45,7 +41,9 @@ class Run:
 
     def __init__(self, root: Path) -> None:
         rules = Rules(idle_s=3600.0)
-        self.settings = IngestSettings(input=root, log=root, catalog="shop", rules=rules)
+        self.settings = IngestSettings(
+            input=root, log=root, catalog="shop", source=Debezium(), rules=rules
+        )
         self.root = root
         self.restart()
 

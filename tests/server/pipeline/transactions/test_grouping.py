@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tailrace_server.pipeline.transactions.grouping import (
     Plan,
-    Rules,
     Tally,
     cut_snapshots,
     group,
     tally,
 )
+from tailrace_server.pipeline.transactions.settings import Rules
 from tests.server.pipeline.shapes import decode, end, envelope, postgres
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import orjson
 from tailrace.schema import Column, Schema
 from tailrace_server.pipeline.columns import FIXED, ColumnInference, Sighting, evolve, known_columns
 from tailrace_server.pipeline.record_table import ROW_SCHEMA
+from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.grouping import Released, Tally, tally
 from tailrace_server.pipeline.transactions.lead_record import lead
 from tailrace_server.pipeline.transactions.records import RecordBuilder
@@ -17,7 +18,7 @@ from tests.server.pipeline.shapes import decode, end, envelope, postgres
 def build(*messages: dict[str, object], **released: object) -> list[dict[str, object]]:
     changes = decode(*messages)
     [known] = tally(changes, 0.0).values()
-    builder = RecordBuilder(ColumnInference({}))
+    builder = RecordBuilder(ColumnInference({}), Debezium())
     builder.add(Released(known, **released), changes)  # type: ignore[arg-type]
     assert builder.rows > 0
     table = builder.take()
@@ -49,7 +50,7 @@ def test_contract_08_the_lead_counts_survivors_and_source_rows() -> None:
 def test_contract_08_the_lead_says_what_is_known_to_be_missing() -> None:
     changes = decode(envelope("c", postgres(1, 7), after={"id": 1}))
     known = Tally("7", "7", rows=1, quarantined=1, expected=4)
-    builder = RecordBuilder(ColumnInference({}))
+    builder = RecordBuilder(ColumnInference({}), Debezium())
     builder.add(Released(known), changes)
     body = orjson.loads(builder.take().to_pylist()[0]["after"])
     assert (body["source_count"], body["expected_count"], body["quarantined"]) == (1, 4, 1)

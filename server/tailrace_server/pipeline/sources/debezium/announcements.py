@@ -17,13 +17,12 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors, data type mappi
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003 - read when texts are decoded
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from tailrace.schema import Origin
-from tailrace_server.wal.schema.builder import Announced
+from tailrace_server.pipeline.column_listing import listing
 
 _CACHED_MAX: Final = 256
 """Blocks remembered; one a table, and one more for each time that it was altered."""
@@ -118,25 +117,6 @@ class Announcements:
         return self._texts[cached]
 
 
-def listing(
-    columns: Sequence[tuple[str, str | None, str, bool]], key: tuple[str, ...], origin: Origin
-) -> str:
-    """Return columns in the form in which rows and commits carry them."""
-    return msgspec.json.encode(_Listing(columns, key, origin.value)).decode()
-
-
-class _Listing(NamedTuple):
-    columns: Sequence[tuple[str, str | None, str, bool]]
-    key: tuple[str, ...]
-    origin: str = Origin.DEBEZIUM.value
-
-
-def announced(text: str) -> Announced:
-    """Return what a row says of its entity type's columns."""
-    found = _decode_text(text)
-    return Announced(tuple(found.columns), found.key, Origin(found.origin))
-
-
 def _columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
     """Return name, SQL type, encoding and nullable of the columns of a block; None where it lists none."""
     try:
@@ -171,4 +151,3 @@ def _type_of(field: _Field) -> tuple[str | None, str]:
 
 
 _decode_block = msgspec.json.Decoder(_Field).decode
-_decode_text = msgspec.json.Decoder(_Listing).decode

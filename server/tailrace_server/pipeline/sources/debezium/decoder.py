@@ -23,8 +23,7 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import orjson
@@ -36,20 +35,16 @@ from tailrace_server.pipeline.changes import (
     END,
     INSERT,
     LINE,
-    QUARANTINED,
     READ,
     SNAPSHOT,
-    SPLIT,
     TRUNCATE,
     UPDATE,
     Change,
-    place,
-    transaction_key,
+    quarantined,
 )
 from tailrace_server.pipeline.images import key_text, members
 from tailrace_server.pipeline.sources.debezium.announcements import Announcements
 from tailrace_server.pipeline.sources.debezium.message import (
-    NO_POSITION,
     Incompatible,
     Unusable,
     id_of,
@@ -61,95 +56,42 @@ from tailrace_server.pipeline.sources.debezium.message import (
     total_order,
     unwrap,
 )
+from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
-    from tailrace_server.pipeline.sources.debezium.message import Message, Source
+    from tailrace_server.pipeline.changes import FileSplit
+    from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage, SourceBlock
     from tailrace_server.wal.schema.mapping import SchemaMapping
-
-MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
-"""Images of one row above this go to quarantine: no reader could take them in one message."""
 
 _OPERATIONS: Final = {"c": INSERT, "u": UPDATE, "d": DELETE, "r": READ, "t": TRUNCATE}
 
 
-@dataclass(frozen=True, slots=True)
-class DebeziumOptions:
-    """How lines are read."""
-
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Entity type, or its last part → key columns, for tables whose messages come without a key."""
-    long_entity_types: bool = False
-    """Name entity types ``schema.table`` instead of ``table``."""
-    max_record_bytes: int = MAX_RECORD_BYTES
-    mapping: SchemaMapping | None = None
-    """Declared types; values that they cannot hold go to quarantine."""
-
-
-class Split(NamedTuple):
-    """Where lines come from: a file, or the part of it that begins at byte ``block``."""
-
-    file: str
-    block: int = 0
-    modified_us: int = 0
-
-
 class DebeziumDecoder:
-    """Decodes the lines of splits, one split after the other.
+    """Decodes the lines of one task, in order.
 
-    Keeps per split the number of its lines so far, so feed the lines of a split in order. Runs in
-    tasks and in the driver; holds no row.
+    Keeps how many snapshot rows each split has had, and which columns a transaction has announced.
     """
 
     def __init__(
-        self, options: DebeziumOptions, skip: Mapping[tuple[str, int], int] | None = None
+        self,
+        keys: Mapping[str, tuple[str, ...]],
+        *,
+        long_entity_types: bool = False,
+        mapping: SchemaMapping | None = None,
+        record_bytes_max: int,
     ) -> None:
-        """Take the options.
-
-        Args:
-            options: How lines are read.
-            skip: (file, block) → number of lines at its head that were consumed by an earlier run; they are
-                counted in the SPLIT row as ignored and not decoded.
-        """
-        self._options = options
-        self._skip = skip or {}
-        self._lines: dict[Split, int] = {}
-        self._ignored: dict[Split, int] = {}
-        self._snapshot_rows: dict[Split, int] = {}
+        """Take the options; see `Debezium` and `Source.line_decoder`."""
+        self._keys = keys
+        self._long_entity_types = long_entity_types
+        self._mapping = mapping
+        self._record_bytes_max = record_bytes_max
+        self._snapshot_rows: dict[FileSplit, int] = {}
         self._announcements = Announcements()
 
-    def feed(self, split: Split, lines: Iterable[bytes]) -> Iterator[Change]:
-        """Yield what lines hold, in order; a blank, a null and a tombstone give nothing."""
-        number = self._lines.get(split, 0)
-        skip = self._skip.get((split.file, split.block), 0)
-        ignored = 0
-        for line in lines:
-            number += 1
-            if number <= skip:
-                ignored += 1
-                continue
-            change = self._line(split, number, line)
-            if change is None:
-                ignored += 1
-            else:
-                yield change
-        self._lines[split] = number
-        self._ignored[split] = self._ignored.get(split, 0) + ignored
-
-    def finish(self) -> Iterator[Change]:
-        """Yield one SPLIT row for each split that was fed."""
-        for split, lines in self._lines.items():
-            yield Change(
-                kind=SPLIT,
-                place=place(NO_POSITION, split.modified_us, split.file, split.block, 0),
-                number=self._ignored[split],
-                file=split.file,
-                block=split.block,
-                line=lines,
-            )
-
-    def _line(self, split: Split, number: int, line: bytes) -> Change | None:
+    def decode(self, split: FileSplit, number: int, line: bytes) -> Change | None:
+        """Return what a line holds; a blank, a null and a tombstone give nothing."""
         message = None
         try:
             try:
@@ -166,21 +108,23 @@ class DebeziumDecoder:
             return self._change(message, key, block, split, number)
         except (msgspec.DecodeError, orjson.JSONDecodeError, Unusable, RecursionError) as error:
             transaction_id = id_of(message) if message else salvaged_id(line)
-            return Change(
-                kind=QUARANTINED,
-                place=place(NO_POSITION, split.modified_us, split.file, split.block, number),
+            return quarantined(
+                split,
+                number,
+                line,
+                str(error) or type(error).__name__,
                 transaction=None if transaction_id is None else transaction_key(transaction_id),
                 transaction_id=transaction_id,
-                number=1 if isinstance(error, Incompatible) else None,
-                reason=str(error) or type(error).__name__,
-                raw=line,
-                file=split.file,
-                block=split.block,
-                line=number,
+                incompatible=isinstance(error, Incompatible),
             )
 
     def _change(
-        self, message: Message, key: bytes | None, block: bytes, split: Split, number: int
+        self,
+        message: DebeziumMessage,
+        key: bytes | None,
+        block: bytes,
+        split: FileSplit,
+        number: int,
     ) -> Change:
         operation = _OPERATIONS.get(message.op or "")
         if operation is None:
@@ -194,11 +138,11 @@ class DebeziumDecoder:
             raise Unusable("no source.table")
         entity_type = self._entity_type(source)
         before, after = image_of(message.before), image_of(message.after)
-        if len(before or b"") + len(after or b"") > self._options.max_record_bytes:
-            raise Unusable(f"images above {self._options.max_record_bytes} bytes")
+        if len(before or b"") + len(after or b"") > self._record_bytes_max:
+            raise Unusable(f"images above {self._record_bytes_max} bytes")
         primary_key, old_key, names = self._row_keys(operation, entity_type, key, before, after)
         self._check_types(entity_type, after)
-        where = place(position_of(source), split.modified_us, split.file, split.block, number)
+        where = split.place(number, position_of(source))
         transaction_id = id_of(message)
         order = total_order(message)
         if operation == READ:
@@ -230,15 +174,15 @@ class DebeziumDecoder:
         )
 
     def _check_types(self, entity_type: str, after: bytes | None) -> None:
-        mapping = self._options.mapping
+        mapping = self._mapping
         if mapping is not None and after is not None and entity_type in mapping.entity_types:
             fault = mapping.fault_of(entity_type, members(after))
             if fault is not None:
                 raise Incompatible(fault)
 
-    def _entity_type(self, source: Source) -> str:
+    def _entity_type(self, source: SourceBlock) -> str:
         assert source.table is not None
-        if not self._options.long_entity_types:
+        if not self._long_entity_types:
             return source.table
         space = source.schema or source.db
         return f"{space}.{source.table}" if space else source.table
@@ -286,10 +230,10 @@ class DebeziumDecoder:
                 return self._key_columns(entity_type, bytes(columns["payload"]), row)
             if columns:
                 return tuple(columns), list(columns.values())
-        given = self._options.keys
+        given = self._keys
         names = given.get(entity_type) or given.get(entity_type.rpartition(".")[2], ())
-        if not names and self._options.mapping is not None:
-            declared = self._options.mapping.entity_types.get(entity_type)
+        if not names and self._mapping is not None:
+            declared = self._mapping.entity_types.get(entity_type)
             names = () if declared is None else declared.key
         if not names and "id" in row:
             names = ("id",)
@@ -304,7 +248,7 @@ class DebeziumDecoder:
         return names, [row[name] for name in names]
 
 
-def _mark(message: Message, split: Split, number: int) -> Change:
+def _mark(message: DebeziumMessage, split: FileSplit, number: int) -> Change:
     transaction_id = id_of(message)
     if message.status not in ("BEGIN", "END") or transaction_id is None:
         raise Unusable(
@@ -312,7 +256,7 @@ def _mark(message: Message, split: Split, number: int) -> Change:
         )
     return Change(
         kind=BEGIN if message.status == "BEGIN" else END,
-        place=place(NO_POSITION, split.modified_us, split.file, split.block, number),
+        place=split.place(number),
         transaction=transaction_key(transaction_id),
         transaction_id=transaction_id,
         number=message.event_count if message.status == "END" else None,

@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import orjson
 
-from tailrace_server.pipeline.changes import UNORDERED, position_in
+from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED, position_in
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.changes import Change
-
-NO_POSITION: Final = (0, 0, 0)
-"""Of a row whose source does not say where it stands."""
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -33,7 +30,7 @@ _SALVAGE: Final = (
 )
 
 
-class Source(msgspec.Struct):
+class SourceBlock(msgspec.Struct):
     """The parts of the source block that name the row and its place."""
 
     connector: str | None = None
@@ -52,14 +49,14 @@ class Source(msgspec.Struct):
     row: _Natural | None = None
 
 
-class Transaction(msgspec.Struct):
+class TransactionBlock(msgspec.Struct):
     """The transaction block of an envelope. Some converters write its numbers as strings."""
 
     id: str | None = None
     total_order: int | str | None = None
 
 
-class Message(msgspec.Struct):
+class DebeziumMessage(msgspec.Struct):
     """All shapes of a line at once; absent members stay empty."""
 
     schema: msgspec.Raw = msgspec.Raw()
@@ -69,8 +66,8 @@ class Message(msgspec.Struct):
     op: str | None = None
     before: msgspec.Raw = msgspec.Raw()
     after: msgspec.Raw = msgspec.Raw()
-    source: Source | None = None
-    transaction: Transaction | None = None
+    source: SourceBlock | None = None
+    transaction: TransactionBlock | None = None
     ts_ms: _Int64 | None = None
     status: str | None = None
     id: msgspec.Raw = msgspec.Raw()
@@ -85,10 +82,10 @@ class Incompatible(Unusable):
     """A value that its declared type cannot hold."""
 
 
-_decode_message = msgspec.json.Decoder(Message).decode
+_decode_message = msgspec.json.Decoder(DebeziumMessage).decode
 
 
-def unwrap(line: bytes) -> tuple[Message | None, bytes | None, bytes]:
+def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
     """Return the innermost message of a line, its message key, and the schema block that stands beside it.
 
     None is no message, for a line that says nothing, and no key; no block is empty.
@@ -149,7 +146,7 @@ def image_of(raw: msgspec.Raw) -> bytes | None:
     return image
 
 
-def id_of(message: Message) -> str | None:
+def id_of(message: DebeziumMessage) -> str | None:
     """Return what the source calls the transaction of a message; None where it does not say."""
     if message.op is None and message.status is not None:
         text = bytes(message.id)
@@ -177,7 +174,7 @@ def salvaged_id(line: bytes) -> str | None:
     return None
 
 
-def total_order(message: Message) -> int:
+def total_order(message: DebeziumMessage) -> int:
     """Return a row's place in its transaction; UNORDERED where the source does not say."""
     order = message.transaction.total_order if message.transaction else None
     if order is None:
@@ -191,7 +188,7 @@ def total_order(message: Message) -> int:
     return number
 
 
-def position_of(source: Source) -> tuple[int, int, int]:
+def position_of(source: SourceBlock) -> tuple[int, int, int]:
     """Return the source position of a row, in commit order.
 
     PostgreSQL sends transactions in the order of their commits, which the LSN of a row does not
@@ -218,7 +215,7 @@ def _last_commit(sequence: str | None) -> int:
     return commit if 0 <= commit < 2**63 else 0
 
 
-def timestamp_of(message: Message, source: Source) -> int | None:
+def timestamp_of(message: DebeziumMessage, source: SourceBlock) -> int | None:
     """Return when the source made the change, µs."""
     if source.ts_us is not None:
         return source.ts_us
@@ -228,7 +225,7 @@ def timestamp_of(message: Message, source: Source) -> int | None:
     return millis * 1000 if abs(millis) < 2**53 else None
 
 
-def source_name(source: Source) -> str | None:
+def source_name(source: SourceBlock) -> str | None:
     """Return ``connector:name``, as much of it as there is."""
     parts = [part for part in (source.connector, source.name) if part]
     return ":".join(parts) or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,16 +17,12 @@ from tailrace_server.pipeline.changes import (
     QUARANTINED,
     SNAPSHOT,
     Change,
+    FileSplit,
     from_table,
     to_batch,
 )
-from tailrace_server.pipeline.sources.debezium.decoder import (
-    DebeziumDecoder,
-    DebeziumOptions,
-    Split,
-)
 from tailrace_server.pipeline.sources.debezium.message import restated
-from tests.server.pipeline.shapes import decode, end, envelope, line, postgres
+from tests.server.pipeline.shapes import decode, decoder, end, envelope, line, postgres
 
 EXACT = (
     b'{"id":9007199254740993,"price":0.10,"e":1e2,"long":12345678901234.567890123456789,'
@@ -34,8 +31,8 @@ EXACT = (
 )
 
 
-def one(text: bytes | dict[str, object], **options: object) -> Change:
-    [change] = decode(text, options=DebeziumOptions(**options))  # type: ignore[arg-type]
+def one(text: bytes | dict[str, object], **options: Any) -> Change:
+    [change] = decode(text, **options)
     return change
 
 
@@ -214,12 +211,12 @@ def test_long_entity_types_carry_the_schema_or_database() -> None:
         envelope("c", postgres(1), after={"id": 1}),
         envelope("c", {"table": "t", "db": "d"}, after={"id": 1}),
     ]
-    found = decode(*rows, options=DebeziumOptions(long_entity_types=True))
+    found = decode(*rows, long_entity_types=True)
     assert [change.entity_type for change in found] == ["public.product", "d.t"]
 
 
 def test_what_says_nothing_is_counted_only() -> None:
-    decoder = DebeziumDecoder(DebeziumOptions())
+    fed = decoder()
     lines = [
         b"",
         b"  ",
@@ -227,8 +224,8 @@ def test_what_says_nothing_is_counted_only() -> None:
         b'{"key":{"id":1},"value":null}',
         b'{"schema":null,"payload":null}',
     ]
-    assert list(decoder.feed(Split("f"), lines)) == []
-    [split] = decoder.finish()
+    assert list(fed.feed(FileSplit("f"), lines)) == []
+    [split] = fed.finish()
     assert (split.line, split.number) == (5, 5)
 
 
@@ -279,10 +276,10 @@ def test_images_above_the_limit_go_to_quarantine() -> None:
 
 
 def test_lines_consumed_by_an_earlier_run_are_skipped() -> None:
-    decoder = DebeziumDecoder(DebeziumOptions(), skip={("f", 0): 2})
+    fed = decoder({("f", 0): 2})
     rows = [line(envelope("c", postgres(n), after={"id": n})) for n in range(1, 5)]
-    assert [c.primary_key for c in decoder.feed(Split("f"), rows[:3])] == ["3"]
-    assert [c.primary_key for c in decoder.feed(Split("f"), rows[3:])] == ["4"]
+    assert [c.primary_key for c in fed.feed(FileSplit("f"), rows[:3])] == ["3"]
+    assert [c.primary_key for c in fed.feed(FileSplit("f"), rows[3:])] == ["4"]
 
 
 def test_changes_travel_as_tables() -> None:

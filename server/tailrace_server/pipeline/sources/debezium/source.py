@@ -1,0 +1,78 @@
+"""Debezium as a source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.options import READING, Form, choice, option
+from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
+from tailrace_server.pipeline.sources.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.sources.source import DecodeLine
+    from tailrace_server.wal.schema.mapping import SchemaMapping
+
+
+def _keys(flag: str, texts: list[str] | None) -> dict[str, tuple[str, ...]]:
+    keys = {}
+    for text in texts or ():
+        table, _, columns = text.partition("=")
+        names = tuple(name.strip() for name in columns.split(","))
+        if not table.strip() or not all(names):
+            raise InvalidRequest(f"{flag} {text!r}: it reads TABLE=COLUMN or TABLE=COLUMN,COLUMN")
+        keys[table.strip()] = names
+    return keys
+
+
+@dataclass(frozen=True)
+class Debezium(Source):
+    """Debezium's JSON, one message a line; see `decoder` for what a line may hold.
+
+    What decodes is imported when it is needed: the command line makes its options from this class.
+    """
+
+    name: ClassVar[str] = "debezium"
+    title: ClassVar[str] = "Debezium's JSON, one message a line,"
+
+    keys: Mapping[str, tuple[str, ...]] = option(
+        "--key",
+        "Key columns of a table whose messages carry no key.",
+        Form(kind=list[str] | None, parse=_keys, metavar="TABLE=COL,…"),
+        factory=dict,
+        panel=READING,
+    )
+    """Entity type, or its last part → key columns."""
+    long_entity_types: bool = option(
+        "--entity-type-from",
+        "table, or schema.table for the long form.",
+        choice("table", "schema.table", "FORM"),
+        False,
+        panel=READING,
+    )
+    """Whether entity types are named ``schema.table`` instead of ``table``."""
+
+    def line_decoder(self, mapping: SchemaMapping | None, record_bytes_max: int) -> DecodeLine:
+        """Return what decodes messages."""
+        from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
+
+        return DebeziumDecoder(
+            self.keys,
+            long_entity_types=self.long_entity_types,
+            mapping=mapping,
+            record_bytes_max=record_bytes_max,
+        ).decode
+
+    def restated(self, change: Change) -> bytes:
+        """Return a message that says what a change says."""
+        from tailrace_server.pipeline.sources.debezium.message import restated
+
+        return restated(change)
+
+    def transaction_key(self, transaction_id: str) -> str:
+        """Return the part of a transaction id that is equal for all its rows."""
+        return transaction_key(transaction_id)

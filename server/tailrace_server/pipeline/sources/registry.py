@@ -1,0 +1,15 @@
+"""The sources that there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tailrace_server.pipeline.sources.debezium.source import Debezium
+
+if TYPE_CHECKING:
+    from tailrace_server.pipeline.sources.source import Source
+
+SOURCES: Final[dict[str, type[Source]]] = {
+    Debezium.name: Debezium,
+}
+"""Name → source; one line each."""

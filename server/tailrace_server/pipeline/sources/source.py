@@ -1,0 +1,74 @@
+"""What a source is: all that tailrace needs to know of one kind of input.
+
+Adding a source takes a folder beside this module, with a class that implements `Source`, and a line in
+`registry`. The command line, the driver and Spark's tasks know a source only by what is below::
+
+    input folder ──read──▶ DataFrame of lines ──line_decoder──▶ Change rows ──▶ grouping, log
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+
+from tailrace_server.pipeline.sources.text_files import read_text_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tailrace_server.pipeline.changes import Change, FileSplit
+    from tailrace_server.wal.schema.mapping import SchemaMapping
+
+
+DecodeLine: TypeAlias = "Callable[[FileSplit, int, bytes], Change | None]"
+"""Takes a split, the number of a line in it from 1, and the line. Gives a change, a mark or a line for
+quarantine (`changes`); None for a line without content, as a blank one."""
+
+
+class Source(Protocol):
+    """One kind of input with its options.
+
+    Implement it as a frozen dataclass whose fields are the options (`pipeline.options`). It is pickled
+    to Spark's workers, so its module must be importable there, and its fields must pickle.
+    """
+
+    name: ClassVar[str]
+    """Names the command ``tailrace ingest NAME`` and the checkpoint's folder; never changes."""
+    title: ClassVar[str]
+    """What the lines are, in the help of that command."""
+
+    @abstractmethod
+    def line_decoder(self, mapping: SchemaMapping | None, record_bytes_max: int) -> DecodeLine:
+        """Return what decodes the lines of one task, in order; it may keep state from line to line.
+
+        It raises for nothing that a line holds: a line that cannot be used becomes a QUARANTINED change.
+
+        Args:
+            mapping: Declared types; a row that they cannot hold goes to quarantine.
+            record_bytes_max: Rows whose images are larger together go to quarantine.
+        """
+
+    @abstractmethod
+    def restated(self, change: Change) -> bytes:
+        """Return a line that is decoded to an equal change, for a row that goes to quarantine later."""
+
+    def read(self, spark: SparkSession, folder: Path, batch_bytes: int) -> DataFrame:
+        """Return the stream of the lines of all files below a folder, of `lines.LINES_SCHEMA`.
+
+        Args:
+            spark: Where it is read.
+            folder: The input.
+            batch_bytes: Files of one batch, together; a larger file is a batch alone.
+        """
+        return read_text_files(spark, folder, batch_bytes)
+
+    def transaction_key(self, transaction_id: str) -> str:
+        """Return the form of a transaction id that all rows of the transaction share."""
+        return transaction_id
+
+    def position_name(self, file: str) -> str:
+        """Return the name under which the log keeps how many lines of a file it holds."""
+        return f"file:{file}"

@@ -1,0 +1,32 @@
+"""Files of a folder as a stream of lines; runs on the driver."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_GLOB: Final = re.compile(r"[\[\]{}*?\\]")
+"""What Spark would take for a pattern in the name of a folder."""
+
+
+def read_text_files(spark: SparkSession, folder: Path, batch_bytes: int) -> DataFrame:
+    """Return the lines of all files below a folder, of `lines.LINES_SCHEMA`; see `Source.read`."""
+    return (
+        spark.readStream.format("text")
+        .option("recursiveFileLookup", "true")
+        # Spark would pass over files that are older than the newest by this much.
+        .option("maxFileAge", "36500d")
+        .option("maxBytesPerTrigger", str(batch_bytes))
+        .load(_GLOB.sub(r"\\\g<0>", str(folder)))
+        .selectExpr(
+            "cast(value as binary) as value",
+            "_metadata.file_path as file",
+            "_metadata.file_block_start as block",
+            "unix_micros(_metadata.file_modification_time) as modified_us",
+        )
+    )
