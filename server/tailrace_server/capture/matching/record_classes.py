@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace_server.capture.matching.run import whole
-from tailrace_server.wal.record.small_arrays import SMALL_MAX, int32s
+from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class GroupedHead:
 
 def group(head: Head) -> GroupedHead:
     """Group a batch's records by class. Pure; any thread may call it."""
-    if len(head.versions) <= SMALL_MAX:
+    if len(head.versions) <= SMALL_LENGTH:
         return GroupedHead(head, _group_few(head))
     codes = (head.type_codes + np.int32(1)) * np.int32(_CLASSES_PER_TYPE)
     codes += head.areas << np.uint8(3) | head.operations

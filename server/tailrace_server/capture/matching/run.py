@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tailrace_server.wal.record.small_arrays import SMALL_MAX
+from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -89,12 +89,12 @@ NOTHING: Final = Selection((), np.empty(0, np.int32))
 _OFFSETS: Final = np.arange(1 << 16, dtype=np.int32)
 """Shared by all whole-batch selections, so that they cost nothing."""
 
-_WHOLE_SMALL: Final = tuple(Selection(None, _OFFSETS[:rows]) for rows in range(SMALL_MAX + 1))
+_WHOLE_SMALL: Final = tuple(Selection(None, _OFFSETS[:rows]) for rows in range(SMALL_LENGTH + 1))
 
 
 def whole(rows: int) -> Selection:
     """Return the selection of every record of a batch, entity level."""
-    if rows <= SMALL_MAX:
+    if rows <= SMALL_LENGTH:
         return _WHOLE_SMALL[rows]
     offsets = _OFFSETS[:rows] if rows <= len(_OFFSETS) else np.arange(rows, dtype=np.int32)
     return Selection(None, offsets)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tailrace.criteria import Content
 from tailrace_server.capture.codecs.columns import CaptureColumns, cut
 from tailrace_server.capture.matching.column_captures import cut_bodies, roles_of
-from tailrace_server.wal.record.small_arrays import SMALL_MAX, int32s, int64s
+from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s, int64s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -182,7 +182,7 @@ def encode(
     """Encode a selection of a batch. Pure; called in reader threads."""
     rows = None if selection.identity is None else selection.rows
     versions, indexes = head.versions, head.indexes
-    if rows is not None and len(rows) <= SMALL_MAX:
+    if rows is not None and len(rows) <= SMALL_LENGTH:
         few = rows.tolist()
         versions, indexes = int64s([*map(versions.item, few)]), int32s([*map(indexes.item, few)])
     elif rows is not None:

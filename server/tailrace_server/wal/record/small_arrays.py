@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-SMALL_MAX: Final = 48
+SMALL_LENGTH: Final = 48
 """Largest length for which these functions beat numpy."""
 
 _INT64, _INT32 = np.dtype(np.int64), np.dtype(np.int32)
@@ -30,7 +30,7 @@ def int64s(numbers: Sequence[int]) -> NDArray[np.int64]:
 
 def repeated(number: int, count: int) -> NDArray[np.int64]:
     """Return an array that repeats one number, shape (count,); ``count`` may be any size."""
-    return int64s([number] * count) if count <= SMALL_MAX else np.full(count, number)
+    return int64s([number] * count) if count <= SMALL_LENGTH else np.full(count, number)
 
 
 def int32s(numbers: Sequence[int]) -> NDArray[np.int32]:

@@ -27,7 +27,7 @@ from tailrace_server.wal.record.columns import (
     body_places,
     misplaced_body,
 )
-from tailrace_server.wal.record.small_arrays import SMALL_MAX, int32s, int64s
+from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s, int64s
 from tailrace_server.wal.record.text_columns import Dictionary, NameLists, Texts
 from tailrace_server.wal.segment import arrow_ipc
 
@@ -160,7 +160,7 @@ class BatchReader:
         rows = ref.rows
         versions = buffers.array(0, _INT64, rows)
         types_validity, type_codes = buffers.validity(8), buffers.array(4, _INT32, rows)
-        if rows <= SMALL_MAX:
+        if rows <= SMALL_LENGTH:
             base = ref.segment.base_version
             versions = int64s([base + version for version in versions.tolist()])
             if types_validity is not None:
