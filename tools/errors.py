@@ -24,16 +24,16 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 HEAD = """\
 # Errors
 
-One table for all transports, made from the code by `make docs`; a test fails when it is behind. The code is the
-same everywhere, and so is what to do. An error that is worth a retry is worth it with the cursor of the last
-capture that was processed: nothing is missed, nothing comes twice.
+One table for all transports, made from the code by `make docs`; a test fails when it is behind. The
+code is the same everywhere, and so is what to do. An error that is worth a retry is worth it with
+the cursor of the last capture that was processed: nothing is missed, nothing comes twice.
 
 """
 
 FORMS_HEAD = """
-Positions among the figures read `version:index`, with `end` for an index past the last; lists are separated by
-commas. Texts are cut at 600 characters. Every error that is told is counted by its code, in the metrics
-`tailrace_grpc_errors` and `tailrace_http_errors`.
+Positions among the figures read `version:index`, with `end` for an index past the last; lists are
+separated by commas. Texts are cut at 600 characters. Every error that is told is counted by its
+code, in the metrics `tailrace_grpc_errors` and `tailrace_http_errors`.
 
 ## Its form on each transport
 
@@ -58,13 +58,13 @@ FORMS = {
 }
 
 VALUES = """
-A gRPC status without details comes from gRPC itself or from a proxy: `UNAVAILABLE`, `INTERNAL` and `UNKNOWN`
-are then worth a retry.
+A gRPC status without details comes from gRPC itself or from a proxy: `UNAVAILABLE`, `INTERNAL` and
+`UNKNOWN` are then worth a retry.
 
 ## Values that GraphQL cannot show
 
-A field that is null, with an error of its path beside the data; the subscription or query goes on. `retriable`
-is false and `figures` are empty.
+A field that is null, with an error of its path beside the data; the subscription or query goes on.
+`retriable` is false and `figures` are empty.
 
 """
 

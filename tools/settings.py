@@ -42,16 +42,17 @@ PAGE = ROOT / "docs" / "settings.md"
 HEAD = """\
 # Settings
 
-Every bound has a name, a unit and a reason. This page is made from the code by `make docs`; a test fails when
-it is behind. Amounts of bytes may be written with a unit (`64KiB`, `512MiB`, `1.5GiB`), lengths of time too
-(`500ms`, `10s`, `2m`, `1h`).
+Every bound has a name, a unit and a reason. This page is made from the code by `make docs`; a test
+fails when it is behind. Amounts of bytes may be written with a unit (`64KiB`, `512MiB`, `1.5GiB`),
+lengths of time too (`500ms`, `10s`, `2m`, `1h`).
 
 ## The server: `tailrace serve`
 
-A setting is looked for in three places and the later wins: the TOML file that `--config` or `TAILRACE_CONFIG`
-names, the environment, the flags. `tailrace serve --print-config` shows what is in effect and where each value
-came from, as a file that can be used as it is. A flag or key that does not exist is an error, and so is a value
-that cannot be used; other variables are left alone: orchestrators set some, `TAILRACE_PORT` for instance.
+A setting is looked for in three places and the later wins: the TOML file that `--config` or
+`TAILRACE_CONFIG` names, the environment, the flags. `tailrace serve --print-config` shows what is
+in effect and where each value came from, as a file that can be used as it is. A flag or key that
+does not exist is an error, and so is a value that cannot be used; other variables are left alone:
+orchestrators set some, `TAILRACE_PORT` for instance.
 """
 
 SERVER_TABLE = "| File key | Variable | Flag | Unit | Default | Why |\n|---|---|---|---|---|---|\n"
@@ -134,8 +135,9 @@ _LARGEST = 1 << 62
 COMMAND_VARIABLES = """
 ## Variables of the commands
 
-A flag that is given goes before its variable. Besides, `TAILRACE_TRACEBACK=1` shows where an error comes from,
-`NO_COLOR` and `FORCE_COLOR` decide about colours, and an ingest takes the Java of `JAVA_HOME` before any other.
+A flag that is given goes before its variable. Besides, `TAILRACE_TRACEBACK=1` shows where an error
+comes from, `NO_COLOR` and `FORCE_COLOR` decide about colours, and an ingest takes the Java of
+`JAVA_HOME` before any other.
 
 | Variable | Stands for | Of | Default | Why |
 |---|---|---|---|---|
