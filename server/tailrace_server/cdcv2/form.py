@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from tailrace_server.cdcv2.scalars import AvroType
 
 UPDATES: Final = 0x00
-"""Index of the branch of updates, as one Avro byte."""
 PROGRESS: Final = 0x02
-"""Index of the branch of progress, as one Avro byte."""
+"""Index of its branch, with which each message begins, as one Avro byte."""
 
 DAMAGED: Final = (
     EOFError,
