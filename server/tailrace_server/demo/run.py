@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tailrace_server.demo.source import Source
+    from tailrace_server.demo.source import DemoSource
 
 CATALOG: Final = "shop"
 MOVES_MIN: Final = 2
@@ -53,7 +53,7 @@ class DemoFailed(TailraceError):
     code = "DEMO_FAILED"
 
 
-async def run_demo(source: Source, folder: Path, *, stay: bool = False) -> int:
+async def run_demo(source: DemoSource, folder: Path, *, stay: bool = False) -> int:
     """Run the demo in a folder and return the exit status.
 
     Args:
@@ -73,7 +73,9 @@ async def run_demo(source: Source, folder: Path, *, stay: bool = False) -> int:
 class _Demo:
     """One run; the fields are what its tasks share."""
 
-    def __init__(self, source: Source, folder: Path, screen: Screen, processes: Processes) -> None:
+    def __init__(
+        self, source: DemoSource, folder: Path, screen: Screen, processes: Processes
+    ) -> None:
         self._source = source
         self._inbox, self._log = folder / "input", folder / "log"
         self._screen = screen

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace_server.demo.check import Verdict
-    from tailrace_server.demo.source import Source
+    from tailrace_server.demo.source import DemoSource
     from tailrace_server.demo.watchers import Watcher
 
 _LABEL: Final = 11
@@ -35,7 +35,7 @@ _PLAIN_WIDTH: Final = 140
 class State:
     """What the panel shows."""
 
-    source: Source | None = None
+    source: DemoSource | None = None
     parts: int = 1
     committed: int = 0
     published: int = 0

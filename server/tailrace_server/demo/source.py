@@ -23,7 +23,7 @@ _AHEAD_MAX: Final = 5
 
 
 @dataclass(slots=True)
-class Source:
+class DemoSource:
     """Input in parts, and how many have been written."""
 
     title: str
@@ -59,11 +59,11 @@ class Source:
                 ahead = 0
 
 
-def made_up_shop(transactions: int, seed: int) -> Source:
+def made_up_shop(transactions: int, seed: int) -> DemoSource:
     """Return the bundled shop."""
     feed = make_feed(seed, transactions)
     topics = len({message.topic for message in feed.messages})
-    return Source(
+    return DemoSource(
         title=f"a shop: {len(feed.transactions):,} transactions, "
         f"{len(feed.messages):,} messages in {topics} topics",
         lines=len(feed.messages),
@@ -75,7 +75,7 @@ def made_up_shop(transactions: int, seed: int) -> Source:
     )
 
 
-def files_of(folder: Path) -> Source:
+def files_of(folder: Path) -> DemoSource:
     """Return the files of a folder, each cut into as many parts at line ends, which appear side by side.
 
     A transaction whose lines lie at different places of their files comes in several parts. Where END records
@@ -106,7 +106,7 @@ def files_of(folder: Path) -> Source:
                     write_part(inbox, f"{file.stem}-{part:05}{file.suffix}", piece)
             yield part
 
-    return Source(
+    return DemoSource(
         title=f"{len(files)} files of {folder}, {total:,} lines, which appear in {parts} parts",
         lines=total,
         write=write,

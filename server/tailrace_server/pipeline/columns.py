@@ -87,10 +87,10 @@ class ColumnInference:
             self.sightings.append(Sighting(version, entity_type, None, None, columns))
 
 
-def known_columns(schema: Schema, unsettled: Collection[str] = ()) -> KnownColumns:
+def known_columns(schema: Schema, untouched: Collection[str] = ()) -> KnownColumns:
     """Return the columns of a schema in the form that tasks take.
 
-    A dropped column is news when it is seen, and so is every column of a type in ``unsettled``, of which a
+    A dropped column is news when it is seen, and so is every column of a type in ``untouched``, of which a
     mapping says what the schema does not have yet.
     """
     return {
@@ -100,7 +100,7 @@ def known_columns(schema: Schema, unsettled: Collection[str] = ()) -> KnownColum
             if not column.dropped
         }
         for entity_type, columns in schema.entity_types.items()
-        if entity_type not in unsettled
+        if entity_type not in untouched
     }
 
 
@@ -131,7 +131,7 @@ def evolve(
     builder = SchemaBuilder(schema, mapping)
     newest, id = schema, schema.id
 
-    def close(version: int) -> None:
+    def finish_version(version: int) -> None:
         nonlocal newest, id
         grown = builder.schema()
         if grown is not newest:
@@ -143,7 +143,7 @@ def evolve(
     shown: dict[str, set[str]] = {}
     for sighting in sightings:
         if sighting.version != version:
-            close(version)
+            finish_version(version)
             version = sighting.version
         name, entity_type = sighting.name, sighting.entity_type
         if sighting.columns is not None:
@@ -155,7 +155,7 @@ def evolve(
             builder.see(entity_type, () if name is None else ((name, sighting.sql_type),))
         if name is not None:
             shown.setdefault(entity_type, set()).add(name)
-    close(version)
+    finish_version(version)
     for entity_type, names in shown.items():
         if len(names) > max(1, len(newest.key_columns(entity_type))):  # more than a removal shows
             builder.check_declared(entity_type)

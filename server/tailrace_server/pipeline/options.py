@@ -30,7 +30,7 @@ RUNNING: Final = "How it runs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class OptionForm:
     """How values of one kind are written on the command line."""
 
     kind: Any
@@ -50,7 +50,7 @@ class FieldOption:
 
     flag: str
     help: str
-    form: Form
+    form: OptionForm
     panel: str | None
     default: Any
     """As the command line gives it; MISSING where the option must be given."""
@@ -59,7 +59,7 @@ class FieldOption:
 def option(
     flag: str,
     help: str,
-    form: Form,
+    form: OptionForm,
     default: Any = MISSING,
     *,
     factory: Callable[[], Any] | None = None,
@@ -93,7 +93,7 @@ def values_of(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def choice(first: str, second: str, metavar: str) -> Form:
+def choice(first: str, second: str, metavar: str) -> OptionForm:
     """Return the form of a field that is true where the second word is chosen."""
 
     def parse(flag: str, word: str) -> bool:
@@ -101,14 +101,14 @@ def choice(first: str, second: str, metavar: str) -> Form:
             raise InvalidRequest(f"{flag} {word!r}: choose {first} or {second}")
         return word == second
 
-    return Form(
+    return OptionForm(
         kind=str, parse=parse, show=lambda value: second if value else first, metavar=metavar
     )
 
 
-def whole(least: int) -> Form:
+def whole(least: int) -> OptionForm:
     """Return the form of a whole number with a lower bound."""
-    return Form(kind=int, least=least)
+    return OptionForm(kind=int, least=least)
 
 
 def _parse_bytes(flag: str, text: str) -> int:
@@ -128,17 +128,17 @@ def _parse_seconds(flag: str, text: str) -> float:
         raise InvalidRequest(f"{flag} {text!r}: {error}") from error
 
 
-FLAG: Final = Form(kind=bool)
-BYTES: Final = Form(kind=str, parse=_parse_bytes, show=format_bytes, metavar="BYTES")
-SECONDS: Final = Form(
+FLAG: Final = OptionForm(kind=bool)
+BYTES: Final = OptionForm(kind=str, parse=_parse_bytes, show=format_bytes, metavar="BYTES")
+SECONDS: Final = OptionForm(
     kind=str,
     parse=_parse_seconds,
     show=lambda seconds: format_seconds(seconds) if seconds else "0",
     metavar="SECONDS",
 )
-FOLDER: Final = Form(kind=Path, parse=lambda _, folder: folder.absolute(), metavar="DIR")
+FOLDER: Final = OptionForm(kind=Path, parse=lambda _, folder: folder.absolute(), metavar="DIR")
 
 
-def text(metavar: str) -> Form:
+def text(metavar: str) -> OptionForm:
     """Return the form of a text that is taken as it is."""
-    return Form(kind=str, metavar=metavar)
+    return OptionForm(kind=str, metavar=metavar)

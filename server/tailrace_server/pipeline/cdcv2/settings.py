@@ -12,7 +12,7 @@ from tailrace_server.pipeline.options import (
     GROUPING,
     READING,
     RUNNING,
-    Form,
+    OptionForm,
     choice,
     option,
     text,
@@ -37,7 +37,7 @@ class Cdcv2Settings:
     start: int | None = option(
         "--start-time",
         "First time wanted; what is below counts as finished.",
-        Form(kind=int | None, metavar="T", least=0),
+        OptionForm(kind=int | None, metavar="T", least=0),
         None,
         panel=GROUPING,
     )

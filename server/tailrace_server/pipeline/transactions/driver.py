@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.writer import CatalogWriter, CommitReceipt, PendingSegment
 
 
-class Written(NamedTuple):
+class WrittenPlan(NamedTuple):
     """What the transactions of a plan were written to."""
 
     segments: list[SegmentReceipt]
@@ -88,7 +88,7 @@ class Written(NamedTuple):
     """Rows that go to quarantine after all, since the columns that they came with were refused."""
 
 
-class Input(NamedTuple):
+class BatchSummary(NamedTuple):
     """What is known of a batch without its rows."""
 
     tallies: dict[str, Tally]
@@ -114,7 +114,7 @@ class Distribute(Protocol):
 
     def __call__(
         self, driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
-    ) -> Written:
+    ) -> WrittenPlan:
         """Write what is pending or given of what the decision releases, and of what stays open."""
 
 
@@ -136,7 +136,7 @@ class Driver:
         state = writer.state
         self._schema: Schema = writer.log.view.schema_of(state.last_version)
         mapping = settings.mapping
-        self._unsettled = set() if mapping is None else set(mapping.entity_types)
+        self._untouched = set() if mapping is None else set(mapping.entity_types)
         """Entity types of the mapping that no commit of this run has touched."""
         self._refused: list[RefusedListing] = []
         self.idle = IdleClock()
@@ -161,7 +161,7 @@ class Driver:
     @property
     def known_columns(self) -> KnownColumns:
         """What tasks need not report."""
-        return known_columns(self._schema, self._unsettled)
+        return known_columns(self._schema, self._untouched)
 
     @property
     def refused(self) -> Sequence[RefusedListing]:
@@ -190,7 +190,7 @@ class Driver:
         """Commit a batch whose rows are here. A batch that the log knows is passed over."""
         if batch_id <= self.last_batch:
             return
-        given = Input(
+        given = BatchSummary(
             tallies=tally(changes, self.idle.now),
             splits=[change for change in changes if change.kind == SPLIT],
             quarantined=[change for change in changes if change.kind == QUARANTINED],
@@ -200,7 +200,7 @@ class Driver:
         rows = [change for change in changes if change.kind == CHANGE]
         self.commit(batch_id, 0, given, decision, lambda: self._write(batch_id, 0, decision, rows))
 
-    def decide(self, batch_id: int, given: Input) -> Decision:
+    def decide(self, batch_id: int, given: BatchSummary) -> Decision:
         """Decide what becomes of a batch.
 
         Raises:
@@ -234,7 +234,7 @@ class Driver:
         self.commit(
             batch_id,
             k,
-            Input({}, [], []),
+            BatchSummary({}, [], []),
             decision,
             lambda: self._write(batch_id, k, decision, ()),
         )
@@ -263,9 +263,9 @@ class Driver:
         self,
         batch_id: int,
         k: int,
-        given: Input,
+        given: BatchSummary,
         decision: Decision,
-        write: Callable[[], Written],
+        write: Callable[[], WrittenPlan],
     ) -> None:
         """Write a decision and make it durable, take over what follows from it, and publish.
 
@@ -282,7 +282,7 @@ class Driver:
             WriterFenced: Another writer holds the catalog.
             LogFull: No room.
         """
-        written, schemas = self._settle(write)
+        written, schemas = self._write_until_accepted(write)
         quarantined = [*given.quarantined, *written.set_aside]
         if quarantined:
             write_quarantine(
@@ -307,17 +307,19 @@ class Driver:
             publish=at_once,
         )
         reach("pipeline.after_commit")
-        self._unsettled -= {sighting.entity_type for sighting in written.sightings}
+        self._untouched -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
         if schemas:
             self._schema = schemas[-1][1]
-        self._close(receipt, decision.plan)
-        self._count(given, decision.plan, segments, len(quarantined))
+        self._remember_closed(receipt, decision.plan)
+        self._update_counters(given, decision.plan, segments, len(quarantined))
         if not at_once and self._publish_due is None:
             self._publish_due = time.monotonic() + self._settings.publish_window_s
         self.publish()
 
-    def _settle(self, write: Callable[[], Written]) -> tuple[Written, list[tuple[int, Schema]]]:
+    def _write_until_accepted(
+        self, write: Callable[[], WrittenPlan]
+    ) -> tuple[WrittenPlan, list[tuple[int, Schema]]]:
         """Write, and find the schemas that follow; anew, without their rows, while columns are refused."""
         while True:
             written = write()
@@ -347,7 +349,7 @@ class Driver:
 
     def _write(
         self, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
-    ) -> Written:
+    ) -> WrittenPlan:
         """Write the records of what is released and the rows of what stays open.
 
         Here, unless so many rows were pending that it is better done in tasks.
@@ -382,7 +384,7 @@ class Driver:
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
             pending.append(write_pending(path, to_batch(left)))
-        return Written(segments, sightings, pending, set_aside)
+        return WrittenPlan(segments, sightings, pending, set_aside)
 
     def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
         """Yield the rows that earlier batches left open of transactions that are released now."""
@@ -423,7 +425,7 @@ class Driver:
         path = self._pending_path(batch_id, f"{k}-tallies")
         return left_open, rows_files, write_pending(path, tallies_table(left_open.values()))
 
-    def _close(self, receipt: CommitReceipt, plan: Plan) -> None:
+    def _remember_closed(self, receipt: CommitReceipt, plan: Plan) -> None:
         """Remember the transactions that have become versions."""
         for place, released in enumerate(plan.released):
             transaction_id = released.tally.transaction_id
@@ -431,8 +433,8 @@ class Driver:
                 assert receipt.first_version is not None
                 self._closed.add(transaction_id, receipt.first_version + place)
 
-    def _count(
-        self, given: Input, plan: Plan, segments: Sequence[SegmentReceipt], quarantined: int
+    def _update_counters(
+        self, given: BatchSummary, plan: Plan, segments: Sequence[SegmentReceipt], quarantined: int
     ) -> None:
         counters = self.counters
         counters.lines += sum(split.line or 0 for split in given.splits)

@@ -61,7 +61,7 @@ class ForeachBatchSink:
         """
         at = time.monotonic()
         with self.driver.lock:
-            self.driver.idle.batch(at, whole=True)
+            self.driver.idle.batch_began(at, whole=True)
             if batch_id > self.driver.last_batch:
                 small = frame.count() <= self._settings.small_batch_rows
                 commit_frame(self.driver, self._settings, frame, batch_id, small=small)
@@ -72,8 +72,8 @@ class ForeachBatchSink:
         Idle time goes from one call to the next, unless a batch lies between.
         """
         with self.driver.lock:
-            self.driver.idle.quiet(time.monotonic())
-            tick(self.driver)
+            self.driver.idle.source_idle(time.monotonic())
+            run_if_due(self.driver)
 
     def close(self) -> None:
         """Publish what is committed, and let go; what is open stays for the next run."""
@@ -95,7 +95,7 @@ def commit_frame(
     driver.batch(batch_id, decoded.changes, decoded.skipped)
 
 
-def tick(driver: Driver) -> None:
+def run_if_due(driver: Driver) -> None:
     """Do what the clock asks for. Called under the driver's lock."""
     left = driver.idle_left()
     if left is not None and left <= 0:

@@ -21,9 +21,9 @@ class IdleClock:
     def __init__(self) -> None:
         """Begin at 0."""
         self._now = 0.0
-        self._quiet: float | None = None
+        self._idle_since: float | None = None
         """When the source last had nothing; None since a batch began."""
-        self._read: float | None = None
+        self._all_read_at: float | None = None
         """The last moment up to which all is read; None while files may wait."""
 
     @property
@@ -31,13 +31,13 @@ class IdleClock:
         """Seconds since the process began; never goes back."""
         return self._now
 
-    def quiet(self, at: float) -> None:
+    def source_idle(self, at: float) -> None:
         """The source had nothing more at a moment of the monotonic clock."""
-        if self._quiet is not None:
-            self._now += max(at - self._quiet, 0.0)
-        self._quiet = self._read = at
+        if self._idle_since is not None:
+            self._now += max(at - self._idle_since, 0.0)
+        self._idle_since = self._all_read_at = at
 
-    def batch(self, at: float, *, whole: bool) -> None:
+    def batch_began(self, at: float, *, whole: bool) -> None:
         """A batch begins, of what the source had at a moment of the monotonic clock.
 
         Call it before the batch's rows are looked at.
@@ -46,7 +46,7 @@ class IdleClock:
             at: When it was listed, or soon after.
             whole: Whether it is all that the source had then.
         """
-        if whole and self._read is not None:
-            self._now += max(at - self._read, 0.0)
-        self._read = at if whole else None
-        self._quiet = None
+        if whole and self._all_read_at is not None:
+            self._now += max(at - self._all_read_at, 0.0)
+        self._all_read_at = at if whole else None
+        self._idle_since = None

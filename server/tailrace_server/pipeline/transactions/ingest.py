@@ -26,7 +26,7 @@ from tailrace_server.pipeline.spark.java import ensure_java
 from tailrace_server.pipeline.spark.session import spark_session
 from tailrace_server.pipeline.stop_signals import Stopping, stop_signals
 from tailrace_server.pipeline.transactions.driver import Driver
-from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, tick
+from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, run_if_due
 from tailrace_server.pipeline.transactions.large_batch import distribution
 from tailrace_server.wal.writer import CatalogWriter, LogWriter
 
@@ -155,7 +155,7 @@ class Ingest:
                 plan = self._checkpoint.plan(batch_id)
                 size = plan.bytes()
                 if self._settings.follow:
-                    self._driver.idle.batch(at, whole=self._is_whole(size))
+                    self._driver.idle.batch_began(at, whole=self._is_whole(size))
                 if batch_id > self._driver.last_batch:
                     plan.check()
                     small = self._is_small(size)
@@ -182,8 +182,8 @@ class Ingest:
                 try:
                     # An event may come after the batch that followed it has begun.
                     if quiet.at is not None and quiet.at > self._began:
-                        self._driver.idle.quiet(quiet.at)
-                    tick(self._driver)
+                        self._driver.idle.source_idle(quiet.at)
+                    run_if_due(self._driver)
                 finally:
                     self._driver.lock.release()
             self._reporter.progress(self._driver.counters)

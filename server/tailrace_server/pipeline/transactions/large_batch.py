@@ -39,7 +39,7 @@ from tailrace_server.pipeline.changes import (
     from_table,
     to_batch,
 )
-from tailrace_server.pipeline.transactions.driver import Input, Written
+from tailrace_server.pipeline.transactions.driver import BatchSummary, WrittenPlan
 from tailrace_server.pipeline.transactions.grouping import Released, Tally
 from tailrace_server.pipeline.transactions.lines import relative_file
 from tailrace_server.pipeline.transactions.tasks import (
@@ -51,7 +51,7 @@ from tailrace_server.pipeline.transactions.tasks import (
     SHUFFLED,
     Layout,
     Planned,
-    Writing,
+    TaskWriter,
     decoder_of,
     encode_plan,
     pending_reader,
@@ -92,7 +92,7 @@ def commit_large_batch(
     skip = _lines_to_skip(driver, settings, lines)
     decoded = lines.mapInArrow(decoder_of(settings, skip), _spark_schema(CHANGE_SCHEMA)).persist()
     try:
-        given = _take_stock(decoded, sum(skip.values()), driver.idle.now)
+        given = _summarize(decoded, sum(skip.values()), driver.idle.now)
         decision = driver.decide(batch_id, given)
         driver.commit(
             batch_id,
@@ -110,7 +110,7 @@ def distribution(spark: SparkSession) -> Distribute:
 
     def distribute(
         driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
-    ) -> Written:
+    ) -> WrittenPlan:
         table = pa.Table.from_batches([to_batch(changes)])
         return _write_in_tasks(driver, batch_id, k, decision, spark.createDataFrame(table))
 
@@ -119,12 +119,12 @@ def distribution(spark: SparkSession) -> Distribute:
 
 def _write_in_tasks(
     driver: Driver, batch_id: int, k: int, decision: Decision, changes: DataFrame
-) -> Written:
+) -> WrittenPlan:
     """Write what is released and what stays open, of a frame of changes and of what is pending."""
     cores = changes.sparkSession.sparkContext.defaultParallelism
     layout = Layout.of([released.tally.rows for released in decision.plan.released], cores)
     rows = _planned_rows(driver, changes, decision, layout, cores)
-    write = Writing(
+    write = TaskWriter(
         layout=layout,
         columns=driver.known_columns,
         source=driver.source,
@@ -141,7 +141,7 @@ def _write_in_tasks(
     return _written(tasks, layout)
 
 
-def _take_stock(decoded: DataFrame, skipped: int, seen: float) -> Input:
+def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
     """Return what the driver needs to know of a batch: one tally a transaction."""
     import pyspark.sql.functions as f
 
@@ -168,7 +168,7 @@ def _take_stock(decoded: DataFrame, skipped: int, seen: float) -> Input:
     )
     others = decoded.where(kind.isin(QUARANTINED, SPLIT)).toArrow()
     rows = list(from_table(others))
-    return Input(
+    return BatchSummary(
         tallies={row["key"]: Tally(**row, seen=seen) for row in tallies},
         splits=[row for row in rows if row.kind == SPLIT],
         quarantined=[row for row in rows if row.kind == QUARANTINED],
@@ -277,7 +277,7 @@ def _lines_to_skip(
     return skip
 
 
-def _written(tasks: pa.Table, layout: Layout) -> Written:
+def _written(tasks: pa.Table, layout: Layout) -> WrittenPlan:
     """Put together what the tasks wrote, in the order of the tasks."""
     segments: list[SegmentReceipt] = []
     sightings: list[Sighting] = []
@@ -294,7 +294,7 @@ def _written(tasks: pa.Table, layout: Layout) -> Written:
         sightings += [s._replace(version=start + s.version) for s in result.sightings]
     written = sum(segment.transactions for segment in segments)
     assert written == layout.versions, f"{written} transactions written of {layout.versions}"
-    return Written(segments, sightings, pending, set_aside)
+    return WrittenPlan(segments, sightings, pending, set_aside)
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:

@@ -14,7 +14,7 @@ from tailrace_server.pipeline.options import (
     READING,
     RUNNING,
     SECONDS,
-    Form,
+    OptionForm,
     choice,
     option,
     text,
@@ -81,7 +81,7 @@ class IngestSettings:
     mapping: SchemaMapping | None = option(
         "--schema",
         "TOML that declares roles, types and renames of columns.",
-        Form(kind=Path | None, parse=_load_mapping, metavar="FILE"),
+        OptionForm(kind=Path | None, parse=_load_mapping, metavar="FILE"),
         None,
         panel=READING,
     )

@@ -61,7 +61,7 @@ PENDING_FILES: Final = pa.schema(
 )
 """Pending files to read, each with the transactions that it is read for."""
 RESULT: Final = pa.schema([pa.field("task", pa.int32()), pa.field("result", pa.binary())])
-"""What a task that writes gives: its number, and a pickled WrittenSegment or PendingSegment."""
+"""What a task that writes gives: its number, and a pickled TaskSegment or PendingSegment."""
 
 
 class Planned(msgspec.Struct, array_like=True):
@@ -110,7 +110,7 @@ class Planned(msgspec.Struct, array_like=True):
         )
 
 
-class WrittenSegment(NamedTuple):
+class TaskSegment(NamedTuple):
     """What a task wrote of released transactions."""
 
     receipt: SegmentReceipt
@@ -149,7 +149,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Writing:
+class TaskWriter:
     """What the tasks that write need; pickled to each."""
 
     layout: Layout
@@ -171,7 +171,7 @@ class Writing:
         if first is None:
             return
         task = first[1]
-        result: WrittenSegment | PendingSegment
+        result: TaskSegment | PendingSegment
         if task < self.layout.tasks:
             result = self._write_segment(_suffixed(self.segment, f"{task}-{attempt}"), first, rows)
         else:
@@ -184,7 +184,7 @@ class Writing:
 
     def _write_segment(
         self, path: Path, first: tuple[Change, int], rows: Iterable[tuple[Change, int]]
-    ) -> WrittenSegment:
+    ) -> TaskSegment:
         columns = ColumnInference(self.columns)
         builder = RecordBuilder(columns, self.source, self.refused)
         released = _plan_in(first[0])
@@ -200,7 +200,7 @@ class Writing:
                     segment.write(builder.take())
             builder.add(released, changes)
             segment.write(builder.take())
-            return WrittenSegment(segment.close(), columns.sightings, builder.set_aside)
+            return TaskSegment(segment.close(), columns.sightings, builder.set_aside)
 
 
 def decoder_of(

@@ -65,13 +65,13 @@ _LOGICAL: Final = {
 }
 
 
-class _Field(msgspec.Struct):
+class _ConnectField(msgspec.Struct):
     type: str = ""
     field: str | None = None
     optional: bool = False
     name: str | None = None
     parameters: dict[str, str] | None = None
-    fields: list[_Field] = []
+    fields: list[_ConnectField] = []
 
 
 class Announcements:
@@ -132,7 +132,7 @@ def _columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
     ]
 
 
-def _type_of(field: _Field) -> tuple[str | None, str]:
+def _type_of(field: _ConnectField) -> tuple[str | None, str]:
     name = field.name or ""
     if name == _DECIMAL:
         parameters = field.parameters or {}
@@ -150,4 +150,4 @@ def _type_of(field: _Field) -> tuple[str | None, str]:
     return _PLAIN.get(field.type, ("JSON", "json"))
 
 
-_decode_block = msgspec.json.Decoder(_Field).decode
+_decode_block = msgspec.json.Decoder(_ConnectField).decode

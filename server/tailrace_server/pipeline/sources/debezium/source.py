@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.options import READING, Form, choice, option
+from tailrace_server.pipeline.options import READING, OptionForm, choice, option
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.pipeline.sources.source import Source
 
@@ -42,7 +42,7 @@ class Debezium(Source):
     keys: Mapping[str, tuple[str, ...]] = option(
         "--key",
         "Key columns of a table whose messages carry no key.",
-        Form(kind=list[str] | None, parse=_keys, metavar="TABLE=COL,…"),
+        OptionForm(kind=list[str] | None, parse=_keys, metavar="TABLE=COL,…"),
         factory=dict,
         panel=READING,
     )
