@@ -1,8 +1,8 @@
 """What a source turns its input into: changes, transaction marks and lines for quarantine.
 
-A source is read in *splits* (a file, or a range of a large one). Everything that a split holds
-becomes rows of one Arrow table, `CHANGE_SCHEMA`, told apart by ``kind``, so that one table travels
-between tasks, driver and the pending segments of the log:
+A source is read in *splits* (a file, or a range of a large one). Everything that a split holds becomes rows
+of one Arrow table, `CHANGE_SCHEMA`, told apart by ``kind``. So one kind of table travels between tasks, driver
+and the pending segments of the log:
 
 ===========  ====================================================================================
 kind         columns that are set, beside ``place``

@@ -90,8 +90,8 @@ class ColumnInference:
 def known_columns(schema: Schema, untouched: Collection[str] = ()) -> KnownColumns:
     """Return the columns of a schema in the form that tasks take.
 
-    A dropped column is news when it is seen, and so is every column of a type in ``untouched``, of which a
-    mapping says what the schema does not have yet.
+    Left out are dropped columns, which are reported when they are seen again, and the entity types in
+    ``untouched``: a mapping declares columns of theirs that the schema does not have yet.
     """
     return {
         entity_type: {

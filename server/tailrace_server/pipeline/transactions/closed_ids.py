@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Lead(msgspec.Struct):
-    """What others may have written of their own is not for us to refuse."""
+    """The members that are read. Other writers may write leads, so any type is accepted."""
 
     transaction_id: object = None
     of: object = None
@@ -41,7 +41,7 @@ class ClosedTransactions:
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """What is remembered."""
+        """Transaction key → version, the oldest first."""
         return self._versions
 
     def add(self, transaction_id: str, version: int) -> None:

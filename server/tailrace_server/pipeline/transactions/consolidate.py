@@ -13,12 +13,12 @@ old row and the insertion of the new one at one place. A truncate ends all rows 
 what the transaction did to them before is gone, what it does after is new; it is one REMOVE without
 a key.
 
-A large value that PostgreSQL does not send again is what the row's last image in the transaction said, so that
-what an earlier change wrote is not lost behind the marker of a later one.
+An update may carry a marker in place of a large value that it did not touch. The value is then taken from the
+row's last image in the transaction. Else the marker would hide what an earlier change wrote.
 
-A first change without ``before`` (the source does not send it) leaves ``before`` unknown: null. An update then
-names every column that ``after`` says as changed, since any may be; so it is never taken for an insert, which
-names none, and whoever needs to know what went can tell that it is not said.
+A source may send the first change without ``before``; then ``before`` is unknown and null. An update then names
+every column of ``after`` as changed, since any of them may be. An insert names none, so the two are told apart,
+and a reader sees that the earlier values are not known.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Effect(NamedTuple):
 
 
 class _Row:
-    """A row while the changes of a transaction pass."""
+    """What is known of a row so far."""
 
     __slots__ = ("after", "before", "existed", "exists")
 
@@ -65,15 +65,20 @@ def consolidate(changes: Iterable[Change]) -> list[Effect]:
 
     Their order is the index order of the version's records, from 1.
     """
+    # `rows` has every row that was touched, in the order of their last changes. A truncate stands in it
+    # as a row without a key.
     rows: dict[tuple[str, str | None], _Row] = {}
     for change in changes:
         entity_type = change.entity_type
         assert entity_type is not None
         if change.operation == TRUNCATE:
+            # What came before is forgotten, not removed row by row: the rows that the transaction did not
+            # touch are gone as well, and nobody knows their keys.
             for key in [key for key in rows if key[0] == entity_type]:
                 del rows[key]
             rows[entity_type, None] = _Row(existed=True, before=None)
         elif change.old_key is not None:
+            # The image must be completed before the old row is touched, which takes its image away.
             moved, after = rows.get((entity_type, change.old_key)), change.after
             if after is not None:
                 earlier = change.before if moved is None else moved.after

@@ -7,11 +7,11 @@
               └─▶ quarantine file                              │
                   source positions ────────────────────────────┘
 
-Everything before the entry can be done again and gives the same; the entry is the one step that
-counts. A batch whose (writer, batch id) the log knows has happened and is passed over.
+Every step before the entry can be repeated and gives the same. Only the entry makes a batch part of the
+log. A batch whose (writer, batch id) the log knows is passed over.
 
-A *flush* is a commit without input: the idle time of an open transaction has ended, or the input.
-It is keyed (writer, last batch id, k) with k from 1.
+A *flush* is a commit without input: the idle time of an open transaction has ended, or the input has.
+Its key is (writer, last batch id, k) with k from 1.
 
 Not thread-safe by itself; `lock` is held by whoever calls.
 """
@@ -110,12 +110,20 @@ class Decision(NamedTuple):
 
 
 class Distribute(Protocol):
-    """Writes the records of a decision in tasks; see `distributed`."""
+    """Writes the records of a decision in tasks; see `large_batch`."""
 
     def __call__(
         self, driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
     ) -> WrittenPlan:
-        """Write what is pending or given of what the decision releases, and of what stays open."""
+        """Write the rows of a batch and the pending rows of the transactions that are released.
+
+        Args:
+            driver: Which driver decided.
+            batch_id: Of the batch.
+            k: 0 for the batch, from 1 for its flushes.
+            decision: What is released, and what stays open.
+            changes: The batch's rows, of kind CHANGE.
+        """
 
 
 class Driver:
@@ -140,7 +148,7 @@ class Driver:
         """Entity types of the mapping that no commit of this run has touched."""
         self._refused: list[RefusedListing] = []
         self.idle = IdleClock()
-        """What idle time is counted on; whoever feeds the driver makes it go."""
+        """The clock that idle time is read from; the caller that feeds the driver moves it."""
         self._closed = ClosedTransactions.read(writer.path, writer.log.view, self.source)
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
@@ -148,10 +156,10 @@ class Driver:
         self._adopt_pending(state.pending)
         self._publish_due: float | None = None
         self.distribute: Distribute | None = None
-        """Writes in tasks what is too much for this process; None where there is no Spark."""
+        """Writes in tasks what is too large for this process; None without Spark."""
         self._note_versions()
 
-    # What the stream asks and tells.
+    # What the stream calls.
 
     @property
     def last_batch(self) -> int:
@@ -160,24 +168,24 @@ class Driver:
 
     @property
     def known_columns(self) -> KnownColumns:
-        """What tasks need not report."""
+        """Columns that the schema has; tasks report only others."""
         return known_columns(self._schema, self._untouched)
 
     @property
     def refused(self) -> Sequence[RefusedListing]:
-        """The listings of columns whose rows are set aside."""
+        """Listings of columns that were refused; their rows are set aside."""
         return self._refused
 
     @property
     def open_tallies(self) -> Mapping[str, Tally]:
-        """The transactions that are open."""
+        """The tallies of the open transactions, by key."""
         return self._open
 
     def consumed(self, file: str) -> int:
         """Return how many lines of a file the log holds already.
 
-        Spark gives a file to one batch only, so there are none unless another writer read it: one
-        whose checkpoint was lost, or that this one has taken over from.
+        Spark gives a file to one batch only. So there are none, unless another writer read the file: one
+        whose checkpoint was lost, or from which this one has taken over.
         """
         return int(self.writer.state.source_positions.get(self.source.position_name(file), 0))
 
@@ -187,7 +195,7 @@ class Driver:
         return [file for path, file in self._rows_files.items() if path in wanted]
 
     def batch(self, batch_id: int, changes: Sequence[Change], skipped: int = 0) -> None:
-        """Commit a batch whose rows are here. A batch that the log knows is passed over."""
+        """Commit a batch from its rows. A batch that the log knows is passed over."""
         if batch_id <= self.last_batch:
             return
         given = BatchSummary(
@@ -243,7 +251,7 @@ class Driver:
     def idle_left(self) -> float | None:
         """Return how many seconds the idle clock goes until a flush may have something to do.
 
-        Zero or less: it has now, or it waits for another transaction. None: nothing is open.
+        Zero or less: a flush may have something to do now. None: nothing is open.
         """
         due = next_idle(self._open.values(), self._settings.rules)
         return None if due is None else due - self.idle.now
@@ -257,7 +265,7 @@ class Driver:
         self._publish_due = None
         self._note_versions()
 
-    # From here on, what a commit consists of.
+    # The parts of a commit.
 
     def commit(
         self,
@@ -272,9 +280,9 @@ class Driver:
         Args:
             batch_id: Of the batch, or the last one.
             k: 0 for the batch, from 1 for its flushes.
-            given: What the batch holds.
-            decision: What becomes of it.
-            write: Writes it; called again where columns of its rows were refused.
+            given: What is known of the batch without its rows.
+            decision: What is released, and what stays open.
+            write: Writes the rows; called again after columns of some rows were refused.
 
         Raises:
             SchemaConflict: A change of the schema cannot be held, and the settings say to stop.
@@ -282,7 +290,11 @@ class Driver:
             WriterFenced: Another writer holds the catalog.
             LogFull: No room.
         """
+        # 1. Segments and rows files of the decision. Nothing names them yet, so a crash from here to
+        #    step 5 leaves orphans, and the batch that is run again writes them anew.
         written, schemas = self._write_until_accepted(write)
+        # 2. The quarantine, durable before the entry: the entry says that these lines are consumed, and
+        #    they must not be lost. A repeat writes the same file again.
         quarantined = [*given.quarantined, *written.set_aside]
         if quarantined:
             write_quarantine(
@@ -291,12 +303,18 @@ class Driver:
                 quarantined,
                 lines_before(given.splits),
             )
+        # 3. What stays open. The fields of this object change only in step 6: if the commit fails, they
+        #    must still say what the newest entry says.
         left_open, rows_files, tallies_file = self._pending_after(
             batch_id, k, decision, written.pending
         )
+        # 4. SCHEMA records go into the segments now: while tasks wrote, none could know which of them saw
+        #    a column first.
         segments = insert_schema_records(self.writer.path, written.segments, self._schema, schemas)
         reach("pipeline.before_commit")
         at_once = not self._settings.publish_window_s
+        # 5. The entry: rows, pending files and source positions become durable in one step. Apart, a
+        #    crash between them would lose lines or read them twice.
         receipt = self.writer.commit(
             batch_id=batch_id,
             k=k,
@@ -307,6 +325,7 @@ class Driver:
             publish=at_once,
         )
         reach("pipeline.after_commit")
+        # 6. Take over what the entry says, then publish.
         self._untouched -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
         if schemas:
@@ -320,12 +339,15 @@ class Driver:
     def _write_until_accepted(
         self, write: Callable[[], WrittenPlan]
     ) -> tuple[WrittenPlan, list[tuple[int, Schema]]]:
-        """Write, and find the schemas that follow; anew, without their rows, while columns are refused."""
+        """Write, and return the schemas that follow; repeat while a listing of columns is refused."""
         while True:
+            # Only the images show which columns there are, so the rows are written first. Each turn adds
+            # one listing, whose rows the next one sets aside, so this ends.
             written = write()
             try:
                 schemas = evolve(self._schema, written.sightings, self._settings.mapping)
             except TailraceError as error:
+                # No entry will name these files, and the next turn writes others.
                 paths = [segment.path for segment in written.segments]
                 for path in (*paths, *(file.path for file in written.pending)):
                     (self.writer.path / path).unlink(missing_ok=True)
@@ -352,20 +374,26 @@ class Driver:
     ) -> WrittenPlan:
         """Write the records of what is released and the rows of what stays open.
 
-        Here, unless so many rows were pending that it is better done in tasks.
+        In this process, unless the pending rows would not fit a small batch.
         """
         plan = decision.plan
+        # 1. A small batch may complete a transaction whose rows filled many batches. Only their number
+        #    is known here; to read them into this process would take unbounded memory.
         waiting = sum(
             self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
         )
         if self.distribute is not None and waiting > self._settings.small_batch_rows:
             return self.distribute(self, batch_id, k, decision, changes)
+        # 2. Every row goes to its transaction, or to what stays open. Snapshot rows get the key of their
+        #    cut first, since the plan knows them by it.
         rows = recut(changes, decision.cuts)
         parts: dict[str, list[Change]] = {released.tally.key: [] for released in plan.released}
         left: list[Change] = []
         for change in itertools.chain(self._pending_rows(parts), rows):
             held = parts.get(change.transaction or "")
             (left if held is None else held).append(change)
+        # 3. One segment in the order of the plan, which is the order of the versions. A transaction's
+        #    rows are dropped as soon as they are written.
         sightings: list[Sighting] = []
         set_aside: list[Change] = []
         segments: list[SegmentReceipt] = []
@@ -380,6 +408,7 @@ class Driver:
                 segment.write(builder.take())
                 segments.append(segment.close())
             sightings, set_aside = columns.sightings, builder.set_aside
+        # 4. Only the batch's own rows are left: pending ones were read for what is released alone.
         pending = []
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
@@ -397,7 +426,7 @@ class Driver:
         return self.writer.segment_path(batch_id, f"pending-{name}")
 
     def _adopt_pending(self, files: Iterable[PendingSegment]) -> None:
-        """Take over what the newest entry says is open; its idle time begins now."""
+        """Take over the open transactions of the newest entry; their idle time begins now."""
         for file in files:
             table = read_pending(self.writer.path, file)
             if is_tallies(table):
@@ -410,14 +439,18 @@ class Driver:
         self, batch_id: int, k: int, decision: Decision, added: Sequence[PendingSegment]
     ) -> tuple[dict[str, Tally], dict[str, PendingSegment], PendingSegment | None]:
         """Return what is open after a commit, and the files that hold it."""
+        # 1. A transaction of which rows came is also in the files that the batch adds. Which of them holds
+        #    its rows is not known when tasks wrote them, so it names all.
         paths = tuple(file.path for file in added)
         left_open = {
             key: replace(t, segments=t.segments + paths) if key in decision.arrived else t
             for key, t in decision.plan.open.items()
         }
+        # 2. A rows file stays as long as an open transaction names it.
         named = {path for t in left_open.values() for path in t.segments}
         rows_files = self._rows_files | {file.path: file for file in added}
         rows_files = {path: file for path, file in rows_files.items() if path in named}
+        # 3. The tallies are written anew only where they changed.
         if not left_open:
             return left_open, rows_files, None
         if left_open == self._open and self._tallies_file is not None:

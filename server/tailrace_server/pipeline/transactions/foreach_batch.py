@@ -1,8 +1,8 @@
 """Batches of a source's messages, from whatever DataFrame they come: the body of ``foreachBatch``.
 
-A frame has a column ``value``, string or binary, one message a row. Frames of files carry as well
-where each line comes from (`lines.LINES_SCHEMA`), which is what the second fence goes by; for others
-the batch id alone keeps a batch from being committed twice.
+A frame has a column ``value``, string or binary, one line a row. Frames of files also say where each line
+comes from (`lines.LINES_SCHEMA`), so that lines which the log holds are skipped after a take-over. For other
+frames the batch id alone keeps a batch from being committed twice.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class ForeachBatchSink:
         """Open the catalog.
 
         Args:
-            settings: ``input`` and ``follow`` are not looked at.
+            settings: ``input`` and ``follow`` have no effect.
             writer: A stable name; it goes with the stream's checkpoint.
 
         Raises:
-            UnknownWriter: The catalog belongs to another writer, and there is no leave to take over.
+            UnknownWriter: The catalog belongs to another writer, and ``take_over`` is not set.
         """
         self._settings = settings
         self._writer = CatalogWriter.open(
@@ -56,8 +56,8 @@ class ForeachBatchSink:
     def batch(self, frame: DataFrame, batch_id: int) -> None:
         """Commit a batch; one that the log knows is passed over.
 
-        It is taken to be all that its stream had then: one that is cut, as by ``maxOffsetsPerTrigger``,
-        counts as idle time for what it holds no row of.
+        A batch counts as all that its stream had then. Of a stream that limits its batches, as with
+        ``maxOffsetsPerTrigger``, the time of a batch is idle time of every transaction without a row in it.
         """
         at = time.monotonic()
         with self.driver.lock:
@@ -76,7 +76,7 @@ class ForeachBatchSink:
             run_if_due(self.driver)
 
     def close(self) -> None:
-        """Publish what is committed, and let go; what is open stays for the next run."""
+        """Publish what is committed and close the catalog; what is open stays for the next run."""
         with self.driver.lock:
             self.driver.publish(force=True)
         self._writer.close()
@@ -96,7 +96,7 @@ def commit_frame(
 
 
 def run_if_due(driver: Driver) -> None:
-    """Do what the clock asks for. Called under the driver's lock."""
+    """Flush and publish, each if it is due. Called under the driver's lock."""
     left = driver.idle_left()
     if left is not None and left <= 0:
         driver.flush()

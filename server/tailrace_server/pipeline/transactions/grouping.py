@@ -1,8 +1,8 @@
 """Which transactions are complete, and in which order they become versions.
 
-Rows of a transaction come spread over files and batches. What is known of one, without its rows, is
-its *tally*; the rules below need nothing else, so a batch of millions of rows is decided in the
-driver from one tally each::
+Rows of a transaction come spread over files and batches. What is known of a transaction without its
+rows is its *tally*. The rules below need nothing else, so the driver decides a batch of millions of rows
+from one tally for each transaction::
 
     batch ──▶ tallies ─┐
     open tallies ──────┴─▶ group() ──▶ released, in version order
@@ -14,17 +14,17 @@ A transaction is **complete** when
 * END has come and as many rows, quarantined ones included, as it announces; or
 * it is a line that the source does not group, or a cut of snapshot rows; or
 * with ordered input, a row of another has arrived after its last; or
-* no row of it came for the idle time, of a clock that stands while there is more to read (`idle`);
-  or the input has ended.
+* no row of it came for the idle time, by a clock that stands while there is more to read
+  (`idle_clock`); or the input has ended.
 
 **Released** are the complete ones in source order up to the first that is not: whatever began after
 a transaction that is still open waits for it, and the idle time bounds the wait. A transaction of
 which only BEGIN or END is known has no place yet; it holds back those whose BEGIN or END came after
 its own.
 
-Rows of a transaction that has been closed are **late**: complete as they are, and released in their
-place in that order as a version of their own, which names the first. Metadata without a row and
-without a count, of a transaction of tables that nobody captures, is dropped.
+Rows of a transaction that has been closed are **late**. They are complete as they are, and are released
+in their place in that order as a version of their own, which names the first. Metadata with neither a row
+nor a count is dropped: it belongs to a transaction of tables that are not captured.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Tally:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is known of it that a reader would want to know."""
+        """Whether it has no rows, none in quarantine, and END announced none."""
         return not (self.rows or self.quarantined or self.expected)
 
 
@@ -197,6 +197,8 @@ def cut_snapshots(
     splits.sort(key=lambda t: t.first_arrival or b"")
     after = {key: t for key, t in tallies.items() if not key.startswith(SNAPSHOT)}
     cuts: list[Cut] = []
+    # Splits follow each other as they arrived, and a version may take the end of one and the head of the
+    # next. `offset` counts the rows of the splits before, so rows number ``offset + start`` onwards.
     offset = 0
     for split in splits:
         start = 0
@@ -231,6 +233,8 @@ def group(
         now: The idle clock, which `Tally.seen` was read from.
         ended: Whether no more input will come: everything is complete.
     """
+    # 1. All that waits, and the last arrival among it: with ordered input, a transaction whose last row
+    #    came before that has ended.
     waiting = _merge(tallies, open_tallies, closed)
     newest = max((t.last_arrival or b"" for t in waiting.values()), default=b"")
 
@@ -241,29 +245,38 @@ def group(
             or t.key in closed
             or t.key.startswith((LINE, _CUT))
             or (rules.ordered_input and t.last_arrival is not None and t.last_arrival < newest)
-            # With an idle time of zero, too, the clock must have gone on.
+            # Above 0 even where the idle time is 0: else the batch that brings a transaction's first rows
+            # would close it, and its rows in the next batch would be late.
             or rules.idle_s <= now - t.seen > 0
         )
 
+    # 2. Those with rows stand in source order. Those without have no place in it; what orders them among
+    #    the others is when their BEGIN or END came.
     placed = [t for t in waiting.values() if t.place is not None]
     placed.sort(key=_arrival_order if rules.ordered_input else _source_order)
     placeless = sorted((t for t in waiting.values() if t.place is None), key=_mark_order)
+    # 3. A transaction without rows that is not complete may still get rows, with a place before others.
+    #    Whatever was marked after it must wait, or versions would leave the source's order.
     barrier = min(
         (t.mark for t in placeless if t.mark is not None and not complete(t)), default=None
     )
+    # 4. Release in order up to the first that must wait. To pass it over would be to release what comes
+    #    after it first.
     released: list[Released] = []
     done = [t for t in placeless if complete(t) and not t.empty]
     for t in placed:
         if not complete(t) or (barrier is not None and t.mark is not None and t.mark > barrier):
             break
+        # Complete ones without rows go before the first with rows that was marked after them.
         if t.mark is not None:
             before = bisect_left([_mark_order(d) for d in done], (False, t.mark, ""))
             released.extend(Released(d) for d in done[:before])
             del done[:before]
         released.append(Released(t, late_of=closed.get(t.key)))
-    else:
+    else:  # no transaction with rows waits, so nothing can come before the rest
         released.extend(Released(d) for d in done)
         done = []
+    # 5. Metadata of transactions of no captured table is dropped. Kept, it would stay open for ever.
     gone = {r.tally.key for r in released} | {t.key for t in placeless if complete(t) and t.empty}
     return Plan(tuple(released), {k: t for k, t in waiting.items() if k not in gone})
 

@@ -1,13 +1,13 @@
 """The clock that idle time is read from: it goes only while the source has nothing more to give.
 
-A transaction is idle when no row of it came while one could have. None can while a batch runs or
-files wait that nobody has read, so the clock stands: a transaction whose rows all lie there is not
-torn, however long they take to read. Two things make it go, each with the moment that it is about:
+A transaction is idle when no row of it came although one could have. None can come while a batch runs or
+while files wait to be read, so the clock stands then. A transaction whose rows all lie in those files is not
+torn, however long they take to read. The clock goes in two cases:
 
-* A trigger found nothing: from one such moment to the next, unless a batch lies between.
-* A batch took all there was, as the one before it did: from one to the other, since the rows of the
-  later one count before anybody looks at the clock. Without it a source that is fed faster than
-  batches run would never be quiet, and no transaction without END complete.
+* A trigger found nothing, and so did the next: from one to the other, unless a batch lies between.
+* A batch took all there was, and so did the next: from one to the other. The rows of the later batch are
+  tallied before the clock is read. Without this case a source that is fed faster than batches run would
+  never be idle, and no transaction without END would be complete.
 
 It begins with the process, at 0, standing.
 """

@@ -1,9 +1,9 @@
 """The Spark stream of an ingest: files as they appear, batch by batch, to the driver.
 
-Spark notes which files belong to which batch in a checkpoint under ``<catalog>/ingest``, before the
-batch runs, and runs the same batch again until its body returns. The body's commit carries the
-batch id, so a repeat changes nothing. The checkpoint's query id is the writer's name in the log: if
-the checkpoint is lost the name is another one, and the log refuses it.
+Before a batch runs, Spark notes in a checkpoint under ``<catalog>/ingest`` which files belong to it. Spark
+runs the same batch again until its body returns. The commit carries the batch id, so a repeat changes
+nothing. The checkpoint's query id is the writer's name in the log. If the checkpoint is lost, the name is
+another one, and the log refuses it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 _BYTES_PER_ROW: Final = 400
-"""What a line is taken to have at least, to tell small batches from their files' sizes."""
+"""Assumed size of a line at least; it turns the size of files into a number of rows."""
 _LARGE_BYTES: Final = 1 << 30
-"""An input above this is worth a JVM that takes its time to start."""
+"""From this size of the input on, a JVM that starts slower and compiles better pays off."""
 _WAIT_MAX_S: Final = 0.1
-"""How long the main thread waits before it looks at the query and the clock again."""
+"""How long the main thread waits before it checks the query and the clock again."""
 _BODY_ENDS_S: Final = 10.0
 """How long a batch may take to find out that Spark is gone."""
 
@@ -76,11 +76,13 @@ def run_ingest(
         SparkNotStarted: The JVM did not start.
         SparkFailed: Spark gave up.
     """
+    # 1. What can fail without a trace comes first: to open the catalog makes it, and fences its writer.
     check_input(settings.input)
     if spark is None:
-        # Before the catalog is opened: that makes it, and fences whoever writes to it.
         ensure_java()
     checkpoint = Checkpoint(checkpoint_folder(settings))
+    # 2. The log is opened before Spark starts: a log that refuses this checkpoint does so in a second, and
+    #    the writer's name must be fixed before the query takes it from the checkpoint.
     with open_writer(settings, checkpoint) as writer:
         driver = Driver(writer, settings)
         reporter.wait("starting Spark …")
@@ -91,13 +93,14 @@ def run_ingest(
             if spark
             else spark_session(name, master=settings.master, quick=quick)
         )
+        # 3. Signals are taken before Spark starts, so that Ctrl-C during the start ends it as well.
         with stop_signals() as stopping, suppress(StartInterrupted), session as running:
             Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
     return IngestSummary(driver.counters, stopping.signal)
 
 
 class Ingest:
-    """A running query, and the clockwork beside it: idle flushes, publications, progress."""
+    """A running query, and what is done beside it by the clock: idle flushes, publications, progress."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Ingest:
         self._reporter = reporter
         self._failure: BaseException | None = None
         self._began = time.monotonic()
-        """When the last batch did."""
+        """When the last batch began, by the monotonic clock."""
         driver.distribute = distribution(spark)
 
     def run(self, stopping: Stopping) -> None:
@@ -150,13 +153,17 @@ class Ingest:
         """Handle a batch; runs in a thread of the gateway. What it raises ends the query."""
         at = time.monotonic()
         try:
+            # The main thread flushes under the same lock. Without it a flush could come between the
+            # decision and the commit of a batch, and both would release a transaction.
             with self._driver.lock:
                 self._began = at
                 plan = self._checkpoint.plan(batch_id)
                 size = plan.bytes()
                 if self._settings.follow:
+                    # Before the rows are tallied: they are seen at the time that this sets.
                     self._driver.idle.batch_began(at, whole=self._is_whole(size))
                 if batch_id > self._driver.last_batch:
+                    # Spark passes over a file that has gone, and its rows would be missing unnoticed.
                     plan.check()
                     small = self._is_small(size)
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
@@ -178,6 +185,8 @@ class Ingest:
             if not query.isActive:
                 break
             stopping.wait(self._wait_s())
+            # The lock is taken by a batch for as long as it runs. Waiting for it would keep this thread from
+            # seeing a signal; a flush that is due then comes a turn later.
             if self._settings.follow and self._driver.lock.acquire(blocking=False):
                 try:
                     # An event may come after the batch that followed it has begun.
@@ -187,6 +196,7 @@ class Ingest:
                 finally:
                     self._driver.lock.release()
             self._reporter.progress(self._driver.counters)
+        # The batch's own error before Spark's, which has it as text among its own.
         if isinstance(self._failure, TailraceError):
             raise self._failure
         error = query.exception()
@@ -194,9 +204,10 @@ class Ingest:
             raise error
 
     def _is_whole(self, size: int | None) -> bool:
-        """Whether a batch is all that the folder had: the file that was too much for it would be larger.
+        """Whether a batch is probably all that the folder had.
 
-        Spark does not tell. Where one file takes more than half of a batch it may be wrong.
+        Spark does not say so. A batch that is at most half full left no file out, unless that file alone
+        takes more than half of a batch.
         """
         return size is not None and 2 * size <= self._settings.batch_bytes
 
@@ -206,7 +217,7 @@ class Ingest:
     def _wait_s(self) -> float:
         left = self._driver.idle_left()
         if left is None or left <= 0:
-            # What could be flushed has been; the rest waits for another, or the clock stands.
+            # What could be flushed has been. The rest waits for another transaction, or the clock stands.
             return _WAIT_MAX_S
         return min(max(left, 0.005), _WAIT_MAX_S)
 
@@ -217,7 +228,7 @@ def checkpoint_folder(settings: IngestSettings) -> Path:
 
 
 def _is_large(folder: Path) -> bool:
-    """Whether the files of a folder are large together; looks no further than it takes to say so."""
+    """Whether the files of a folder are large together; stops reading sizes once they are."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""A large batch, on all cores: the same steps as in the driver, each in as many tasks as there are.
+"""A large batch, on all cores: the same steps as in the driver, each in many tasks.
 
 ::
 
@@ -11,12 +11,12 @@
                                      ├─ mapInArrow: consolidate, write a segment ─▶ receipt ─┐
                                      └─ mapInArrow: rows of what stays open ─▶ pending file ─┴▶ driver
 
-The driver decides from one tally a transaction; rows never come to it. One transaction is one task's,
-and tasks take consecutive versions, so the segments in the order of the tasks are the commit. The
-plan itself travels as rows, one before the rows of each transaction, so that a task learns only what
-it needs, and a transaction without rows has its version all the same.
+The driver decides from one tally for each transaction; rows never come to it. A transaction is written by
+one task, and a task takes consecutive versions, so the segments in the order of the tasks are the commit.
+The plan travels as rows, one before the rows of each transaction. So a task gets only the part of the plan
+that it needs, and a transaction without rows has its version all the same.
 
-The log is equal to what the driver alone would have written, but for where segments end.
+The log is what the driver alone would have written, except for where segments end.
 """
 
 from __future__ import annotations
@@ -89,11 +89,15 @@ def commit_large_batch(
     driver: Driver, settings: IngestSettings, lines: DataFrame, batch_id: int
 ) -> None:
     """Commit a batch without taking its rows to the driver. Called under the driver's lock."""
+    # 1. Decode once and keep the changes: they are read twice, for the tallies and to be written.
     skip = _lines_to_skip(driver, settings, lines)
     decoded = lines.mapInArrow(decoder_of(settings, skip), _spark_schema(CHANGE_SCHEMA)).persist()
     try:
+        # 2. Decide from the tallies, exactly as for a small batch.
         given = _summarize(decoded, sum(skip.values()), driver.idle.now)
         decision = driver.decide(batch_id, given)
+        # 3. Write in tasks and commit. The driver may call for it again, without the rows of a refused
+        #    listing; then Spark reads the kept changes, or decodes lost ones again.
         driver.commit(
             batch_id,
             0,
@@ -121,9 +125,12 @@ def _write_in_tasks(
     driver: Driver, batch_id: int, k: int, decision: Decision, changes: DataFrame
 ) -> WrittenPlan:
     """Write what is released and what stays open, of a frame of changes and of what is pending."""
+    # 1. Which task writes which versions. Versions of a task follow each other, so that its segment holds
+    #    a range of the commit; a task each core is added for what stays open.
     cores = changes.sparkSession.sparkContext.defaultParallelism
     layout = Layout.of([released.tally.rows for released in decision.plan.released], cores)
     rows = _planned_rows(driver, changes, decision, layout, cores)
+    # 2. What every task needs beside its rows. It is pickled once for all, so it must stay small.
     write = TaskWriter(
         layout=layout,
         columns=driver.known_columns,
@@ -132,6 +139,8 @@ def _write_in_tasks(
         segment=driver.writer.segment_path(batch_id, f"{k}-task"),
         pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),
     )
+    # 3. Rows go to their task by its number, not by a hash, which could send two tasks' rows to one.
+    #    Sorted by kind, the row with a transaction's plan comes before its changes.
     tasks = (
         rows.repartitionById(layout.tasks + cores, "task")
         .sortWithinPartitions("task", "version", "kind", "total_order", "place")
@@ -182,6 +191,8 @@ def _planned_rows(
     """Return every row that is written, of `SHUFFLED`, with its version in the commit and its task."""
     import pyspark.sql.functions as f
 
+    # 1. A row finds its version by its transaction. Of a snapshot it is found by the row's number as well,
+    #    since the rows of one split may go to several versions.
     spark = decoded.sparkSession
     places = {r.tally.key: version for version, r in enumerate(decision.plan.released)}
     match = f.broadcast(spark.createDataFrame(_matches(decision, layout, places)))
@@ -190,6 +201,7 @@ def _planned_rows(
         & (f.col("total_order") >= f.col("start"))
         & (f.col("total_order") <= f.col("last"))
     )
+    # 2. A row without a version stays open: all rows of its transaction go to one of the further tasks.
     left_open = f.lit(layout.tasks) + f.pmod(f.hash("transaction"), f.lit(cores))
     computed = {
         "transaction": f.coalesce("target", "transaction").alias("transaction"),
@@ -198,9 +210,12 @@ def _planned_rows(
         "task": f.coalesce("task", left_open).cast("int").alias("task"),
     }
     columns = [computed.get(name, f.col(name)) for name in SHUFFLED.names]
+    # 3. The batch's own rows, joined from the left: those that match nothing stay open. Beside them a row
+    #    for each transaction, which also gives those without any row their version.
     rows = decoded.where(f.col("kind") == CHANGE).select(*ROW_COLUMNS)
     leads = spark.createDataFrame(_lead_rows(decision.plan.released, layout))
     planned = rows.join(match, condition, "left").select(*columns).unionByName(leads)
+    # 4. Rows of earlier batches, inner join: what of a pending file is not released now stays in the file.
     waiting = {key: driver.open_tallies[key] for key in places if key in driver.open_tallies}
     files = _pending_files(driver, waiting)
     if files:
@@ -261,7 +276,9 @@ def _pending_files(driver: Driver, waiting: Mapping[str, Tally]) -> list[dict[st
 def _lines_to_skip(
     driver: Driver, settings: IngestSettings, lines: DataFrame
 ) -> dict[tuple[str, int], int]:
-    """Return (file, block) → lines at its head that the log holds; counted only if it can be any."""
+    """Return (file, block) → lines at its head that the log holds already."""
+    # Only another writer can have read a part of a file (`Driver.consumed`). Without one, counting the lines
+    # would read the input once more for nothing.
     if len(driver.writer.state.writers) < 2:
         return {}
     counted = lines.groupBy("file", "block").count().toArrow().to_pylist()

@@ -1,7 +1,7 @@
-"""What the tasks of a large batch run, and what is pickled to them; ``distributed.py`` says who gets what.
+"""What the tasks of a large batch run, and what is pickled to them; `large_batch` has the whole picture.
 
-A task knows the batch by rows alone: changes, each with its task and its version in the commit, and before
-those of each transaction a row of kind ``PLANNED`` with its plan.
+A task that writes is given rows: changes, each with its task and its version in the commit. Before the
+changes of a transaction comes a row of kind ``PLANNED`` with its plan.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _ROWS_PER_TASK: Final = 20_000
 PLANNED: Final = 0
-"""`kind` of the row that tells a task of a transaction: before its changes, with the plan in ``raw``."""
+"""`kind` of the row that begins a transaction: it comes before the changes, with the plan in ``raw``."""
 
 ROW_COLUMNS: Final = tuple(
     name for name in CHANGE_SCHEMA.names[: CHANGE_SCHEMA.names.index("number")]
@@ -79,7 +79,7 @@ class Planned(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, released: Released) -> Planned:
-        """Return what a task is told of a released transaction."""
+        """Return the plan of a released transaction."""
         t = released.tally
         return cls(
             t.key,
@@ -127,7 +127,12 @@ class Layout:
 
     @classmethod
     def of(cls, rows: Sequence[int], cores: int) -> Layout:
-        """Lay transactions of so many rows out, in order, as evenly as whole ones allow."""
+        """Divide transactions among tasks, in order and as evenly as whole transactions allow.
+
+        Args:
+            rows: Number of rows of each transaction, in version order.
+            cores: How many tasks can run at once.
+        """
         total = sum(rows) + len(rows)
         tasks = min(max(1, total // _ROWS_PER_TASK), 2 * cores)
         starts = [0]
@@ -140,7 +145,7 @@ class Layout:
 
     @property
     def tasks(self) -> int:
-        """How many tasks write versions; later ones write what stays open."""
+        """How many tasks write versions; tasks with higher numbers write what stays open."""
         return len(self.starts)
 
     def task(self, version: int) -> int:
@@ -170,6 +175,8 @@ class TaskWriter:
         first = next(rows, None)
         if first is None:
             return
+        # Spark may run a task again while its first attempt still runs. The number of the attempt in the
+        # file's name keeps them apart; the driver commits the file whose result Spark takes.
         task = first[1]
         result: TaskSegment | PendingSegment
         if task < self.layout.tasks:
@@ -185,6 +192,9 @@ class TaskWriter:
     def _write_segment(
         self, path: Path, first: tuple[Change, int], rows: Iterable[tuple[Change, int]]
     ) -> TaskSegment:
+        # Rows come sorted: the plan of a transaction, its changes, the next plan. A transaction is added
+        # when the next one's plan shows that it is whole, and the last after the loop. The segment is
+        # written piece by piece, so that a task holds one transaction and one piece.
         columns = ColumnInference(self.columns)
         builder = RecordBuilder(columns, self.source, self.refused)
         released = _plan_in(first[0])
