@@ -46,9 +46,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "TAILRACE_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
-_OTHER_VARIABLES: Final = frozenset(
-    {CONFIG_VARIABLE, f"{PREFIX}FAILPOINTS", f"{PREFIX}SERVER", f"{PREFIX}TRACEBACK"}
-)
+_OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, f"{PREFIX}SERVER", f"{PREFIX}TRACEBACK"})
 """What other parts read."""
 Source = Literal["default", "file", "environment", "flag"]
 

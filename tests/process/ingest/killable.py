@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import psutil
 
-from tailrace_server.failpoints import VARIABLE
+from tests.support.failpoints import environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class Killable:
         with self._said.open("wb") as said:
             return subprocess.Popen(
                 self._command,
-                env=os.environ | {VARIABLE: failpoints},
+                env=environment(failpoints),
                 stderr=said,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

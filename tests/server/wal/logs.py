@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,14 +12,13 @@ import psutil
 import pytest
 
 from tailrace.criteria import Area, Operation
-from tailrace_server import failpoints
-from tailrace_server.failpoints import VARIABLE
 from tailrace_server.wal import log_writer
 from tailrace_server.wal.record import json_check
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.writer import LogWriter, Mutation
+from tests.support import failpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +147,7 @@ def python(code: str, *arguments: object, failing: str = "") -> subprocess.Popen
     """Start Python code as a process of its own, with failpoints armed."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, VARIABLE: failing},
+        env=failpoints.environment(failing),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WRITER = """
 import sys
 from pathlib import Path
-from tailrace_server import failpoints
+from tests.support import failpoints
 from tailrace_server.wal import log_writer
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import upsert

@@ -25,7 +25,7 @@ PAUSED_WRITER = """
 import sys
 from pathlib import Path
 from tailrace.errors import WriterFenced
-from tailrace_server import failpoints
+from tests.support import failpoints
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import upsert
 writer = LogWriter.open(Path(sys.argv[1]), "shop")

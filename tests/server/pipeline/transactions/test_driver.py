@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import LogCorrupted, LogFull
-from tailrace_server import failpoints
 from tailrace_server.pipeline.changes import FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
@@ -18,6 +17,7 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.writer import CatalogWriter
 from tests.process.ingest.reading import leads, records
 from tests.server.pipeline.shapes import decoder, end, envelope, line, postgres
+from tests.support import failpoints
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 WRITER = """
 import os, sys
 from pathlib import Path
-from tailrace_server import failpoints
-from tailrace_server.wal import log_writer, objects
+from tests.support import failpoints
+from tailrace_server.wal import log_writer
+from tailrace_server.wal.files import objects
 from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import upsert
 log_writer.ROWS_MAX = 0  # segments as files
