@@ -101,7 +101,7 @@ class Reconnected:
     acknowledgement: Acknowledgement
 
 
-class Sink(Protocol):
+class LinkSink(Protocol):
     """Who takes what the line brings. Called on the event loop, never awaited but for ``room``."""
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
@@ -162,7 +162,7 @@ class Link:
         given = request.HasField("since_version") or request.HasField("after")
         return self.cursor is not None or given or request.HasField("from_time")
 
-    async def run(self, sink: Sink) -> None:
+    async def run(self, sink: LinkSink) -> None:
         """Bring everything to the sink until the subscription ends for good.
 
         Raises:
@@ -180,7 +180,7 @@ class Link:
                     options.on_disconnect(Disconnected(error, self.cursor, attempts.number, wait_s))
                 await options.clock.sleep(wait_s)
 
-    async def _serve(self, sink: Sink, attempts: Attempts) -> None:
+    async def _serve(self, sink: LinkSink, attempts: Attempts) -> None:
         """Serve one connection until it breaks; never returns."""
         requests = DemandRequests(self.demand, self._first())
         stream = self._transport.open("SubscribeWithDemand", requests)
@@ -238,7 +238,7 @@ class Link:
                 f"neither capture nor heartbeat for {patience_s:g} s", str(self.cursor)
             ) from None
 
-    def _take(self, data: bytes | None, sink: Sink, attempts: Attempts) -> None:
+    def _take(self, data: bytes | None, sink: LinkSink, attempts: Attempts) -> None:
         message = wire.subscribe_response(data)
         # A message counts, an acknowledgement does not: a server that only ever acknowledges and breaks
         # must run into the limit of attempts.

@@ -36,7 +36,7 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.errors import CannotStart
 from tailrace_server.log_root import check_log_root
 from tailrace_server.process import raise_descriptor_limit, schedule
-from tailrace_server.reports import Reporter
+from tailrace_server.reports import StatisticsReporter
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     registry = metrics.registry(engine.statistics, grpc.statistics, version=version("tailrace"))
     http = _http(engine, registry, settings)
     async with engine, asyncio.TaskGroup() as tasks:
-        reporter = Reporter(engine.statistics)
+        reporter = StatisticsReporter(engine.statistics)
         port = await _start(grpc, settings.grpc)
         if http is not None:
             tasks.create_task(http.serve(), name="http")

@@ -28,7 +28,7 @@ _MOVED: Final = ("captures_delivered", "subscriptions_opened", "subscriptions", 
 _log = structlog.get_logger("tailrace.statistics")
 
 
-class Reporter:
+class StatisticsReporter:
     """Writes the statistics of one engine."""
 
     def __init__(self, statistics: Callable[[], EngineStatistics]) -> None:

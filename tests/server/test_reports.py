@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
-from tailrace_server.reports import Reporter
+from tailrace_server.reports import StatisticsReporter
 
 SHOP = ObserverStatistics(
     catalog="shop",
@@ -43,7 +43,7 @@ NOW = EngineStatistics(
 
 def test_an_interval_in_which_something_moved_is_reported_with_every_number() -> None:
     found = replace(NOW, captures_delivered=0)
-    reporter = Reporter(lambda: found)
+    reporter = StatisticsReporter(lambda: found)
     found = NOW
     with capture_logs() as lines:
         reporter.report()
@@ -64,7 +64,7 @@ def test_an_interval_in_which_something_moved_is_reported_with_every_number() ->
 
 def test_where_nothing_but_heartbeats_moved_nothing_is_written() -> None:
     found = NOW
-    reporter = Reporter(lambda: found)
+    reporter = StatisticsReporter(lambda: found)
     found = replace(NOW, heartbeats_sent=2)
     with capture_logs() as lines:
         reporter.report()
@@ -73,7 +73,7 @@ def test_where_nothing_but_heartbeats_moved_nothing_is_written() -> None:
 
 def test_a_commit_that_nobody_takes_is_something_that_moved() -> None:
     found = NOW
-    reporter = Reporter(lambda: found)
+    reporter = StatisticsReporter(lambda: found)
     found = replace(NOW, observers=(replace(SHOP, committed=5),))
     with capture_logs() as lines:
         reporter.report()

@@ -9,6 +9,10 @@ import asyncio
 from abc import ABC, abstractmethod
 
 
+class ReaderGone(Exception):
+    """The peer of a stream has left, or its connection was ended: nothing more can be sent."""
+
+
 class Guarded(ABC):
     """A stream that writes one message after the other, and what becomes of one whose reader does not read."""
 

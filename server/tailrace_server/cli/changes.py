@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture
     from tailrace.history import History
-    from tailrace_server.cli.forms import Form
+    from tailrace_server.cli.forms import OutputForm
 
 _RANGE: Final = "Which part of the history"
 _LINES: Final = 256
@@ -113,7 +113,9 @@ def changes(
     return run(_changes(options.server_of(server), catalog, arguments, form))
 
 
-async def _changes(server: str, catalog: str, arguments: Mapping[str, Any], form: Form) -> int:
+async def _changes(
+    server: str, catalog: str, arguments: Mapping[str, Any], form: OutputForm
+) -> int:
     import tailrace
 
     shown = Shown(form)

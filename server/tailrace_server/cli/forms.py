@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Content
 
 
-class Form:
+class OutputForm:
     """How captures look on stdout."""
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
@@ -29,7 +29,7 @@ class Form:
         raise NotImplementedError
 
 
-class JsonForm(Form):
+class JsonForm(OutputForm):
     """One flat object a line."""
 
     def __init__(self, content: Content) -> None:
@@ -45,7 +45,7 @@ class JsonForm(Form):
         return render_heartbeat(heartbeat)
 
 
-class TextForm(Form):
+class TextForm(OutputForm):
     """Aligned and coloured, for a person."""
 
     def __init__(self, human: HumanForm) -> None:
@@ -72,6 +72,6 @@ class TextForm(Form):
         return f"{self._human.heartbeat(heartbeat)}\n".encode()
 
 
-def form_for_stdout(content: Content, *, as_json: bool) -> Form:
+def form_for_stdout(content: Content, *, as_json: bool) -> OutputForm:
     """Return the form that was asked for, as it suits what stdout is."""
     return JsonForm(content) if as_json else TextForm.for_stdout()

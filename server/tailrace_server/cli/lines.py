@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture, Heartbeat
     from tailrace.cursor import Cursor
-    from tailrace_server.cli.forms import Form
+    from tailrace_server.cli.forms import OutputForm
 
 _PIPE_BUF: Final = select.PIPE_BUF
 _STDOUT: Final = 1
@@ -78,7 +78,7 @@ class LineWriter:
 class Shown:
     """Captures on their way to stdout: how many have gone out, and where to go on."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: OutputForm) -> None:
         """Show captures in a form."""
         self._form = form
         self._writer = LineWriter()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Content, Criteria, Start
     from tailrace.link import Disconnected, Reconnected
     from tailrace.subscription import Subscription
-from tailrace_server.cli.forms import Form
+    from tailrace_server.cli.forms import OutputForm
 
 _EVER_S: Final = 3e7
 """Nearly a year: how long ``watch`` waits for a server that is not there yet."""
@@ -69,7 +69,7 @@ def watch(
         raise InvalidRequest("watch: name a catalog, or give --system alone")
     if system and (entity_type or key or operation or area or column):
         raise InvalidRequest("watch --system: the system log is shown whole; leave the filter out")
-    wish = Wish(
+    wanted = WatchOptions(
         catalog=catalog,
         criteria=options.criteria_of(
             entity_types=entity_type,
@@ -83,12 +83,12 @@ def watch(
         start=options.start_of(since, after, from_time),
         content=options.content_of(body),
     )
-    form = form_for_stdout(wish.content, as_json=as_json)
-    return run(_watch(options.server_of(server), wish, form, heartbeats=heartbeats))
+    form = form_for_stdout(wanted.content, as_json=as_json)
+    return run(_watch(options.server_of(server), wanted, form, heartbeats=heartbeats))
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WatchOptions:
     """What is to be watched."""
 
     catalog: str | None
@@ -100,13 +100,13 @@ class Wish:
     content: Content
 
 
-async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> int:
+async def _watch(server: str, wanted: WatchOptions, form: OutputForm, *, heartbeats: bool) -> int:
     import tailrace
 
     shown = Shown(form)
     async with (
         tailrace.connect(server, timeouts=tailrace.Timeouts(connect_s=_EVER_S)) as client,
-        _subscribe(client, wish, server) as subscription,
+        _subscribe(client, wanted, server) as subscription,
     ):
         acknowledgement = subscription.acknowledgement
         note(
@@ -118,7 +118,7 @@ async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> in
         try:
             async for message in subscription.messages():
                 if not isinstance(message, Heartbeat):
-                    await shown.captures(message if wish.leads else without_leads(message))
+                    await shown.captures(message if wanted.leads else without_leads(message))
                 elif heartbeats:
                     await shown.heartbeat(message)
                 shown.cursor = subscription.cursor
@@ -127,20 +127,20 @@ async def _watch(server: str, wish: Wish, form: Form, *, heartbeats: bool) -> in
     return 0
 
 
-def _subscribe(client: Client, wish: Wish, server: str) -> Subscription:
+def _subscribe(client: Client, wanted: WatchOptions, server: str) -> Subscription:
     told = Teller(server)
-    start = options.start_arguments(wish.start)
-    if wish.catalog is None:
+    start = options.start_arguments(wanted.start)
+    if wanted.catalog is None:
         return client.subscribe_system(
-            content=wish.content,
+            content=wanted.content,
             on_disconnect=told.disconnected,
             on_reconnect=told.reconnected,
             **start,
         )
     return client.subscribe(
-        wish.catalog,
-        wish.criteria,
-        content=wish.content,
+        wanted.catalog,
+        wanted.criteria,
+        content=wanted.content,
         on_disconnect=told.disconnected,
         on_reconnect=told.reconnected,
         **start,

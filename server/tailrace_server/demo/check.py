@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LogRow:
     """A record of the log."""
 
     version: int
@@ -59,7 +59,7 @@ class Verdict:
 class LogFacts:
     """The log as it stands at the end."""
 
-    rows: list[Row]
+    rows: list[LogRow]
     published: int
     committed: int
     entries: int
@@ -68,7 +68,7 @@ class LogFacts:
 def read_log(catalog: Path) -> LogFacts:
     """Return every published record of a catalog."""
     view = CommitLog.open(catalog).view
-    rows: list[Row] = []
+    rows: list[LogRow] = []
     with BatchReader(catalog) as reader:
         for place in range(len(view)):
             ref = view.batch(place)
@@ -86,7 +86,7 @@ def read_log(catalog: Path) -> LogFacts:
                 entity_type = names[code] if code >= 0 else None
                 ordinals = view.schema_of(version).ordinals(entity_type or "")
                 rows.append(
-                    Row(
+                    LogRow(
                         *(version, index, Area(area), Operation(operation), entity_type, key),
                         *(changed, before, after, ordinals),
                     )
@@ -94,7 +94,7 @@ def read_log(catalog: Path) -> LogFacts:
     return LogFacts(rows, view.published, view.committed, view.entry)
 
 
-def judge(watcher: Watcher, rows: Sequence[Row]) -> Verdict:
+def judge(watcher: Watcher, rows: Sequence[LogRow]) -> Verdict:
     """Compare what a subscriber received with the filter of the log."""
     expected = [
         ((row.version, row.index, ordinal), hash(row.after))
@@ -138,7 +138,7 @@ def differs_from_source(feed: Feed, facts: LogFacts) -> str | None:
     return None
 
 
-def _matches(row: Row, criteria: tuple[Criteria, ...]) -> Iterator[int]:
+def _matches(row: LogRow, criteria: tuple[Criteria, ...]) -> Iterator[int]:
     """Yield the ordinals of a record's captures, rising, each once."""
     if not criteria:
         yield 0
@@ -146,7 +146,7 @@ def _matches(row: Row, criteria: tuple[Criteria, ...]) -> Iterator[int]:
     yield from sorted({ordinal for each in criteria for ordinal in _ordinals(row, each)})
 
 
-def _ordinals(row: Row, wish: Criteria) -> Iterator[int]:
+def _ordinals(row: LogRow, wish: Criteria) -> Iterator[int]:
     if (
         (wish.area is not None and row.area is not wish.area)
         or (wish.operation and row.operation not in wish.operation)

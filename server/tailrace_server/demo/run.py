@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.demo.source import DemoSource
 
+
 CATALOG: Final = "shop"
 MOVES_MIN: Final = 2
 """How often the slow subscriber must have gone live → resync → live."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphql import GraphQLSchema
 
     from tailrace_server.api.graphql.arguments import Scope
-    from tailrace_server.api.graphql.scalars import Form
+    from tailrace_server.api.graphql.scalars import ColumnForm
 
 ColumnNames = tuple[str, ...]
 """The name of a column, and those that it had in older images, newest first."""
@@ -46,7 +46,7 @@ class RowType:
 
     name: str
     entity_type: str
-    fields: Mapping[str, tuple[ColumnNames, Form]]
+    fields: Mapping[str, tuple[ColumnNames, ColumnForm]]
     """GraphQL name → the column's names and how its values come."""
 
 

@@ -24,13 +24,19 @@ import pyarrow as pa
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace_server.api.graphql.catalog_schema import row_of, value_of
 from tailrace_server.api.graphql.errors import ValueUnfit, omitted
-from tailrace_server.api.graphql.selection import Body, Cell, Head, Row, TypeName
+from tailrace_server.api.graphql.selection import (
+    BodyField,
+    ColumnField,
+    HeadField,
+    RowField,
+    TypeName,
+)
 from tailrace_server.capture.codecs.columns import Codec, spell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from tailrace_server.api.graphql.selection import Member, Selection
+    from tailrace_server.api.graphql.selection import Member, SelectionSet
     from tailrace_server.capture.codecs.columns import CaptureColumns
 
 SEPARATOR: Final = b"\x1e"
@@ -48,7 +54,7 @@ _Errors = dict[int, list[dict[str, Any]]]
 class SelectionCodec(Codec):
     """The wire form of one selection."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: SelectionSet) -> None:
         """Compile a selection."""
         self.name = f"graphql-{hashlib.blake2s(selection.identity.encode()).hexdigest()}"
         self._key = selection.key
@@ -79,9 +85,9 @@ class SelectionCodec(Codec):
         faults = []
         for each in self._members:
             match each:
-                case Head(key, "omittedBytes"):
+                case HeadField(key, "omittedBytes"):
                     payload["data"][self._key][key] = omitted_bytes
-                case Body(key) | Row(key):
+                case BodyField(key) | RowField(key):
                     faults.append(omitted(omitted_bytes).as_error((self._key, key)))
         if faults:
             payload["errors"] = faults
@@ -91,22 +97,22 @@ class SelectionCodec(Codec):
         self, member: Member, columns: CaptureColumns, errors: _Errors
     ) -> Sequence[bytes | int]:
         match member:
-            case Head(_, field):
+            case HeadField(_, field):
                 return _HEADS[field](columns)
-            case Body(_, body, as_text):
+            case BodyField(_, body, as_text):
                 return _bodies(columns, body, as_text=as_text)
-            case Row():
+            case RowField():
                 return _rows(columns, member, (self._key, member.key), errors)
             case TypeName():
                 raise AssertionError("part of the template")
 
 
-def _template(selection: Selection) -> bytes:
+def _template(selection: SelectionSet) -> bytes:
     members = b",".join(map(_place, selection.members))
     return b'{"data":{%b:{%b}}}%b' % (_key(selection.key), members, SEPARATOR)
 
 
-def _place(member: Member | Cell) -> bytes:
+def _place(member: Member | ColumnField) -> bytes:
     """Return a member's part of a template."""
     if isinstance(member, TypeName):
         return b"%b:%b" % (_key(member.key), _encode(member.name))
@@ -190,8 +196,10 @@ def _bodies(columns: CaptureColumns, body: str, *, as_text: bool) -> list[bytes]
     return [_NULL if image is None else image for image in _images(columns, body)]
 
 
-def _rows(columns: CaptureColumns, row: Row, path: tuple[str, ...], errors: _Errors) -> list[bytes]:
-    cells = [each for each in row.cells if isinstance(each, Cell)]
+def _rows(
+    columns: CaptureColumns, row: RowField, path: tuple[str, ...], errors: _Errors
+) -> list[bytes]:
+    cells = [each for each in row.cells if isinstance(each, ColumnField)]
     template = b"{%b}" % b",".join(map(_place, row.cells))
     out = []
     for place, image in enumerate(_images(columns, row.body)):

@@ -46,7 +46,7 @@ async def read_page(
     bodies: frozenset[str],
     *,
     bytes_max: int,
-) -> types.Connection:
+) -> types.HistoryPage:
     """Read a page; it ends behind the record that takes it above ``bytes_max``.
 
     Raises:
@@ -76,7 +76,7 @@ async def read_page(
     captures, more, size = await _read(history, bytes_max, engine.settings.max_message_bytes)
     if from_end:
         captures.reverse()
-    return types.Connection(
+    return types.HistoryPage(
         captures,
         types.PageInfo(
             has_next_page="before" in asked if from_end else more,
@@ -86,7 +86,7 @@ async def read_page(
         ),
         anchor=history.anchor,
         closed_until=history.closed_until,
-        oldest=types.Position(version=history.oldest.version, index=history.oldest.index),  # type: ignore[arg-type]
+        oldest=types.PositionObject(version=history.oldest.version, index=history.oldest.index),  # type: ignore[arg-type]
         truncated=history.truncated,
         nbytes=size,
     )

@@ -37,7 +37,7 @@ class Context:
 
     async def page(
         self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
-    ) -> types.Connection:
+    ) -> types.HistoryPage:
         """Return a page of history; the pages of one operation are read one after the other.
 
         Raises:
@@ -62,7 +62,7 @@ class Context:
             self._history_bytes -= page.nbytes
             return page
 
-    async def catalog_now(self) -> types.Catalog:
+    async def catalog_now(self) -> types.CatalogObject:
         """Return the catalog of this path.
 
         Raises:
@@ -74,7 +74,7 @@ class Context:
                 return types.catalog_of(each)
         raise CatalogUnknown(self.catalog, [each.name for each in infos])
 
-    async def schema(self, version: int | None) -> types.Schema:
+    async def schema(self, version: int | None) -> types.SchemaObject:
         """Return the schema of the log at a version, with the names that it has here."""
         if version is not None and version < 1:
             raise InvalidRequest(f"version {version}: versions count from 1")
@@ -86,17 +86,17 @@ class Context:
             name: {column: field for field, ((column, *_), _) in row.fields.items()}
             for name, row in rows.items()
         }
-        return types.Schema(
+        return types.SchemaObject(
             id=found.id,
             entity_types=[
                 types.EntityType(
                     name=name,
                     type=rows[name].name if name in rows else None,
                     columns=[
-                        types.Column(
+                        types.ColumnObject(
                             name=column.name,
                             field=fields.get(name, {}).get(column.name),
-                            role=types.ContainerType[column.role.name],
+                            role=types.ContainerTypeEnum[column.role.name],
                             sql_type=column.sql_type,
                             encoding=column.encoding,
                             nullable=column.nullable,
@@ -112,7 +112,7 @@ class Context:
             ],
         )
 
-    def statistics(self) -> types.Statistics:
+    def statistics(self) -> types.StatisticsObject:
         """Return figures of the catalog, or of all of them on the system path."""
         every = self.engine.statistics().observers
         system = self.catalog == SYSTEM_CATALOG
@@ -125,7 +125,7 @@ class Context:
             )
         }
         one = found[0] if found and not system else None
-        return types.Statistics(
+        return types.StatisticsObject(
             published_version=None if one is None else one.published,  # type: ignore[arg-type]
             committed_version=None if one is None else one.committed,  # type: ignore[arg-type]
             **total,

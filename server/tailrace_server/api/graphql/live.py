@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tailrace_server.api.graphql.catalog import GraphqlCatalog, Live
-    from tailrace_server.api.websocket import Operation
+    from tailrace_server.api.websocket import SocketOperation
 
 SUBPROTOCOL: Final = "graphql-transport-ws"
 
@@ -39,7 +39,7 @@ class GraphqlSocketFace:
         self._catalog = catalog
         self._turn = asyncio.Lock()
         """Of queries, so that one that does not read holds one answer, however many it asks for."""
-        self.extra: Mapping[str, Callable[[Operation, object], None]] = {}
+        self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
 
     async def on_init(self, payload: object) -> object:
         """Take everyone."""
@@ -49,11 +49,11 @@ class GraphqlSocketFace:
         """Return a list of GraphQL errors."""
         return error_list(error)
 
-    def begin(self, operation: Operation, payload: object) -> None:
+    def begin(self, operation: SocketOperation, payload: object) -> None:
         """Keep what is asked for; the document is looked at in ``run``, which may wait."""
         operation.state = asked_of(payload)
 
-    async def run(self, operation: Operation) -> None:
+    async def run(self, operation: SocketOperation) -> None:
         """Serve one operation until it ends."""
         catalog = self._catalog
         prepared = await catalog.prepare(operation.state)
@@ -66,7 +66,7 @@ class GraphqlSocketFace:
         catalog.documents.compiled += 1
         await self._pump(operation, live)
 
-    async def _pump(self, operation: Operation, live: Live) -> None:
+    async def _pump(self, operation: SocketOperation, live: Live) -> None:
         """Send a compiled subscription until it ends."""
         subscription = live.subscription
         subscription.on_end = partial(_on_end, operation)
@@ -114,7 +114,7 @@ def _signal(key: str, extensions: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"data": {key: None}, "extensions": extensions})
 
 
-def _on_end(operation: Operation, error: TailraceError) -> None:
+def _on_end(operation: SocketOperation, error: TailraceError) -> None:
     """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
     if isinstance(error, SubscriberTooSlow):
         operation.interrupt()

@@ -89,7 +89,7 @@ SCALARS: Final[dict[object, ScalarDefinition]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ColumnForm:
     """How the values of a column come."""
 
     name: str
@@ -242,44 +242,52 @@ def _counted(scalar: str, micros: Callable[[int], int], raw: bytes) -> bytes:
     return f'"{value.isoformat()}"'.encode()
 
 
-_JSON: Final = Form("JSON", Json, _json)
-_STRING: Final = Form("String", str, partial(_text, "String"))
+_JSON: Final = ColumnForm("JSON", Json, _json)
+_STRING: Final = ColumnForm("String", str, partial(_text, "String"))
 _BASES: Final = {
-    "BOOLEAN": Form("Boolean", bool, _boolean),
-    "SMALLINT": Form("Int", int, _int),
-    "INTEGER": Form("Int", int, _int),
-    "BIGINT": Form("BigInt", BigInt, _big_int),
-    "DECIMAL": Form("Decimal", Decimal, _decimal),
-    "REAL": Form("Float", float, _float),
-    "DOUBLE": Form("Float", float, _float),
+    "BOOLEAN": ColumnForm("Boolean", bool, _boolean),
+    "SMALLINT": ColumnForm("Int", int, _int),
+    "INTEGER": ColumnForm("Int", int, _int),
+    "BIGINT": ColumnForm("BigInt", BigInt, _big_int),
+    "DECIMAL": ColumnForm("Decimal", Decimal, _decimal),
+    "REAL": ColumnForm("Float", float, _float),
+    "DOUBLE": ColumnForm("Float", float, _float),
     "VARCHAR": _STRING,
     "UUID": _STRING,
     "VARBINARY": _STRING,
-    "DATE": Form("Date", Date, partial(_text, "Date")),
-    "TIME": Form("Time", Time, partial(_text, "Time")),
-    "TIMESTAMP": Form("Timestamp", Timestamp, partial(_text, "Timestamp")),
+    "DATE": ColumnForm("Date", Date, partial(_text, "Date")),
+    "TIME": ColumnForm("Time", Time, partial(_text, "Time")),
+    "TIMESTAMP": ColumnForm("Timestamp", Timestamp, partial(_text, "Timestamp")),
 }
 """By the first word of an SQL type."""
 
 
-def column_form(column: Column) -> Form:
+def column_form(column: Column) -> ColumnForm:
     """Return how the values of a column come; ``JSON`` where its type or encoding is not known."""
     base = _BASES.get(re.split(r"[ (]", column.sql_type or "", maxsplit=1)[0], _JSON)
     encoding = column.encoding
     if encoding == "json" or base is _JSON:
         return base
     if (found := re.fullmatch(r"decimal\.bytes\((\d{1,4})\)", encoding)) is not None:
-        return Form(encoding, Decimal, partial(_decimal_bytes, int(found[1])))
+        return ColumnForm(encoding, Decimal, partial(_decimal_bytes, int(found[1])))
     if encoding == "debezium.VariableScaleDecimal":
-        return Form(encoding, Decimal, _decimal_scaled)
+        return ColumnForm(encoding, Decimal, _decimal_scaled)
     if encoding == "debezium.Date":
-        return Form(encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000))
+        return ColumnForm(
+            encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000)
+        )
     if encoding == "connect.Date":
-        return Form(encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000))
+        return ColumnForm(
+            encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000)
+        )
     scalar, annotation = ("Time", Time) if encoding.endswith("Time") else ("Timestamp", Timestamp)
     if encoding in _MICROSECONDS:
         unit = _MICROSECONDS[encoding]
-        return Form(encoding, annotation, partial(_counted, scalar, lambda count: count * unit))
+        return ColumnForm(
+            encoding, annotation, partial(_counted, scalar, lambda count: count * unit)
+        )
     if encoding in _NANOSECONDS:
-        return Form(encoding, annotation, partial(_counted, scalar, lambda count: count // 1_000))
+        return ColumnForm(
+            encoding, annotation, partial(_counted, scalar, lambda count: count // 1_000)
+        )
     return base

@@ -34,16 +34,16 @@ from tailrace_server.api.graphql.catalog_schema import (
     value_of,
 )
 from tailrace_server.api.graphql.context import Context  # noqa: TC001  # see above
-from tailrace_server.api.graphql.scalars import SCALARS, Form, Long, column_form
+from tailrace_server.api.graphql.scalars import SCALARS, ColumnForm, Long, column_form
 from tailrace_server.api.graphql.types import (
-    Catalog,
     CatalogChange,
     CatalogChangeConnection,
-    Change,
+    CatalogObject,
+    ChangeInterface,
     ChangePage,
     CriteriaInput,
-    Schema,
-    Statistics,
+    SchemaObject,
+    StatisticsObject,
 )
 
 UNSET: Final = strawberry.UNSET
@@ -152,7 +152,7 @@ def _change_type(stem: str, row: RowType) -> type:
         for body in ("before", "after"):
             namespace[body] = _image(body, of_row)
             namespace["__annotations__"][body] = of_row | None
-    made = type(f"{stem}Change", (Change,), namespace)
+    made = type(f"{stem}Change", (ChangeInterface,), namespace)
     return strawberry.type(
         made, name=made.__name__, description=f"A change of a row of {row.entity_type!r}."
     )
@@ -174,7 +174,7 @@ def _connection(stem: str, change: type) -> type:
     )
 
 
-def _column(names: ColumnNames, form: Form) -> Any:
+def _column(names: ColumnNames, form: ColumnForm) -> Any:
     def resolve(root: Any) -> Any:
         raw = value_of(root, names)
         return None if raw is None else form.value(bytes(raw))
@@ -295,22 +295,22 @@ def _root(name: str, fields: Mapping[str, Any]) -> type:
     return _object(name, fields, None)
 
 
-async def _catalogs(info: strawberry.Info) -> list[Catalog]:
+async def _catalogs(info: strawberry.Info) -> list[CatalogObject]:
     context: Context = info.context
     return [types.catalog_of(each) for each in context.engine.catalogs()]
 
 
-async def _schema(info: strawberry.Info, version: Long | None = UNSET) -> Schema:
+async def _schema(info: strawberry.Info, version: Long | None = UNSET) -> SchemaObject:
     context: Context = info.context
     return await context.schema(None if version is UNSET else version)
 
 
-async def _catalog(info: strawberry.Info) -> Catalog:
+async def _catalog(info: strawberry.Info) -> CatalogObject:
     context: Context = info.context
     return await context.catalog_now()
 
 
-async def _statistics(info: strawberry.Info) -> Statistics:
+async def _statistics(info: strawberry.Info) -> StatisticsObject:
     context: Context = info.context
     return context.statistics()
 

@@ -3,7 +3,8 @@
 ::
 
     { a: version ...F after { id @include(if: $x) } }    fragment F on Change { cursor }
-      ─▶ Selection("onProductChange", (Head("a","version"), Head("cursor","cursor"), Row("after", …)))
+      ─▶ SelectionSet("onProductChange", (HeadField("a", "version"), HeadField("cursor", "cursor"),
+                                          RowField("after", …)))
 
 The steps are CollectFields and MergeSelectionSets of the specification (section 6.3.2), for a document that has
 been validated. Two documents with equal selections are sent the same bytes.
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     )
 
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema, ColumnNames
-    from tailrace_server.api.graphql.scalars import Form
+    from tailrace_server.api.graphql.scalars import ColumnForm
 
 _TEXTS: Final = {f"{body}Text": body for body in BODIES}
 
@@ -53,7 +54,7 @@ class TypeName:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadField:
     """A field of `Change`."""
 
     key: str
@@ -61,7 +62,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class BodyField:
     """A body as JSON, or as the text of it."""
 
     key: str
@@ -70,28 +71,28 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ColumnField:
     """A column of a row."""
 
     key: str
     names: ColumnNames
-    form: Form
+    form: ColumnForm
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RowField:
     """A body as a typed row."""
 
     key: str
     body: str
-    cells: tuple[Cell | TypeName, ...]
+    cells: tuple[ColumnField | TypeName, ...]
 
 
-Member: TypeAlias = TypeName | Head | Body | Row
+Member: TypeAlias = TypeName | HeadField | BodyField | RowField
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SelectionSet:
     """What each event of a subscription shows."""
 
     key: str
@@ -101,7 +102,9 @@ class Selection:
     @property
     def bodies(self) -> frozenset[str]:
         """The bodies that it needs."""
-        return frozenset(each.body for each in self.members if isinstance(each, Body | Row))
+        return frozenset(
+            each.body for each in self.members if isinstance(each, BodyField | RowField)
+        )
 
     @property
     def identity(self) -> str:
@@ -109,17 +112,17 @@ class Selection:
         return repr((self.key, tuple(map(_identity, self.members))))
 
 
-def _identity(member: Member | Cell) -> tuple[Any, ...]:
+def _identity(member: Member | ColumnField) -> tuple[Any, ...]:
     match member:
-        case Cell(key, column, form):
+        case ColumnField(key, column, form):
             return ("cell", key, column, form.name)
-        case Row(key, body, cells):
+        case RowField(key, body, cells):
             return ("row", key, body, tuple(map(_identity, cells)))
         case TypeName(key, name):
             return ("typename", key, name)
-        case Head(key, field):
+        case HeadField(key, field):
             return ("head", key, field)
-        case Body(key, body, as_text):
+        case BodyField(key, body, as_text):
             return ("body", key, body, as_text)
 
 
@@ -216,7 +219,7 @@ def root_of(operation: OperationDefinitionNode, collector: Collector) -> Root:
     return Root(nodes[0], tuple(nodes))
 
 
-def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> Selection:
+def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> SelectionSet:
     """Return the selection of a subscription field."""
     node = root.node
     key = (node.alias or node.name).value
@@ -229,23 +232,23 @@ def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> Sele
         if name == "__typename":
             members.append(TypeName(member_key, type_name))
         elif name in HEAD:
-            members.append(Head(member_key, name))
+            members.append(HeadField(member_key, name))
         elif row is not None and name in ("before", "after"):
             inner = collector.fields(row.name, [each.selection_set for each in nodes])
             cells = tuple(
                 TypeName(cell_key, row.name)
                 if cell[0].name.value == "__typename"
-                else Cell(cell_key, *row.fields[cell[0].name.value])
+                else ColumnField(cell_key, *row.fields[cell[0].name.value])
                 for cell_key, cell in inner.items()
             )
-            members.append(Row(member_key, name, cells))
+            members.append(RowField(member_key, name, cells))
         elif row is None and name in BODIES:
-            members.append(Body(member_key, name, as_text=False))
+            members.append(BodyField(member_key, name, as_text=False))
         elif row is None and name in _TEXTS:
-            members.append(Body(member_key, _TEXTS[name], as_text=True))
+            members.append(BodyField(member_key, _TEXTS[name], as_text=True))
         else:
             raise AssertionError(f"{type_name}.{name} has no place in a frame")
-    return Selection(key, tuple(members))
+    return SelectionSet(key, tuple(members))
 
 
 def _type_of(field: str) -> str:

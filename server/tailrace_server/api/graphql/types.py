@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.engine import CatalogInfo
 
 
-@strawberry.enum(description="What kind of thing a record is about.")
-class Area(Enum):
+@strawberry.enum(name="Area", description="What kind of thing a record is about.")
+class AreaEnum(Enum):
     """As `tailrace.criteria.Area`, by name."""
 
     SCHEMA = "SCHEMA"
@@ -31,8 +31,10 @@ class Area(Enum):
     INFRASTRUCTURE = "INFRASTRUCTURE"
 
 
-@strawberry.enum(description="What happened to it. EXPIRE is a removal by time-to-live.")
-class Operation(Enum):
+@strawberry.enum(
+    name="Operation", description="What happened to it. EXPIRE is a removal by time-to-live."
+)
+class OperationEnum(Enum):
     """As `tailrace.criteria.Operation`, by name."""
 
     UPSERT = "UPSERT"
@@ -42,9 +44,10 @@ class Operation(Enum):
 
 
 @strawberry.enum(
-    description="The level that a capture speaks of: catalog, row, or column by its role."
+    name="ContainerType",
+    description="The level that a capture speaks of: catalog, row, or column by its role.",
 )
-class ContainerType(Enum):
+class ContainerTypeEnum(Enum):
     """As `tailrace.criteria.ContainerType`, by name."""
 
     CATALOG = "CATALOG"
@@ -62,13 +65,13 @@ class ContainerType(Enum):
 class CriteriaInput:
     """As proto/tailrace/v1 has it."""
 
-    area: Area | None = None
+    area: AreaEnum | None = None
     entity_type: list[str] | None = strawberry.field(default=None, description="Exact names.")
     primary_key: list[str] | None = strawberry.field(
         default=None, description="Canonical text; of several columns a compact JSON array."
     )
-    operation: list[Operation] | None = None
-    container_type: list[ContainerType] | None = strawberry.field(
+    operation: list[OperationEnum] | None = None
+    container_type: list[ContainerTypeEnum] | None = strawberry.field(
         default=None, description="A role of columns asks for a capture of each such column."
     )
     container_name: list[str] | None = strawberry.field(
@@ -97,21 +100,21 @@ def _cursor(root: Any) -> str:
     return str(root.cursor)
 
 
-def _area(root: Any) -> Area:
-    return Area[root.area.name]
+def _area(root: Any) -> AreaEnum:
+    return AreaEnum[root.area.name]
 
 
-def _operation(root: Any) -> Operation:
-    return Operation[root.operation.name]
+def _operation(root: Any) -> OperationEnum:
+    return OperationEnum[root.operation.name]
 
 
-def _container_type(root: Any) -> ContainerType | None:
+def _container_type(root: Any) -> ContainerTypeEnum | None:
     found = root.container_type
-    return None if found is None else ContainerType[found.name]
+    return None if found is None else ContainerTypeEnum[found.name]
 
 
-@strawberry.interface(description="What every change has, typed or not.")
-class Change:
+@strawberry.interface(name="Change", description="What every change has, typed or not.")
+class ChangeInterface:
     """The head of a capture."""
 
     version: Long = strawberry.field(description="Version of the catalog: +1 per transaction.")
@@ -135,9 +138,9 @@ class Change:
     cursor: str = strawberry.field(
         resolver=_cursor, description="Resume strictly after this change: hand it in as `after`."
     )
-    area: Area = strawberry.field(resolver=_area)
-    operation: Operation = strawberry.field(resolver=_operation)
-    container_type: ContainerType | None = strawberry.field(
+    area: AreaEnum = strawberry.field(resolver=_area)
+    operation: OperationEnum = strawberry.field(resolver=_operation)
+    container_type: ContainerTypeEnum | None = strawberry.field(
         resolver=_container_type, description="Role of the column, at column level."
     )
 
@@ -146,7 +149,7 @@ HEAD: Final = (
     *("version", "index", "ordinal", "cursor", "commitTimestamp", "area", "operation"),
     *("entityType", "primaryKey", "changed", "containerType", "containerName", "omittedBytes"),
 )
-"""Fields of `Change`."""
+"""Fields of `ChangeInterface`."""
 BODIES: Final = ("change", "before", "after")
 
 
@@ -170,7 +173,7 @@ def _text_body(name: str) -> Any:
 
 
 @strawberry.type(description="A change of anything in the catalog, its bodies as JSON.")
-class CatalogChange(Change):
+class CatalogChange(ChangeInterface):
     """A capture, untyped."""
 
     change: Json | None = _json_body("change")
@@ -183,8 +186,8 @@ class CatalogChange(Change):
     is_type_of = classmethod(is_capture)  # type: ignore[var-annotated]
 
 
-@strawberry.type(description="Place of a record.")
-class Position:
+@strawberry.type(name="Position", description="Place of a record.")
+class PositionObject:
     """Version and index."""
 
     version: Long
@@ -217,7 +220,7 @@ class Edge:
     node: Capture
 
 
-class Connection:
+class HistoryPage:
     """A page of history: what the fields of every connection are read from."""
 
     def __init__(self, captures: "list[Capture]", page_info: PageInfo, **facts: Any) -> None:
@@ -226,7 +229,7 @@ class Connection:
         self.page_info = page_info
         self.anchor: int = facts["anchor"]
         self.closed_until: int = facts["closed_until"]
-        self.oldest: Position = facts["oldest"]
+        self.oldest: PositionObject = facts["oldest"]
         self.truncated: bool = facts["truncated"]
         self.nbytes: int = facts["nbytes"]
 
@@ -242,7 +245,7 @@ class ChangePage:
     closed_until: Long = strawberry.field(
         description="Commit timestamp, µs, below which nothing can still appear."
     )
-    oldest: Position = strawberry.field(description="Oldest position that is retained.")
+    oldest: PositionObject = strawberry.field(description="Oldest position that is retained.")
     truncated: bool = strawberry.field(
         description="Whether a bound by time reaches below what is retained."
     )
@@ -250,7 +253,7 @@ class ChangePage:
 
 def is_connection(cls: type, value: object, info: object) -> bool:
     """Say that a page is one of whatever type the field has."""
-    return isinstance(value, Connection)
+    return isinstance(value, HistoryPage)
 
 
 def edges_of(root: Any) -> "AsyncIterator[Edge]":
@@ -282,13 +285,13 @@ class CatalogChangeConnection(ChangePage):
     is_type_of = classmethod(is_connection)  # type: ignore[var-annotated]
 
 
-@strawberry.type(description="A catalog as it stands now.")
-class Catalog:
+@strawberry.type(name="Catalog", description="A catalog as it stands now.")
+class CatalogObject:
     """From `CatalogInfo`."""
 
     name: str
     uuid: strawberry.ID
-    oldest: Position
+    oldest: PositionObject
     published_version: Long
     committed_version: Long = strawberry.field(
         description="Highest durable version; those above publishedVersion wait for their publication."
@@ -296,25 +299,27 @@ class Catalog:
     newest_timestamp: Long = strawberry.field(description="Of the newest published version, µs.")
 
 
-def catalog_of(info: "CatalogInfo") -> Catalog:
+def catalog_of(info: "CatalogInfo") -> CatalogObject:
     """Return a catalog as GraphQL has it."""
-    return Catalog(
+    return CatalogObject(
         name=info.name,
         uuid=strawberry.ID(str(info.uuid)),
-        oldest=Position(version=Long(info.oldest.version), index=info.oldest.index),
+        oldest=PositionObject(version=Long(info.oldest.version), index=info.oldest.index),
         published_version=Long(info.published),
         committed_version=Long(info.committed),
         newest_timestamp=Long(info.newest_timestamp),
     )
 
 
-@strawberry.type(description="A column of an entity type. Its ordinal is 1 + its place.")
-class Column:
+@strawberry.type(
+    name="Column", description="A column of an entity type. Its ordinal is 1 + its place."
+)
+class ColumnObject:
     """From the schema of the log."""
 
     name: str
     field: str | None = strawberry.field(description="Its field in this GraphQL schema.")
-    role: ContainerType
+    role: ContainerTypeEnum
     sql_type: str | None = strawberry.field(description="As SQL writes it; null where not known.")
     encoding: str = strawberry.field(description="How the images' text encodes a value.")
     nullable: bool
@@ -332,19 +337,21 @@ class EntityType:
 
     name: str
     type: str | None = strawberry.field(description="Its type in this GraphQL schema.")
-    columns: list[Column]
+    columns: list[ColumnObject]
 
 
-@strawberry.type(description="The schema of a catalog at a version.")
-class Schema:
+@strawberry.type(name="Schema", description="The schema of a catalog at a version.")
+class SchemaObject:
     """From the schema of the log."""
 
     id: int
     entity_types: list[EntityType]
 
 
-@strawberry.type(description="Figures of a catalog, or of the whole server, of this moment.")
-class Statistics:
+@strawberry.type(
+    name="Statistics", description="Figures of a catalog, or of the whole server, of this moment."
+)
+class StatisticsObject:
     """Sums over what is observed."""
 
     published_version: Long | None = strawberry.field(description="Null for the whole server.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from tailrace_server.api.send_guard import Guarded
+from tailrace_server.api.send_guard import Guarded, ReaderGone
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 
 class SendDeadlineExceeded(Exception):
     """A write stayed blocked past the deadline; the message is still on its way."""
-
-
-class ReaderGone(Exception):
-    """The call has ended under the write: the client left, or its connection did."""
 
 
 class GuardedSender(Guarded):

@@ -32,8 +32,9 @@ from tailrace_server.api.errors import grpc_status, logged
 from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.requests import parse
-from tailrace_server.api.grpc.send_guard import GuardedSender, ReaderGone, SendDeadlineExceeded
+from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.grpc.updates import UpdateStream
+from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.capture.codecs import CDCV2, PROTOBUF
 from tailrace_server.errors import as_tailrace_error
 

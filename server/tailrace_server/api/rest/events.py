@@ -27,7 +27,7 @@ from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem, logged
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.forms import Form, form_of, form_of_query
+from tailrace_server.api.rest.forms import CaptureForm, form_of, form_of_query
 from tailrace_server.api.rest.requests import EVENTS_TYPE, accepted, asked_body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
 
@@ -88,7 +88,7 @@ async def live(
 
 async def _asked(
     request: Request, settings: HttpSettings, criteria_max: int
-) -> tuple[Form, SubscribeRequest]:
+) -> tuple[CaptureForm, SubscribeRequest]:
     """Return the form and the request; ``Last-Event-ID`` stands above any start that the URL or body names."""
     if request.method == "POST":
         form, value = form_of(await asked_body(request, settings))

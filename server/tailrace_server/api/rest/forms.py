@@ -34,7 +34,7 @@ _BODY_NAMES: Final = ("change", "before", "after")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CaptureForm:
     """One way to write captures, in each of the framings; made once, since codecs are told apart by name."""
 
     format: str
@@ -61,18 +61,18 @@ class Form:
         return msgspec.json.encode(members) + frame[-1:], omitted
 
 
-def _form(format: str, bodies: str) -> Form:
+def _form(format: str, bodies: str) -> CaptureForm:
     objects: Codec = JSON if bodies == "json" else JSON_TEXT
     if format == "cloudevents":
         objects = CloudEventsCodec(objects)
-    return Form(format, bodies, objects, LinesCodec(objects), EventsCodec(objects))
+    return CaptureForm(format, bodies, objects, LinesCodec(objects), EventsCodec(objects))
 
 
 _FORMS: Final = {(format, bodies): _form(format, bodies) for format in FORMATS for bodies in BODIES}
 PLAIN: Final = _FORMS["captures", "json"]
 
 
-def form_of(value: object) -> tuple[Form, object]:
+def form_of(value: object) -> tuple[CaptureForm, object]:
     """Return the form that a request names, and the request without that.
 
     Raises:
@@ -86,7 +86,7 @@ def form_of(value: object) -> tuple[Form, object]:
 
 def form_of_query(
     pairs: Iterable[tuple[str, str]],
-) -> tuple[Form, list[tuple[str, str]]]:
+) -> tuple[CaptureForm, list[tuple[str, str]]]:
     """Return the form that parameters name, and the other parameters; raises as ``form_of``."""
     found: dict[str, str] = {}
     rest = []
@@ -100,12 +100,12 @@ def form_of_query(
     return _named(found.get("format"), found.get("bodies")), rest
 
 
-def as_cloud(form: Form) -> Form:
+def as_cloud(form: CaptureForm) -> CaptureForm:
     """Return a form with the captures as the data of CloudEvents."""
     return _FORMS["cloudevents", form.bodies]
 
 
-def _named(format: object, bodies: object) -> Form:
+def _named(format: object, bodies: object) -> CaptureForm:
     return _FORMS[_one("format", format, FORMATS), _one("bodies", bodies, BODIES)]
 
 

@@ -30,7 +30,7 @@ from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem, logged
 from tailrace_server.api.json_requests import from_json, from_query, in_json_names
 from tailrace_server.api.rest import arrow, responses
-from tailrace_server.api.rest.forms import PLAIN, Form, as_cloud, form_of, form_of_query
+from tailrace_server.api.rest.forms import PLAIN, CaptureForm, as_cloud, form_of, form_of_query
 from tailrace_server.api.rest.requests import (
     ARROW_TYPE,
     CLOUD_TYPE,
@@ -74,7 +74,7 @@ class _Read:
 
     history: History
     kind: str
-    form: Form
+    form: CaptureForm
     header: dict[str, Any]
     view: LogView
     reverse: bool
@@ -163,7 +163,7 @@ def is_closed(bounds: HistoryBounds, history: History, view: LogView) -> bool:
     return bounds.until_time is not None and bounds.until_time <= history.closed_until
 
 
-def _agreed(kind: str, form: Form) -> tuple[str, Form]:
+def _agreed(kind: str, form: CaptureForm) -> tuple[str, CaptureForm]:
     """Return media type and form that go together: what a parameter names stands above ``Accept``.
 
     Raises:
@@ -181,7 +181,7 @@ def _agreed(kind: str, form: Form) -> tuple[str, Form]:
 
 
 def _tag(
-    message: ReadChangesRequest, kind: str, form: Form, limit: int | None, view: LogView
+    message: ReadChangesRequest, kind: str, form: CaptureForm, limit: int | None, view: LogView
 ) -> str:
     """Return the tag of a closed range. Weak: the figures around the captures may differ."""
     asked = message.SerializeToString(deterministic=True)

@@ -28,14 +28,14 @@ from tailrace_server.api import requests
 from tailrace_server.api.errors import problem
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_names, integer
 from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.forms import Form, form_of
+from tailrace_server.api.rest.forms import CaptureForm, form_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.api.websocket import Operation
+    from tailrace_server.api.websocket import SocketOperation
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
 
@@ -51,7 +51,7 @@ class _Live:
 
     wish: Wish
     demand: int | None
-    form: Form
+    form: CaptureForm
     waiting: list[int] = field(default_factory=list)
     subscription: Subscription | None = None
 
@@ -64,7 +64,9 @@ class LiveFace:
         self._engine = engine
         self._settings = settings
         self._catalog = catalog
-        self.extra: Mapping[str, Callable[[Operation, object], None]] = {"request": self._request}
+        self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {
+            "request": self._request
+        }
 
     async def on_init(self, payload: object) -> object:
         """Take everyone."""
@@ -74,11 +76,11 @@ class LiveFace:
         """Return a Problem Details object."""
         return problem(error)
 
-    def begin(self, operation: Operation, payload: object) -> None:
+    def begin(self, operation: SocketOperation, payload: object) -> None:
         """Read what is asked for."""
         operation.state = _Live(*wish_of(payload, self._engine.settings.criteria))
 
-    async def run(self, operation: Operation) -> None:
+    async def run(self, operation: SocketOperation) -> None:
         """Serve one subscription until it ends."""
         state: _Live = operation.state
         wish = state.wish
@@ -100,7 +102,9 @@ class LiveFace:
         finally:
             subscription.cancel()
 
-    async def _pump(self, operation: Operation, subscription: Subscription, form: Form) -> None:
+    async def _pump(
+        self, operation: SocketOperation, subscription: Subscription, form: CaptureForm
+    ) -> None:
         """Send everything, captures in the frames that all subscribers share."""
         acknowledgement = subscription.acknowledgement
         await operation.send(
@@ -124,7 +128,7 @@ class LiveFace:
                     responses.after_captures(message, head),
                 )
 
-    def _request(self, operation: Operation, payload: object) -> None:
+    def _request(self, operation: SocketOperation, payload: object) -> None:
         """Add to the demand of an operation.
 
         Raises:
@@ -144,7 +148,7 @@ class LiveFace:
             state.subscription.request(n)
 
 
-def wish_of(payload: object, criteria_max: int) -> tuple[Wish, int | None, Form]:
+def wish_of(payload: object, criteria_max: int) -> tuple[Wish, int | None, CaptureForm]:
     """Return what a subscribe asks for, its first demand (None: the socket's pace is the demand) and form.
 
     Raises:
@@ -162,7 +166,7 @@ def wish_of(payload: object, criteria_max: int) -> tuple[Wish, int | None, Form]
         raise in_json_names(error) from None
 
 
-def _on_end(operation: Operation, error: TailraceError) -> None:
+def _on_end(operation: SocketOperation, error: TailraceError) -> None:
     """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
     if isinstance(error, SubscriberTooSlow):
         operation.interrupt()

@@ -15,7 +15,7 @@ import structlog
 
 from tailrace.errors import SubscriberTooSlow
 from tailrace_server.api.errors import logged
-from tailrace_server.api.send_guard import Guarded
+from tailrace_server.api.send_guard import Guarded, ReaderGone
 from tailrace_server.api.websocket.protocol import TOO_SLOW
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ _log = structlog.get_logger("tailrace.rest")
 
 TRANSPORT: Final = "tailrace.transport"
 """Key in the scope under which http.py hands in the connection's transport, if the server lets it."""
-
-
-class ReaderGone(Exception):
-    """The client has left."""
 
 
 class StreamedAnswer(Guarded):

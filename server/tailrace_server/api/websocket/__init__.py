@@ -4,7 +4,7 @@ What a payload means is the face's business (`connection.Face`); who may speak w
 here once for all of them.
 """
 
-from tailrace_server.api.websocket.connection import Connection, Face, Operation
+from tailrace_server.api.websocket.connection import Face, SocketConnection, SocketOperation
 from tailrace_server.api.websocket.sockets import Sockets
 
-__all__ = ["Connection", "Face", "Operation", "Sockets"]
+__all__ = ["Face", "SocketConnection", "SocketOperation", "Sockets"]

@@ -21,9 +21,10 @@ import structlog
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.errors import logged
+from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.api.websocket import messages
 from tailrace_server.api.websocket.codes import Close, CloseCode
-from tailrace_server.api.websocket.messages import Message, head, malformed, parse, whole
+from tailrace_server.api.websocket.messages import ClientMessage, head, malformed, parse, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
 
 _log = structlog.get_logger("tailrace.websocket")
-
-
-class ReaderGone(Exception):
-    """Nobody is there any more to send to."""
 
 
 class Socket(Protocol):
@@ -76,7 +73,7 @@ class Face(Protocol):
     """What the payloads of one sub-protocol mean."""
 
     @property
-    def extra(self) -> Mapping[str, Callable[[Operation, object], None]]:
+    def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
         """Types of messages beside those of graphql-transport-ws, each with its handler.
 
         A handler that raises a `TailraceError` ends the operation with it; one for an id that is not open is
@@ -86,7 +83,7 @@ class Face(Protocol):
     async def on_init(self, payload: object) -> object:
         """Return the payload of the acknowledgement (None: none); raise `Close` to refuse."""
 
-    def begin(self, operation: Operation, payload: object) -> None:
+    def begin(self, operation: SocketOperation, payload: object) -> None:
         """Read the payload of a subscribe into ``operation.state``, before any later message is taken.
 
         Raises:
@@ -94,7 +91,7 @@ class Face(Protocol):
             Close: It is no message of the sub-protocol; the socket ends.
         """
 
-    async def run(self, operation: Operation) -> None:
+    async def run(self, operation: SocketOperation) -> None:
         """Serve one operation until it ends; returning completes it.
 
         Raises:
@@ -105,7 +102,7 @@ class Face(Protocol):
         """Return an error in the face's own form."""
 
 
-class Operation:
+class SocketOperation:
     """What one subscribe has begun."""
 
     __slots__ = ("_head", "_socket", "id", "state", "task")
@@ -140,7 +137,7 @@ class Operation:
         self._socket.interrupt()
 
 
-class Connection:
+class SocketConnection:
     """Serves one socket; ``run`` once."""
 
     def __init__(
@@ -155,7 +152,7 @@ class Connection:
         self._face = face
         self._settings = settings
         self._on_error = on_error
-        self._operations: dict[str, Operation] = {}
+        self._operations: dict[str, SocketOperation] = {}
         self._patience: asyncio.Timeout | None = None
         self._initialised = self._acknowledged = self._stopping = False
         self.closed_with: int | None = None
@@ -213,7 +210,7 @@ class Connection:
             self._patience = None
         return None
 
-    async def _take(self, message: Message, tasks: asyncio.TaskGroup) -> None:
+    async def _take(self, message: ClientMessage, tasks: asyncio.TaskGroup) -> None:
         match message.type:
             case "connection_init":
                 await self._init(message.payload)
@@ -244,7 +241,7 @@ class Connection:
         await self._socket.send(whole("connection_ack", None, answer))
         self._acknowledged = True
 
-    async def _subscribe(self, message: Message, tasks: asyncio.TaskGroup) -> None:
+    async def _subscribe(self, message: ClientMessage, tasks: asyncio.TaskGroup) -> None:
         _identified(message)
         if not self._acknowledged:
             raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
@@ -259,9 +256,9 @@ class Connection:
                 f"this socket has {limit} subscriptions open, the limit (ws_subscriptions); "
                 "complete one, or open another socket"
             )
-            await self._refuse(Operation(message.id, self._socket), error)
+            await self._refuse(SocketOperation(message.id, self._socket), error)
             return
-        operation = Operation(message.id, self._socket)
+        operation = SocketOperation(message.id, self._socket)
         try:
             self._face.begin(operation, message.payload)
         except Close:
@@ -274,7 +271,7 @@ class Connection:
             self._operate(operation), name=f"operation {message.id[:40]}"
         )
 
-    async def _operate(self, operation: Operation) -> None:
+    async def _operate(self, operation: SocketOperation) -> None:
         """Run one operation and say how it ended; raises nothing."""
         try:
             try:
@@ -291,13 +288,13 @@ class Connection:
             if self._operations.get(operation.id) is operation:
                 del self._operations[operation.id]
 
-    def _cancel(self, message: Message) -> None:
+    def _cancel(self, message: ClientMessage) -> None:
         """End an operation without a word; one that is not open is ignored: it may have ended by itself."""
         operation = self._operations.pop(message.id, None)
         if operation is not None and operation.task is not None:
             operation.task.cancel()
 
-    async def _extra(self, message: Message) -> None:
+    async def _extra(self, message: ClientMessage) -> None:
         operation = self._operations.get(message.id)
         if operation is None:
             return
@@ -307,7 +304,7 @@ class Connection:
             self._cancel(message)
             await self._refuse(operation, error)
 
-    async def _refuse(self, operation: Operation, error: TailraceError) -> None:
+    async def _refuse(self, operation: SocketOperation, error: TailraceError) -> None:
         """Send what an operation ends with."""
         self._on_error(error.code)
         await operation.send("error", self._face.error_payload(error))
@@ -318,7 +315,7 @@ class Connection:
             await asyncio.wait(tasks)
 
 
-def _identified(message: Message) -> Message:
+def _identified(message: ClientMessage) -> ClientMessage:
     if not message.id:
         raise malformed(
             f"{message.type}: id is a text of 1 to {messages.ID_CHARACTERS_MAX} characters"
@@ -326,7 +323,7 @@ def _identified(message: Message) -> Message:
     return message
 
 
-def _echoed(message: Message) -> object:
+def _echoed(message: ClientMessage) -> object:
     if not isinstance(message.payload, dict | None):
         raise malformed(f"{message.type}: payload is an object")
     return message.payload

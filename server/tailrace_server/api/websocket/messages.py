@@ -26,7 +26,7 @@ _MEMBERS: Final = frozenset({"type", "id", "payload"})
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ClientMessage:
     """A client's message."""
 
     type: str
@@ -36,7 +36,7 @@ class Message:
     """None where it has none."""
 
 
-def parse(text: str) -> Message:
+def parse(text: str) -> ClientMessage:
     """Return a message.
 
     Raises:
@@ -57,7 +57,7 @@ def parse(text: str) -> Message:
     id = value.get("id", "")
     if not isinstance(id, str) or len(id) > ID_CHARACTERS_MAX:
         raise malformed(f"{kind[:20]}: id is a text of 1 to {ID_CHARACTERS_MAX} characters")
-    return Message(kind, id, value.get("payload"))
+    return ClientMessage(kind, id, value.get("payload"))
 
 
 def malformed(reason: str) -> Close:

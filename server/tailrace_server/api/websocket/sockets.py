@@ -2,7 +2,7 @@
 
 ::
 
-    handshake ─▶ room? ─▶ sub-protocol? ─▶ Connection over GuardedSocket ─▶ closed, counted by code
+    handshake ─▶ room? ─▶ sub-protocol? ─▶ SocketConnection over GuardedSocket ─▶ closed, counted by code
                   429          4406
 
 A message is written when the transport has room. One that had none for the send deadline ends its socket: the
@@ -25,12 +25,11 @@ from starlette.websockets import WebSocketDisconnect
 from tailrace.errors import InvalidRequest
 from tailrace_server.api import http_protocol
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
-from tailrace_server.api.send_guard import Guarded, SendGuard
+from tailrace_server.api.send_guard import Guarded, ReaderGone, SendGuard
 from tailrace_server.api.websocket.codes import CloseCode
 from tailrace_server.api.websocket.connection import (
-    Connection,
     Face,
-    ReaderGone,
+    SocketConnection,
     close_reason,
 )
 from tailrace_server.api.websocket.messages import malformed
@@ -79,7 +78,7 @@ class Sockets:
         """Begin with none."""
         self.settings = settings
         self.guard = SendGuard(send_deadline_s)
-        self._connections: set[Connection] = set()
+        self._connections: set[SocketConnection] = set()
         self._open = self._opened = self._refused = self._subscriptions_refused = 0
         self._guards: Counter[str] = Counter()
         self._errors: Counter[tuple[str, str]] = Counter()
@@ -157,11 +156,11 @@ class Sockets:
         count = partial(self.count_error, "websocket")
         protocol: GuardedProtocol = websocket.scope["extensions"][EXTENSION]
         with GuardedSocket(protocol, websocket, self.guard) as socket:
-            await self._run(Connection(socket, face, self.settings, count))
+            await self._run(SocketConnection(socket, face, self.settings, count))
             if socket.expired:
                 self.count(TOO_SLOW)
 
-    async def _run(self, connection: Connection) -> None:
+    async def _run(self, connection: SocketConnection) -> None:
         self._connections.add(connection)
         if self._stopping:
             connection.stop()
