@@ -18,6 +18,8 @@ TIMES: dict[str, st.SearchStrategy[Any]] = {
     INTEGERS.name: st.integers(0, 12),
     PAIRS.name: st.tuples(st.integers(0, 3), st.integers(0, 3)),
 }
+Interval = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""Lower and upper bound."""
 LATTICES: st.SearchStrategy[Lattice[Any]] = st.sampled_from([INTEGERS, PAIRS])
 
 
@@ -84,3 +86,16 @@ def run(
         steps.append((lower, writer.advance(upper)))
     steps.append((writer.frontier, writer.close()))
     return steps
+
+
+@st.composite
+def intervals(draw: st.DrawFn, name: str) -> list[Interval]:
+    """Draw intervals of a kind of time; some reach to the end of time."""
+    lattice: Any = INTEGERS if name == INTEGERS.name else PAIRS
+    bounds = st.sets(TIMES[name], min_size=1, max_size=3)
+    drawn = []
+    for lows, highs in draw(st.lists(st.tuples(bounds, bounds), max_size=8)):
+        lower = antichain(lattice, lows)
+        upper = antichain(lattice, (lattice.join(low, high) for low in lower for high in highs))
+        drawn.append((lower, () if draw(st.booleans()) and draw(st.booleans()) else upper))
+    return drawn

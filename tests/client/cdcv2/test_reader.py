@@ -1,8 +1,7 @@
-"""The reader, case by case: duplicates, what it waits for, figures, saved state."""
+"""The reader, case by case: duplicates, what it waits for, figures."""
 
 from __future__ import annotations
 
-import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +12,14 @@ from tailrace.cdcv2 import (
     Finished,
     Progress,
     Reader,
-    StateUnreadable,
     Update,
     Waiting,
     Writer,
     product,
-    read,
 )
 from tests.support.mangle import mangle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tailrace.cdcv2 import Lattice, Statement
 
 EXAMPLE: list[Statement[int]] = [
@@ -148,21 +143,6 @@ def test_a_start_makes_earlier_times_finished() -> None:
     assert Reader(start=()).closed
 
 
-def test_pulling_stops_at_the_end_of_the_stream() -> None:
-    def messages() -> Iterator[Statement[int]]:
-        yield Progress((0,), (), ())
-        raise AssertionError("pulled on after the end")
-
-    assert list(read(messages())) == [Finished([], ())]
-
-
-def test_pulling_ends_with_the_messages_and_the_reader_says_why() -> None:
-    reader = Reader()
-    assert list(read(EXAMPLE[:-1], reader=reader)) == [Finished([], (3,))]
-    assert not reader.closed
-    assert len(reader.why_waiting()) == 3
-
-
 @pytest.mark.parametrize("lattice", [INTEGERS, product(2)])
 def test_contract_40_a_long_mangled_stream_is_read_in_memory_that_does_not_grow(
     lattice: Lattice[Any],
@@ -195,45 +175,3 @@ def test_contract_40_a_stream_that_stands_still_keeps_no_memory_of_empty_times()
     assert reader.frontier == (0,)
     assert len(reader.save()) < 200_000
     assert reader.receive([Update("late", 0, 1)])[0].frontier == (20_000,)
-
-
-def test_state_takes_data_that_json_has_no_word_for() -> None:
-    reader = Reader()
-    reader.receive([Update(b"\xff", 0, 1), Update(b"", 0, 1)])
-    with pytest.raises(TypeError):
-        reader.save()
-    saved = reader.save(lambda data: data.hex() if isinstance(data, bytes) else "?")
-    again = Reader.restore(saved, INTEGERS, decode=bytes.fromhex)
-    [(updates, _)] = again.receive(Progress((0,), (1,), ((0, 2),)))
-    assert updates == [Update(b"\xff", 0, 1), Update(b"", 0, 1)]
-
-
-def test_state_keeps_nested_tuples_and_tells_types_apart() -> None:
-    reader = Reader()
-    data = [(1, ("x", None, (2.5,))), (True, ()), ("1",)]
-    reader.receive([Update(each, 3, 1) for each in data])
-    again = Reader.restore(reader.save(), INTEGERS)
-    [(updates, _)] = again.receive(Progress((0,), (4,), ((3, 3),)))
-    assert repr([each.data for each in updates]) == repr(data)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"format": 2},
-        {"lattice": "product(2)"},
-        {"finished": [-1]},
-        {"times": [[1]]},
-        {"intervals": None},
-    ],
-)
-def test_a_state_of_another_kind_is_refused(change: dict[str, object]) -> None:
-    document = json.loads(Reader().save())
-    with pytest.raises(StateUnreadable):
-        Reader.restore(json.dumps(document | change).encode(), INTEGERS)
-
-
-def test_what_is_no_state_is_refused() -> None:
-    for saved in (b"", b"\xff", b"[]", b"{}", b"7"):
-        with pytest.raises(StateUnreadable):
-            Reader.restore(saved, INTEGERS)
