@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from tailrace_server.pipeline.row_batches import batch_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -172,11 +174,7 @@ def quarantined(
 
 def to_batch(changes: Sequence[Change]) -> pa.RecordBatch:
     """Return changes as one record batch of `CHANGE_SCHEMA`."""
-    columns = zip(*changes, strict=True) if changes else ((),) * len(CHANGE_SCHEMA)
-    arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, CHANGE_SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=CHANGE_SCHEMA)
+    return batch_of(changes, CHANGE_SCHEMA)
 
 
 def from_table(table: pa.Table | pa.RecordBatch) -> Iterable[Change]:

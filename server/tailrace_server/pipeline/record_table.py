@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.wal.record.columns import RECORD_SCHEMA
 
 if TYPE_CHECKING:
@@ -29,8 +30,4 @@ Row = tuple[int, int, int, int, str | None, str | None, list[str] | None, *tuple
 
 def record_table(rows: Iterable[Row]) -> pa.Table:
     """Return rows as a table of `ROW_SCHEMA`."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(ROW_SCHEMA)
-    arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+    return pa.Table.from_batches([batch_of(rows, ROW_SCHEMA)])

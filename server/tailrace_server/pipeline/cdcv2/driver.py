@@ -25,7 +25,7 @@ import msgspec
 from tailrace.cdcv2 import CountExceeded, CountsDisagree, DiffsDisagree
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cdcv2 import AvroForm
-from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.catalog_driver import CatalogDriver
 from tailrace_server.pipeline.cdcv2.files import FilePart, read_part
 from tailrace_server.pipeline.cdcv2.folding import (
     EFFECTS,
@@ -75,9 +75,7 @@ from tailrace_server.pipeline.cdcv2.writing import write_segment
 from tailrace_server.pipeline.changes import QUARANTINED, Change
 from tailrace_server.pipeline.columns import Sighting, evolve
 from tailrace_server.pipeline.pending import write_pending
-from tailrace_server.pipeline.progress import IngestCounters
-from tailrace_server.pipeline.quarantine import LineRefused, write_quarantine
-from tailrace_server.wal.schema.records import insert_schema_records
+from tailrace_server.pipeline.quarantine import LineRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +83,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.cdcv2 import Waiting
-    from tailrace.schema import Schema
     from tailrace_server.pipeline.cdcv2.cutting import CutMessages, RefusedMessage
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
@@ -134,7 +131,7 @@ class LargeBatchRunner(Protocol):
         """Return what the batch comes to; ``control`` has the files' ordinals."""
 
 
-class Cdcv2Driver:
+class Cdcv2Driver(CatalogDriver):
     """Commits batches to one catalog."""
 
     def __init__(self, writer: CatalogWriter, settings: Cdcv2Settings) -> None:
@@ -145,15 +142,11 @@ class Cdcv2Driver:
                 start.
             LogCorrupted: The state is damaged.
         """
-        self.writer = writer
+        super().__init__(writer)
         self.settings = settings
-        self.counters = IngestCounters()
         self.large: LargeBatchRunner | None = None
         """Runs what is too much for this process; None where there is no Spark yet."""
-        writer.log.refresh()
-        state = writer.state
-        self.schema: Schema = writer.log.view.schema_of(state.last_version)
-        found = read_control(writer.path, state.pending)
+        found = read_control(writer.path, writer.state.pending)
         self._begins = found is None
         self.control = self._check_stream(found)
         self._index = KeyIndex(writer.path)
@@ -168,11 +161,6 @@ class Cdcv2Driver:
     def closed(self) -> bool:
         """Whether the stream is complete."""
         return self.control.frontier is None
-
-    @property
-    def last_batch(self) -> int:
-        """The last batch of this writer; -1 for none."""
-        return self.writer.state.writers[self.writer.writer].batch_id
 
     def is_consumed(self, name: str) -> bool:
         """Whether the log holds what a file says."""
@@ -390,7 +378,6 @@ class Cdcv2Driver:
         schemas = evolve(self.schema, stage.sightings)
         if stage.refused:
             self._quarantine(batch_id, control, stage.refused, files)
-        segments = insert_schema_records(self.writer.path, stage.segments, self.schema, schemas)
         path = self.writer.segment_path(batch_id, f"pending-{CONTROL_NAME}")
         written = write_pending(path, control.table())
         ordinals = self.ordinals(files, control)
@@ -400,24 +387,21 @@ class Cdcv2Driver:
         }
         frontier = [] if control.frontier is None else [control.frontier]
         positions[FRONTIER] = json.dumps(control.antichain or frontier)
-        reach("pipeline.before_commit")
-        self.writer.commit(
+        self.commit_entry(
             batch_id=batch_id,
-            segments=segments,
+            segments=stage.segments,
+            schemas=schemas,
             pending=[written, *(each.file for each in control.files)],
             source_positions=positions,
-            schema_changes=schemas,
         )
-        reach("pipeline.after_commit")
         rows = control.statistics.finished_updates - self.control.statistics.finished_updates
         self.control, self._begins = control, False
         self._index.keep(control.files)
-        if schemas:
-            self.schema = schemas[-1][1]
-        self._count(stage, segments, rows)
-        reach("pipeline.before_publish")
-        self.writer.publish()
-        self._note_versions()
+        self.counters.lines += sum(stage.messages.values())
+        self.counters.rows += rows
+        self.counters.quarantined += len(stage.refused)
+        self.counters.versions += stage.versions
+        self.publish_now()
 
     def _check_refused(
         self, refused: Sequence[RefusedMessage], control: Control, files: Sequence[SourceFile]
@@ -450,20 +434,7 @@ class Cdcv2Driver:
                     line=where.offset,
                 )
             )
-        name = f"{self.writer.writer}-{batch_id:020}"
-        write_quarantine(self.writer.path / "quarantine", name, lines, {})
-
-    def _count(self, stage: BatchResult, segments: Sequence[SegmentReceipt], rows: int) -> None:
-        counters = self.counters
-        counters.lines += sum(stage.messages.values())
-        counters.rows += rows
-        counters.quarantined += len(stage.refused)
-        counters.versions += stage.versions
-        counters.records += sum(segment.rows for segment in segments)
-
-    def _note_versions(self) -> None:
-        self.counters.committed = self.writer.state.last_version
-        self.counters.published = self.writer.state.published
+        self.quarantine(batch_id, lines, {})
 
     def _check_stream(self, found: Control | None) -> Control:
         """Check that the log's stream is the one that is asked for; begin one where there is none."""

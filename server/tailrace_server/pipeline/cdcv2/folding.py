@@ -26,6 +26,7 @@ from tailrace.criteria import Area, Operation
 from tailrace.errors import TailraceError
 from tailrace_server.pipeline.images import difference, members, projection
 from tailrace_server.pipeline.record_table import record_table
+from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.wal.record.columns import lead_text
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 
@@ -173,7 +174,7 @@ def fold(rows: pa.RecordBatch, last_rows: Mapping[str, Last], *, keyed: bool) ->
         after = (_rows if keyed else _multiples)(key, changes, last, effects)
         if after != last:
             index.append((hashes[key], key, *after))
-    return Folded(_batch(effects, EFFECTS), _batch(index, INDEX))
+    return Folded(batch_of(effects, EFFECTS), batch_of(index, INDEX))
 
 
 def _rows(
@@ -314,11 +315,3 @@ def _version(
             before,
             after,
         )
-
-
-def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
-        schema=schema,
-    )

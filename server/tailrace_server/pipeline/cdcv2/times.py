@@ -16,12 +16,13 @@ frontier is then the least of what the shares find, and of where the coverage en
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.cdcv2 import Waiting
+from tailrace_server.pipeline.row_batches import batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -93,12 +94,12 @@ class UpdatedTimes(NamedTuple):
 def counts_table(progress: Iterable[IntegerProgress]) -> pa.RecordBatch:
     """Return the counts of progress statements as a table of `COUNTS`."""
     rows = [(time, count, each.message) for each in progress for time, count in each.counts]
-    return _table(rows, COUNTS)
+    return batch_of(rows, COUNTS)
 
 
 def intervals_table(progress: Iterable[IntegerProgress]) -> pa.RecordBatch:
     """Return the intervals of progress statements as a table of `INTERVALS`."""
-    return _table([(each.lower, each.upper, each.message) for each in progress], INTERVALS)
+    return batch_of([(each.lower, each.upper, each.message) for each in progress], INTERVALS)
 
 
 def received_table(updates: pa.RecordBatch) -> pa.RecordBatch:
@@ -353,11 +354,3 @@ def _since(rows: pa.RecordBatch, frontier: int) -> dict[str, Longs]:
     times = rows.column("time").to_numpy()
     wanted = times >= frontier
     return {name: rows.column(name).to_numpy()[wanted] for name in rows.schema.names}
-
-
-def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
-        schema=schema,
-    )

@@ -56,13 +56,12 @@ from pyspark.sql.datasource import (
 )
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.catalog_driver import CatalogDriver
 from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.dataframe.table_schema import columns_of
 from tailrace_server.pipeline.dataframe.transaction_ids import refuse_split
 from tailrace_server.wal.files.catalog_folder import check_name
-from tailrace_server.wal.schema.records import insert_schema_records
 from tailrace_server.wal.segment.writer import SegmentWriter
 from tailrace_server.wal.writer import CatalogWriter
 
@@ -321,21 +320,14 @@ def _commit(
     with CatalogWriter.attach(
         options.root, options.catalog, epoch=epoch, writer=options.writer
     ) as writer:
-        reach("pipeline.before_commit")
-        writer.log.refresh()
-        schema = writer.log.view.schema_of(writer.state.last_version)
-        seen = _in_commit(results, _named(schema, options.columns))
-        sightings = [*_declared(options), *seen] if results else []
-        schemas = evolve(schema, sightings)
-        if batch_id > writer.state.writers[options.writer].batch_id:
-            receipts = insert_schema_records(writer.path, receipts, schema, schemas)
-        writer.commit(
+        driver = CatalogDriver(writer)
+        seen = _in_commit(results, _named(driver.schema, options.columns))
+        driver.commit_entry(
             batch_id=batch_id,
             segments=receipts,
-            schema_changes=schemas,
+            schemas=evolve(driver.schema, [*_declared(options), *seen] if results else []),
             publish=options.publish,
         )
-        reach("pipeline.after_commit")
 
 
 def _attempt() -> str:

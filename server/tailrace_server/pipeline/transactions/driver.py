@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tailrace.errors import TailraceError
-from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.catalog_driver import CatalogDriver
 from tailrace_server.pipeline.changes import (
     CHANGE,
     QUARANTINED,
@@ -41,8 +41,7 @@ from tailrace_server.pipeline.columns import (
     known_columns,
 )
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
-from tailrace_server.pipeline.progress import IngestCounters
-from tailrace_server.pipeline.quarantine import LineRefused, write_quarantine
+from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
 from tailrace_server.pipeline.transactions.grouping import (
@@ -61,7 +60,6 @@ from tailrace_server.pipeline.transactions.pending_tallies import (
 )
 from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
-from tailrace_server.wal.schema.records import insert_schema_records
 from tailrace_server.wal.segment.writer import SegmentWriter
 
 if TYPE_CHECKING:
@@ -126,7 +124,7 @@ class Distribute(Protocol):
         """
 
 
-class Driver:
+class Driver(CatalogDriver):
     """Commits batches and flushes to one catalog; keeps what is open between them."""
 
     def __init__(self, writer: CatalogWriter, settings: IngestSettings) -> None:
@@ -135,14 +133,10 @@ class Driver:
         Raises:
             LogCorrupted: A pending file or a lead is damaged.
         """
+        super().__init__(writer)
         self.lock = threading.RLock()
-        self.counters = IngestCounters()
-        self.writer = writer
         self.source = settings.source
         self._settings = settings
-        writer.log.refresh()
-        state = writer.state
-        self._schema: Schema = writer.log.view.schema_of(state.last_version)
         mapping = settings.mapping
         self._untouched = set() if mapping is None else set(mapping.entity_types)
         """Entity types of the mapping that no commit of this run has touched."""
@@ -153,7 +147,7 @@ class Driver:
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
         self._tallies_file: PendingSegment | None = None
-        self._adopt_pending(state.pending)
+        self._adopt_pending(writer.state.pending)
         self._publish_due: float | None = None
         self.distribute: Distribute | None = None
         """Writes in tasks what is too large for this process; None without Spark."""
@@ -162,14 +156,9 @@ class Driver:
     # What the stream calls.
 
     @property
-    def last_batch(self) -> int:
-        """The last batch of this writer that the log knows; -1 for none."""
-        return self.writer.state.writers[self.writer.writer].batch_id
-
-    @property
     def known_columns(self) -> KnownColumns:
         """Columns that the schema has; tasks report only others."""
-        return known_columns(self._schema, self._untouched)
+        return known_columns(self.schema, self._untouched)
 
     @property
     def refused(self) -> Sequence[RefusedListing]:
@@ -260,10 +249,8 @@ class Driver:
         """Publish what is committed, if the publish window has passed or must not be waited for."""
         if self._publish_due is None or not (force or time.monotonic() >= self._publish_due):
             return
-        reach("pipeline.before_publish")
-        self.writer.publish()
+        self.publish_now()
         self._publish_due = None
-        self._note_versions()
 
     # The parts of a commit.
 
@@ -291,47 +278,35 @@ class Driver:
             LogFull: No room.
         """
         # 1. Segments and rows files of the decision. Nothing names them yet, so a crash from here to
-        #    step 5 leaves orphans, and the batch that is run again writes them anew.
+        #    step 4 leaves orphans, and the batch that is run again writes them anew.
         written, schemas = self._write_until_accepted(write)
         # 2. The quarantine, durable before the entry: the entry says that these lines are consumed, and
         #    they must not be lost. A repeat writes the same file again.
         quarantined = [*given.quarantined, *written.set_aside]
         if quarantined:
-            write_quarantine(
-                self.writer.path / "quarantine",
-                f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else ""),
-                quarantined,
-                lines_before(given.splits),
-            )
-        # 3. What stays open. The fields of this object change only in step 6: if the commit fails, they
+            self.quarantine(batch_id, quarantined, lines_before(given.splits), k)
+        # 3. What stays open. The fields of this object change only in step 5: if the commit fails, they
         #    must still say what the newest entry says.
         left_open, rows_files, tallies_file = self._pending_after(
             batch_id, k, decision, written.pending
         )
-        # 4. SCHEMA records go into the segments now: while tasks wrote, none could know which of them saw
-        #    a column first.
-        segments = insert_schema_records(self.writer.path, written.segments, self._schema, schemas)
-        reach("pipeline.before_commit")
-        at_once = not self._settings.publish_window_s
-        # 5. The entry: rows, pending files and source positions become durable in one step. Apart, a
+        # 4. The entry: rows, pending files and source positions become durable in one step. Apart, a
         #    crash between them would lose lines or read them twice.
-        receipt = self.writer.commit(
+        at_once = not self._settings.publish_window_s
+        receipt = self.commit_entry(
             batch_id=batch_id,
             k=k,
-            segments=segments,
+            segments=written.segments,
+            schemas=schemas,
             pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
             source_positions=positions(given.splits, self.source),
-            schema_changes=schemas,
             publish=at_once,
         )
-        reach("pipeline.after_commit")
-        # 6. Take over what the entry says, then publish.
+        # 5. Take over what the entry says, then publish.
         self._untouched -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
-        if schemas:
-            self._schema = schemas[-1][1]
         self._remember_closed(receipt, decision.plan)
-        self._update_counters(given, decision.plan, segments, len(quarantined))
+        self._update_counters(given, decision.plan, len(quarantined))
         if not at_once and self._publish_due is None:
             self._publish_due = time.monotonic() + self._settings.publish_window_s
         self.publish()
@@ -345,7 +320,7 @@ class Driver:
             # one listing, whose rows the next one sets aside, so this ends.
             written = write()
             try:
-                schemas = evolve(self._schema, written.sightings, self._settings.mapping)
+                schemas = evolve(self.schema, written.sightings, self._settings.mapping)
             except TailraceError as error:
                 # No entry will name these files, and the next turn writes others.
                 paths = [segment.path for segment in written.segments]
@@ -466,9 +441,7 @@ class Driver:
                 assert receipt.first_version is not None
                 self._closed.add(transaction_id, receipt.first_version + place)
 
-    def _update_counters(
-        self, given: BatchSummary, plan: Plan, segments: Sequence[SegmentReceipt], quarantined: int
-    ) -> None:
+    def _update_counters(self, given: BatchSummary, plan: Plan, quarantined: int) -> None:
         counters = self.counters
         counters.lines += sum(split.line or 0 for split in given.splits)
         counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
@@ -476,7 +449,6 @@ class Driver:
         counters.rows += sum(t.rows for t in given.tallies.values())
         counters.quarantined += quarantined
         counters.versions += len(plan.released)
-        counters.records += sum(segment.rows for segment in segments)
         counters.late += sum(released.late_of is not None for released in plan.released)
         newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]
         if newest:
@@ -484,7 +456,5 @@ class Driver:
         self._note_versions()
 
     def _note_versions(self) -> None:
-        state = self.writer.state
+        super()._note_versions()
         self.counters.pending = len(self._open)
-        self.counters.committed = state.last_version
-        self.counters.published = state.published

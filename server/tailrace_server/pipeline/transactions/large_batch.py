@@ -39,6 +39,7 @@ from tailrace_server.pipeline.changes import (
     from_table,
     to_batch,
 )
+from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.pipeline.transactions.driver import BatchSummary, WrittenPlan
 from tailrace_server.pipeline.transactions.grouping import Released, Tally
 from tailrace_server.pipeline.transactions.lines import relative_file
@@ -241,9 +242,7 @@ def _matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> p
         for row in rows
         for version in [places.get(row[4])]
     ]
-    columns = zip(*table, strict=True) if table else ((),) * len(_MATCHES)
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, _MATCHES, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=_MATCHES)
+    return pa.Table.from_batches([batch_of(table, _MATCHES)])
 
 
 def _lead_rows(released: Sequence[Released], layout: Layout) -> pa.Table:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.pipeline.transactions.grouping import Tally
 
 if TYPE_CHECKING:
@@ -31,15 +33,9 @@ TALLY_SCHEMA: Final = pa.schema(
 """The fields of `Tally` but ``seen``: the idle time begins anew with the process that reads them."""
 
 
-def tallies_table(tallies: Iterable[Tally]) -> pa.Table:
+def tallies_table(tallies: Iterable[Tally]) -> pa.RecordBatch:
     """Return open transactions as a table of `TALLY_SCHEMA`."""
-    names = [field.name for field in TALLY_SCHEMA]
-    rows = [tuple(getattr(tally, name) for name in names) for tally in tallies]
-    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
-    arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, TALLY_SCHEMA, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=TALLY_SCHEMA)
+    return batch_of(map(attrgetter(*TALLY_SCHEMA.names), tallies), TALLY_SCHEMA)
 
 
 def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:

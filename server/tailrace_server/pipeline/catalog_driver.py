@@ -1,0 +1,94 @@
+"""What every way into a catalog does alike: commit a batch with the schema that follows from it, and count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.progress import IngestCounters
+from tailrace_server.pipeline.quarantine import write_quarantine
+from tailrace_server.wal.schema.records import insert_schema_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tailrace.schema import Schema
+    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.wal.files.documents import PendingSegment
+    from tailrace_server.wal.segment.writer import SegmentReceipt
+    from tailrace_server.wal.writer import CatalogWriter, CommitReceipt
+
+
+class CatalogDriver:
+    """Commits batches to one catalog, which nobody else writes meanwhile."""
+
+    def __init__(self, writer: CatalogWriter) -> None:
+        """Read the catalog's schema as the log has it now."""
+        self.writer = writer
+        self.counters = IngestCounters()
+        writer.log.refresh()
+        self.schema: Schema = writer.log.view.schema_of(writer.state.last_version)
+        """The schema after the newest commit."""
+
+    @property
+    def last_batch(self) -> int:
+        """The last batch of this writer that the log knows; -1 for none."""
+        return self.writer.state.writers[self.writer.writer].batch_id
+
+    def commit_entry(
+        self,
+        *,
+        batch_id: int,
+        k: int = 0,
+        segments: Sequence[SegmentReceipt],
+        schemas: Sequence[tuple[int, Schema]],
+        pending: Sequence[PendingSegment] | None = None,
+        source_positions: Mapping[str, int | str] | None = None,
+        publish: bool = False,
+    ) -> CommitReceipt:
+        """Make segments durable with the records of the schemas that begin in them; see `CatalogWriter.commit`.
+
+        A repeat, by (writer, batch id, k), changes nothing.
+        """
+        # While tasks wrote, none could know which of them saw a column first. So the records of the schema go
+        # into the segments now, when all have reported. A repeat's segments may be gone, and are not named.
+        last = self.writer.state.writers[self.writer.writer]
+        if (batch_id, k) > (last.batch_id, last.k):
+            segments = insert_schema_records(self.writer.path, segments, self.schema, schemas)
+        reach("pipeline.before_commit")
+        receipt = self.writer.commit(
+            batch_id=batch_id,
+            k=k,
+            segments=segments,
+            pending=pending,
+            source_positions=source_positions,
+            schema_changes=schemas,
+            publish=publish,
+        )
+        reach("pipeline.after_commit")
+        if schemas:
+            self.schema = schemas[-1][1]
+        self.counters.records += sum(segment.rows for segment in segments)
+        return receipt
+
+    def quarantine(
+        self,
+        batch_id: int,
+        lines: Iterable[Change],
+        blocks: Mapping[tuple[str, int], int],
+        k: int = 0,
+    ) -> None:
+        """Write the lines of a batch that cannot be used; ``blocks`` as in `write_quarantine`."""
+        name = f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else "")
+        write_quarantine(self.writer.path / "quarantine", name, lines, blocks)
+
+    def publish_now(self) -> None:
+        """Release everything committed to readers."""
+        reach("pipeline.before_publish")
+        self.writer.publish()
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        """Note in the counters how far the log is committed and published."""
+        self.counters.committed = self.writer.state.last_version
+        self.counters.published = self.writer.state.published
