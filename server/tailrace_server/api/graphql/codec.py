@@ -31,7 +31,7 @@ from tailrace_server.api.graphql.selection import (
     RowField,
     TypeName,
 )
-from tailrace_server.capture.codecs.columns import Codec, spell
+from tailrace_server.capture.codecs.columns import Codec, encode_name_lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -149,8 +149,8 @@ def _entity_types(columns: CaptureColumns) -> list[bytes]:
 
 
 def _changed(columns: CaptureColumns) -> list[bytes]:
-    spelled: list[bytes] = spell(columns.names.array, _encode).to_pylist()
-    return spelled
+    encoded: list[bytes] = encode_name_lists(columns.names, _encode).to_pylist()
+    return encoded
 
 
 def _container_types(columns: CaptureColumns) -> list[bytes]:

@@ -162,27 +162,28 @@ def present(array: pa.Array) -> NDArray[np.bool_]:
     return valid
 
 
-def spell(
-    changed: pa.ListArray, spelling: Callable[[tuple[str, ...] | None], bytes]
+def encode_name_lists(
+    names: NameLists, encode: Callable[[tuple[str, ...] | None], bytes]
 ) -> pa.BinaryArray:
-    """Return ``spelling`` of each list of names; few distinct lists, many rows, so each is spelled once."""
-    offsets = np.frombuffer(changed.buffers()[1], np.int32)
-    bounds = offsets[changed.offset : changed.offset + len(changed) + 1].tolist()
-    codes = changed.values.indices.to_numpy(zero_copy_only=False).astype(np.int32).tobytes()
-    names = changed.values.dictionary
-    nulls = set(np.flatnonzero(~present(changed)).tolist()) if changed.null_count else ()
-    spelled: dict[bytes | None, int] = {}
-    texts: list[bytes] = []
-    places = np.empty(len(changed), np.int32)
-    for row in range(len(changed)):
+    """Return each list of names encoded; a batch has few distinct lists, and each is encoded once."""
+    array, dictionary = names.array, names.names
+    bounds = np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1].tolist()
+    codes = array.values.indices.to_numpy().tobytes()
+    nulls = set(np.flatnonzero(~present(array)).tolist()) if array.null_count else ()
+    known: dict[bytes | None, int] = {}
+    encoded: list[bytes] = []
+    places = np.empty(len(array), np.int32)
+    for row in range(len(array)):
         key = None if row in nulls else codes[4 * bounds[row] : 4 * bounds[row + 1]]
-        place = spelled.get(key)
+        place = known.get(key)
         if place is None:
-            place = spelled[key] = len(texts)
-            taken = None if key is None else names.take(pa.array(np.frombuffer(key, np.int32)))
-            texts.append(spelling(None if taken is None else tuple(taken.to_pylist())))
+            place = known[key] = len(encoded)
+            listed = None if key is None else np.frombuffer(key, np.int32).tolist()
+            encoded.append(
+                encode(None if listed is None else tuple(dictionary[code] for code in listed))
+            )
         places[row] = place
-    return pa.array(texts, pa.binary()).take(pa.array(places))
+    return pa.array(encoded, pa.binary()).take(pa.array(places))
 
 
 def binary(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.BinaryArray:

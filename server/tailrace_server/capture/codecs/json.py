@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Area, ContainerType, Operation
-from tailrace_server.capture.codecs.columns import EMPTY, Codec, spell
+from tailrace_server.capture.codecs.columns import EMPTY, Codec, encode_name_lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,10 +59,7 @@ class JsonCodec(Codec):
             *(versions, dot, indexes, dot, ordinals),
             *(_text(b'","commitTimestamp":'), digits(columns.timestamps), _kinds(columns)),
             *(_text(b',"primaryKey":'), _keys(columns.keys.array)),
-            *(
-                _text(b',"changed":'),
-                spell(columns.names.array, _encode),
-            ),
+            *(_text(b',"changed":'), encode_name_lists(columns.names, _encode)),
         ]
         if columns.container_types is not None:
             parts.append(_containers(columns))

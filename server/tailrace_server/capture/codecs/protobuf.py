@@ -20,11 +20,11 @@ from tailrace_server.capture.codecs.columns import (
     Codec,
     binary,
     cut,
+    encode_name_lists,
     fixed,
     joined,
     lengths,
     present,
-    spell,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ProtobufCodec(Codec):
         total += lengths(parts[1])
         total += append_text(parts, fields.PRIMARY_KEY, columns.keys.array)
         if not columns.names.all_null:
-            changed = spell(columns.names.array, _changed)
+            changed = encode_name_lists(columns.names, _changed)
             parts.append(changed)
             total += lengths(changed)
         if columns.container_types is not None:

@@ -141,9 +141,9 @@ class Alternative:
         return captures
 
     def _touched(self, head: Head, row: int, images: Images) -> Sequence[str]:
-        changed = head.changed[row].as_py()
+        (changed,) = head.names.values((row,))
         if changed is not None:
-            return list(changed)
+            return changed
         image = images.after()[row].as_py()
         return () if image is None else list(_column_names.decode(image))
 
