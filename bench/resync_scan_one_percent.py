@@ -19,7 +19,7 @@ from bench._harness import machine, median, table
 from bench._log import CATALOG, write_log
 from tailrace.criteria import Area, Criteria, canonical
 from tailrace_server.capture.matching.predicate import Predicate
-from tailrace_server.capture.matching.record_classes import group
+from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.reading.catalog_reader import BatchImages
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -36,7 +36,7 @@ def scan(root: Path) -> tuple[float, int]:
     with BatchReader(root / CATALOG) as reader:
         started = time.perf_counter()
         for place in range(len(view)):
-            grouped = group(reader.head(view.batch(place)))
+            grouped = group_by_class(reader.head(view.batch(place)))
             images = BatchImages(lambda: None, view.schema_of)
             matches += len(predicate.select(grouped, images))
         seconds = time.perf_counter() - started

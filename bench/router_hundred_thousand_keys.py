@@ -21,7 +21,7 @@ import pyarrow as pa
 from bench._harness import machine, median, pin_to_the_server, table
 from tailrace.criteria import Criteria, canonical
 from tailrace_server.capture.matching.predicate import Predicate
-from tailrace_server.capture.matching.record_classes import group
+from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 
@@ -61,7 +61,7 @@ def batch(wanted: int) -> GroupedHead:
         key_hashes=key_hashes(seeds, keys),
         primary_keys=keys,
     )
-    return group(head)
+    return group_by_class(head)
 
 
 def router(keys: int) -> Router:

@@ -1,8 +1,11 @@
 """The records of a batch grouped by what simple criteria look at: area, operation, entity type.
 
 A batch has few distinct classes, so a criterion that names no key and no column is decided once per
-class instead of once per record. Grouping takes a comparison for each of the first few classes,
-else one stable radix argsort of 16-bit codes (21 µs per 4,096 rows).
+class instead of once per record. There are three ways to group, by what a batch is like:
+
+* a small commit is grouped record by record: numpy costs 65 µs more while its code is not in the caches;
+* few classes are compared for, one after the other: sorting takes a quarter longer for a whole scan;
+* many classes are sorted by one stable radix sort of 16-bit codes.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tailrace_server.capture.matching.run import whole
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
 
 if TYPE_CHECKING:
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
 
 _CLASSES_PER_TYPE: Final = 64
 _FEW_CLASSES: Final = 6
-"""So many classes are compared for, one after the other, before all is sorted."""
+"""Up to so many classes are compared for; more are sorted."""
 
 
 class RecordClass(NamedTuple):
-    """What simple criteria can tell apart."""
+    """What all records of a class have in common."""
 
     area: int
     operation: int
@@ -37,18 +39,18 @@ class RecordClass(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupedHead:
-    """A batch's head and its records by class; the rows of each class rise."""
+    """A batch's head, and the rows of each class in rising order."""
 
     head: Head
     groups: tuple[tuple[RecordClass, NDArray[np.int32]], ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of memory that it owns."""
         return self.head.nbytes + 4 * len(self.head.versions)
 
 
-def group(head: Head) -> GroupedHead:
+def group_by_class(head: Head) -> GroupedHead:
     """Group a batch's records by class. Pure; any thread may call it."""
     if len(head.versions) <= SMALL_LENGTH:
         return GroupedHead(head, _group_few(head))
@@ -56,7 +58,7 @@ def group(head: Head) -> GroupedHead:
     codes += head.areas << np.uint8(3) | head.operations
     if len(head.entity_types) < (1 << 16) // _CLASSES_PER_TYPE - 1:
         codes = codes.astype(np.uint16)  # compared in wide registers, sorted by radix
-    found = _compared(codes) or _sorted(codes)
+    found = _rows_by_comparing(codes) or _rows_by_sorting(codes)
     groups = tuple((_class_of(code, head.entity_types), rows) for code, rows in found)
     return GroupedHead(head, groups)
 
@@ -64,23 +66,26 @@ def group(head: Head) -> GroupedHead:
 _Groups = list[tuple[int, "NDArray[np.int32]"]]
 
 
-def _compared(codes: NDArray[np.integer]) -> _Groups | None:
-    """Return the rows of each code, by code; None if there are more than a few."""
+def _rows_by_comparing(codes: NDArray[np.integer]) -> _Groups | None:
+    """Return the rows of each code, by code; None if there are more than a few codes."""
     groups: _Groups = []
-    places = whole(len(codes)).rows
+    # Holds at each turn: `left` marks the rows of codes that are not in `groups` yet, and `first` is
+    # the first of them. Once all have a group, argmax finds no True and returns 0, whose mark is gone.
     first, left = 0, np.ones(len(codes), np.bool_)
     while left[first]:
         if len(groups) == _FEW_CLASSES:
             return None
         same = codes == codes[first]
-        groups.append((int(codes[first]), places[same]))
+        groups.append((int(codes[first]), np.flatnonzero(same).astype(np.int32)))
         left ^= same
         first = int(left.argmax())
+    # In the order of sorted codes, so that both ways give equal groups.
     return sorted(groups, key=itemgetter(0))
 
 
-def _sorted(codes: NDArray[np.integer]) -> _Groups:
-    """Return the same by sorting, however many there are."""
+def _rows_by_sorting(codes: NDArray[np.integer]) -> _Groups:
+    """Return the same for any number of codes."""
+    # The sort must be stable: it leaves the rows of a code rising, on which every reader relies.
     order = np.argsort(codes, kind="stable").astype(np.int32)
     ordered = codes[order]
     starts = np.concatenate(([0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(order)]))

@@ -15,7 +15,7 @@ import numpy as np
 
 from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import END, MAX_VERSION, Position
-from tailrace_server.capture.matching.record_classes import GroupedHead, group
+from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.matching.run import Run, whole
 from tailrace_server.capture.reading.batch_cache import Kind
 from tailrace_server.capture.reading.frames import FrameBlock, body_columns, encode
@@ -263,7 +263,7 @@ class CatalogReading:
         return cast("GroupedHead | None", self._cache.peek(Kind.HEAD, (self._id, ref.key)))
 
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
-        return group(self._reader.head(ref))
+        return group_by_class(self._reader.head(ref))
 
     def _load_ahead(self, view: LogView, place: int, found: list[GroupedHead]) -> GroupedHead:
         """Return a batch's head and add those behind it to ``found``, up to one that cannot be read."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace_server.capture.matching.predicate import NO_IMAGES
-from tailrace_server.capture.matching.record_classes import GroupedHead, group
+from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.reading.frames import body_columns, encode
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.small_arrays import repeated
@@ -169,7 +169,7 @@ class FreshBatches:
 
     def _load(self, ref: BatchRef, file: bytes | None) -> FreshBatch:
         bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
-        return FreshBatch(group(self._reader.head(ref, file)), bodies)
+        return FreshBatch(group_by_class(self._reader.head(ref, file)), bodies)
 
     def _encode(self, batch: FreshBatch, taker: Taker, timestamp: int) -> None:
         """Make the frames of a batch for a taker, if it takes any of it."""

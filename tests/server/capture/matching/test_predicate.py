@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tailrace.criteria import ContainerType, Criteria
 from tailrace.schema import Column, Schema
 from tailrace_server.capture.matching.predicate import Predicate
-from tailrace_server.capture.matching.record_classes import group
+from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.reading.catalog_reader import BatchImages
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -33,7 +33,7 @@ def test_a_column_that_the_schema_does_not_have_is_no_match_and_no_error(log_roo
                 lambda: reader.body(ref, ("after",))["after"],
                 lambda version, s=schema: s,  # type: ignore[misc]
             )
-            grouped = group(reader.head(ref))
+            grouped = group_by_class(reader.head(ref))
             assert [*(attributes.select(grouped, images).names or ())] == columns
             found = both.select(grouped, images)
             assert {2, 3} <= set(found.rows.tolist())  # the insert and the update themselves

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.criteria import Criteria, canonical
 from tailrace_server.capture.matching.predicate import Predicate
-from tailrace_server.capture.matching.record_classes import group
+from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.reading.catalog_reader import BatchImages
 from tailrace_server.wal.segment.reader import BatchReader
@@ -62,7 +62,7 @@ def test_contract_29_30_router_and_predicate_agree_with_a_plain_filter(
         with BatchReader(Path(folder) / "shop") as reader:
             for number in range(len(view)):
                 ref = view.batch(number)
-                grouped = group(reader.head(ref))
+                grouped = group_by_class(reader.head(ref))
                 images = BatchImages(
                     lambda ref=ref: reader.body(ref, ("after",))["after"],  # type: ignore[misc]
                     view.schema_of,
