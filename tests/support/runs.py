@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.position import Position
-from tailrace_server.capture.matching.run import Run, Selection
+from tailrace_server.capture.matching.run import BatchSelection, Run
 from tailrace_server.wal.state.batch_table import BatchRef, SegmentRef
 
 if TYPE_CHECKING:
@@ -47,6 +47,6 @@ def column_run(first_row: int, captures: Sequence[tuple[int, int]], rows: int | 
     """Return a run of captures at (offset, ordinal) of a batch."""
     offsets = np.array([offset for offset, _ in captures], np.int32)
     ordinals = np.array([ordinal for _, ordinal in captures], np.int32)
-    selection = Selection("test", offsets, ordinals if ordinals.any() else None)
+    selection = BatchSelection("test", offsets, ordinals if ordinals.any() else None)
     ref = batch_ref(first_row, rows or int(offsets[-1]) + 1)
     return Run(ref, selection, position_of(first_row + int(offsets[0])))

@@ -20,7 +20,7 @@ from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.observer import is_trimmed
-from tailrace_server.capture.reading.catalog_reader import past
+from tailrace_server.capture.reading.catalog_reader import position_after
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.segment.reader import SegmentMissing
 
@@ -275,6 +275,6 @@ class History:
             uppers.append(Position(bounds.anchor + 1, 0))
         if bounds.before is not None:
             record = bounds.before.position
-            uppers.append(past(record) if bounds.before.ordinal else record)
+            uppers.append(position_after(record) if bounds.before.ordinal else record)
         if view.oldest > FIRST and uppers and min(uppers) <= view.oldest:
             raise PositionCompacted(min(uppers).preceding(), view.oldest, self._observer.newest)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.errors import CatalogReplaced, TailraceError
-from tailrace_server.capture.codecs import accelerator
+from tailrace_server.capture.codecs import compiled_encoder_loader
 from tailrace_server.capture.observer import Observer
-from tailrace_server.capture.reading.catalog_reader import CatalogReading
+from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.files.documents import CATALOG_FILE
@@ -117,13 +117,13 @@ class ObservedCatalog:
         path = self._path
         log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
         view = log.view
-        accelerator.expect(view.end_row - view.first_row)
+        compiled_encoder_loader.load_for_log(view.end_row - view.first_row)
 
         async def refresh() -> LogView | None:
             return await loop.run_in_executor(self._threads, log.refresh)
 
         with BatchReader(self._path) as reader:
-            reading = CatalogReading(view.uuid, reader, self._cache, self._settings)
+            reading = CatalogReader(view.uuid, reader, self._cache, self._settings)
             observer = Observer(
                 view,
                 reading,
@@ -136,8 +136,10 @@ class ObservedCatalog:
             )
             self.observer, self.error = observer, None
             self.opened.set()
-            fresh = reading.fresh
-            async with Tailer(log, prepare=fresh.prepare, foresee=fresh.foresee) as tailer:
+            small_commits = reading.small_commits
+            async with Tailer(
+                log, prepare=small_commits.read_published, foresee=small_commits.read_arriving
+            ) as tailer:
                 try:
                     await observer.run(tailer)
                 except CatalogReplaced:

@@ -35,7 +35,7 @@ from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.run import Mark, Run
-from tailrace_server.capture.reading.catalog_reader import first_position, past
+from tailrace_server.capture.reading.catalog_reader import first_position, position_after
 from tailrace_server.capture.statistics import ObserverStatistics
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.ring import RingBudget
     from tailrace_server.capture.matching.predicate import Images
     from tailrace_server.capture.matching.record_classes import GroupedHead
-    from tailrace_server.capture.matching.run import Selection
-    from tailrace_server.capture.reading.catalog_reader import CatalogReading
+    from tailrace_server.capture.matching.run import BatchSelection
+    from tailrace_server.capture.reading.catalog_reader import CatalogReader
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.statistics import Counters
     from tailrace_server.wal.state.view import LogView
@@ -71,7 +71,7 @@ class Observer:
     def __init__(
         self,
         view: LogView,
-        reading: CatalogReading,
+        reading: CatalogReader,
         refresh: Callable[[], Awaitable[LogView | None]],
         committed: Callable[[], int],
         settings: EngineSettings,
@@ -83,7 +83,7 @@ class Observer:
         self.view = view
         """What is published; replaced as a whole, in one step."""
         self.reading = reading
-        reading.fresh.end_row = view.end_row
+        reading.small_commits.end_row = view.end_row
         self.routed = view.end_row
         """First row that the live path has not seen."""
         self.routed_position = Position(view.published, END)
@@ -165,13 +165,13 @@ class Observer:
             self._large,
             beginning,
         )
-        self.reading.fresh.add(subscription.taker)
+        self.reading.small_commits.add(subscription.frame_request)
         return subscription
 
     def detach(self, subscription: Subscription, publisher: Publisher) -> None:
         """Remove a subscription; a publisher without any is closed at once."""
         publisher.detach(subscription)
-        self.reading.fresh.remove(subscription.taker)
+        self.reading.small_commits.remove(subscription.frame_request)
         if not publisher.subscriptions and publisher.id in self._publishers:
             del self._publishers[publisher.id]
             del self._by_criteria[publisher.predicate.criteria]
@@ -275,7 +275,7 @@ class Observer:
 
     async def _route_batch(self) -> None:
         view = self.view
-        grouped = await self.reading.grouped_next(view, view.find_row(self.routed))
+        grouped = await self.reading.grouped_reading_ahead(view, view.find_row(self.routed))
         ref = grouped.head.ref
         images: Images = NO_IMAGES
         if self._router.needs_images:
@@ -295,9 +295,9 @@ class Observer:
 
     async def _find(
         self, grouped: GroupedHead, images: Images, end_row: int
-    ) -> list[tuple[Publisher, Selection | Exception]]:
+    ) -> list[tuple[Publisher, BatchSelection | Exception]]:
         """Return what each publisher matches of a batch; publishers may come and go meanwhile."""
-        found: list[tuple[Publisher, Selection | Exception]] = []
+        found: list[tuple[Publisher, BatchSelection | Exception]] = []
         turn = Turn()
         # One that is opened from here on has not been asked: its ring begins behind the batch, and who wants
         # something of the batch reads the log.
@@ -367,7 +367,7 @@ class Observer:
             case After(cursor, timestamp):
                 self.refuse_foreign(cursor)
                 ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
-                wanted = cursor.position if ordinal else past(cursor.position)
+                wanted = cursor.position if ordinal else position_after(cursor.position)
                 if timestamp is not None and not is_trimmed(view, timestamp):
                     wanted, ordinal = later(wanted, ordinal, view.version_at(timestamp))
         if wanted < view.oldest:
@@ -476,7 +476,7 @@ def is_trimmed(view: LogView, timestamp: int) -> bool:
     return view.oldest > FIRST and timestamp <= view.timestamp_of(view.oldest.version - 1)
 
 
-def _is_crowded(found: Sequence[tuple[Publisher, Selection | Exception]], rows: int) -> bool:
+def _is_crowded(found: Sequence[tuple[Publisher, BatchSelection | Exception]], rows: int) -> bool:
     """Decide whether encoding a whole batch once costs less than each publisher's part of it."""
     if len(found) < _CROWD:
         return False

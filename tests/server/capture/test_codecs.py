@@ -21,11 +21,11 @@ from tailrace_server.capture.codecs import (
     JSON,
     PROTOBUF,
     CaptureColumns,
-    accelerator,
+    compiled_encoder_loader,
     compiled_frames,
 )
 from tailrace_server.capture.codecs import cdcv2 as updates
-from tailrace_server.capture.codecs.protobuf import spelled
+from tailrace_server.capture.codecs.protobuf import encode_one_by_one
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_protobuf_frames_decode_to_what_went_in(
 ) -> None:
     given_columns = columns(rows, by_column=by_column, wanted=wanted)
     frames = PROTOBUF.encode(given_columns).to_pylist()
-    assert PROTOBUF.join(given_columns).to_pylist() == frames
+    assert PROTOBUF.encode_by_column(given_columns).to_pylist() == frames
     message = SubscribeResponse.FromString(b"".join(frames))
     assert len(message.captures) == len(rows) == len(frames)
     for capture, row in zip(message.captures, rows, strict=True):
@@ -124,8 +124,8 @@ def test_captures_spelled_joined_and_written_by_machine_code_are_the_same_bytes(
     rows: list[dict[str, Any]], wanted: set[str], data: st.DataObject
 ) -> None:
     whole = columns(rows, by_column=False, wanted=wanted)
-    assert spelled(whole) == PROTOBUF.join(whole).to_pylist()
-    assert compiled_frames.encode(whole).equals(PROTOBUF.join(whole))
+    assert encode_one_by_one(whole) == PROTOBUF.encode_by_column(whole).to_pylist()
+    assert compiled_frames.encode(whole).equals(PROTOBUF.encode_by_column(whole))
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12).map(sorted))
     places = np.array(chosen, np.int32)
     some = replace(
@@ -135,8 +135,8 @@ def test_captures_spelled_joined_and_written_by_machine_code_are_the_same_bytes(
         indexes=whole.indexes[places],
         timestamps=whole.timestamps[places],
     )
-    assert spelled(some) == PROTOBUF.join(some.gathered()).to_pylist()
-    assert compiled_frames.encode(some).equals(PROTOBUF.join(some.gathered()))
+    assert encode_one_by_one(some) == PROTOBUF.encode_by_column(some.gathered()).to_pylist()
+    assert compiled_frames.encode(some).equals(PROTOBUF.encode_by_column(some.gathered()))
 
 
 @given(rows=st.lists(captures, min_size=2, max_size=12), data=st.data())
@@ -162,8 +162,8 @@ def test_the_first_large_batch_loads_the_machine_code_and_the_frames_stay_the_sa
     }
     many = columns([row] * 1_000, by_column=False, wanted=set())
     before = PROTOBUF.encode(many)
-    accelerator.load().join()
-    assert accelerator.machine(1_000) is compiled_frames
+    compiled_encoder_loader.begin_loading().join()
+    assert compiled_encoder_loader.encoder_for(1_000) is compiled_frames
     assert PROTOBUF.encode(many).equals(before)
 
 
@@ -247,7 +247,7 @@ def test_updates_are_the_same_one_by_one_and_by_columns(rows: list[dict[str, Any
     for row in rows:
         row["type"] = max(0, row["type"])
     given = columns(rows, by_column=False, wanted={"before", "after"})
-    assert updates.spelled(given).equals(CDCV2.join(given))
+    assert updates.encode_one_by_one(given).equals(CDCV2.encode_by_column(given))
 
 
 def test_updates_of_rows_without_keys_say_how_many() -> None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Start
     from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.wal.segment.reader import Head
+    from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.batch_table import BatchRef
 
 OLDEST = Since(Position(0))
@@ -231,7 +231,7 @@ async def test_contract_22_a_batch_that_cannot_be_routed_is_left_to_those_who_ne
     writer.write([upsert(0)])
     head = BatchReader.head
 
-    def failing(self: BatchReader, ref: BatchRef) -> Head:
+    def failing(self: BatchReader, ref: BatchRef) -> BatchHead:
         if ref.first.version == 2:
             raise RuntimeError("not foreseen")
         return head(self, ref)

@@ -1,7 +1,7 @@
-"""Codecs: captures of a batch, as columns, to ready frames of one wire form.
+"""Codecs: they turn the captures of a batch, as columns, into frames of one wire form.
 
-A frame is one capture, whole and absolute, with nothing of a subscription in it, so that any slice
-of a run's frames, joined, is valid for every subscriber that asked for the same content.
+A frame is one whole capture with nothing of a subscription in it. So any slice of a run's frames, joined,
+is valid for every subscriber with the same content.
 """
 
 from tailrace_server.capture.codecs.cdcv2 import CDCV2

@@ -1,4 +1,4 @@
-"""Captures as elements of ``tailrace.v1.SubscribeResponse.updates``: what a record took away and what it put.
+"""Captures as elements of ``tailrace.v1.SubscribeResponse.updates``: the rows that a record removes and adds.
 
 ::
 
@@ -7,11 +7,11 @@
     UPSERT without before         (after, +1)
     REMOVE, EXPIRE                (before, -1)
     change is {"diff": d}         (the row, d): rows without keys, see wal/record/columns.py
-    lacks an image that it needs  (entity type, key, no data, diff 0): the transport ends there
+    an image that it needs is missing  (entity type, key, no data, diff 0): the transport ends there
     leads, SCHEMA records         none
 
-A log's transactions hold one record for each key, so elements of one version differ, whichever of them a
-subscriber takes. Nothing here counts them: that depends on what is taken.
+A transaction of the log holds one record for each key, so all elements of one version differ. Nothing here
+counts elements: their number depends on what a subscriber takes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,15 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.capture.codecs import fields
-from tailrace_server.capture.codecs.columns import EMPTY, Codec, binary, fixed, lengths, present
-from tailrace_server.capture.codecs.protobuf import after_length, append_text, prefixes
+from tailrace_server.capture.codecs.columns import (
+    EMPTY,
+    Codec,
+    binary_array,
+    equal_elements,
+    lengths,
+    present,
+)
+from tailrace_server.capture.codecs.protobuf import append_field, message_start, tags_and_lengths
 from tailrace_server.wal.record.columns import multiplicity_of
 
 if TYPE_CHECKING:
@@ -39,8 +46,8 @@ _PRIMARY_KEY: Final = 0x12
 _DATA: Final = 0x1A
 _TIME: Final = 0x21
 _DIFF: Final = 0x28
-_FEW: Final = 16
-"""Up to this many captures are spelled out one by one, as in protobuf.py."""
+_ONE_BY_ONE_MAX: Final = 16
+"""Up to so many captures are encoded one by one, as in protobuf.py."""
 
 
 class Cdcv2Codec(Codec):
@@ -49,37 +56,40 @@ class Cdcv2Codec(Codec):
     name = "cdcv2"
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return the ``updates`` of each capture, end to end; empty where it has none."""
+        """Return the ``updates`` of each capture end to end, empty where it has none."""
         columns = columns.gathered()
-        if len(columns) <= _FEW or _multiples(columns).any():
-            return spelled(columns)
-        return self.join(columns)
+        if len(columns) <= _ONE_BY_ONE_MAX or _multiples(columns).any():
+            return encode_one_by_one(columns)
+        return self.encode_by_column(columns)
 
-    def join(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return the same, column by column; one record a capture."""
+    def encode_by_column(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return the same by Arrow, for captures with one record each that say no multiplicity."""
         before, after = (_image(columns, name) for name in ("before", "after"))
         parts = _parts(columns, present(before), present(after))
         same = pc.fill_null(pc.equal(before, after), False).to_numpy(zero_copy_only=False)
-        same &= parts.came
+        same &= parts.adds
         elements = [
-            _elements(columns, before, parts.went & ~same, -1),
-            _elements(columns, after, parts.came & ~same, 1),
-            _elements(columns, None, parts.lacks, 0),
+            _elements(columns, before, parts.removes & ~same, -1),
+            _elements(columns, after, parts.adds & ~same, 1),
+            _elements(columns, None, parts.incomplete, 0),
         ]
         return pc.binary_join_element_wise(*elements, EMPTY)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the element of a record whose images are too large: it lacks them, and says their size."""
-        element = header_frame[after_length(header_frame) :]
+        """Return the element of a record whose images are too large: no images, their size as data."""
+        element = header_frame[message_start(header_frame) :]
         return fields.field(_UPDATE, element + fields.field(_DATA, b"%d" % omitted_bytes))
 
 
 class _Parts(NamedTuple):
-    """Which records have which elements."""
+    """Which records have which elements; one bool a record."""
 
-    went: NDArray[np.bool_]
-    came: NDArray[np.bool_]
-    lacks: NDArray[np.bool_]
+    removes: NDArray[np.bool_]
+    """It takes its ``before`` away."""
+    adds: NDArray[np.bool_]
+    """It puts its ``after``."""
+    incomplete: NDArray[np.bool_]
+    """An image that it needs is missing."""
 
 
 def _parts(
@@ -88,49 +98,51 @@ def _parts(
     rows = columns.areas == Area.DATA
     upserts = columns.operations == Operation.UPSERT
     updates = upserts & present(columns.names.array)
-    lacks = rows & ((upserts & ~has_after) | (updates & ~has_before) | (~upserts & ~has_before))
-    said = rows & ~lacks
-    return _Parts(said & has_before, said & upserts & has_after, lacks)
+    incomplete = rows & np.where(upserts, ~has_after | (updates & ~has_before), ~has_before)
+    complete = rows & ~incomplete
+    return _Parts(complete & has_before, complete & upserts & has_after, incomplete)
 
 
 def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
-    """Return which records may say how often a row came or went."""
+    """Return which records may say a multiplicity: how often a row without a key was added or removed."""
     rows: NDArray[np.bool_] = columns.areas == Area.DATA
     return rows & present(_image(columns, "change")) & ~present(columns.names.array)
 
 
 def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
-    """Return an image of each record; null where it was not asked for, as in a header."""
+    """Return an image of each record; all null where it was not asked for, as in a header."""
     image = columns.body(name)
     return pa.nulls(len(columns), pa.binary()) if image is None else image
 
 
 def _elements(
-    columns: CaptureColumns, images: pa.BinaryArray | None, wanted: NDArray[np.bool_], diff: int
+    columns: CaptureColumns, images: pa.BinaryArray | None, chosen: NDArray[np.bool_], diff: int
 ) -> pa.BinaryArray:
-    """Return one element for each record that is wanted, nothing for the others."""
-    places = np.flatnonzero(wanted)
+    """Return an element for each chosen record, and an empty one for each other."""
+    places = np.flatnonzero(chosen)
     if not len(places):
-        return pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(wanted), np.int32)))
+        return pa.array([b""], pa.binary()).take(pa.array(np.zeros(len(chosen), np.int32)))
+    # 1. Join the elements of the chosen records alone: most batches have few removals or none.
     taken = pa.array(places)
     types = pa.array([_entity_type(name) for name in columns.entity_types], pa.binary())
     parts = [types.take(pa.array(columns.type_codes[places]))]
     total = lengths(parts[0]).astype(np.int64)
-    total += append_text(parts, _PRIMARY_KEY, columns.keys.array.take(taken))
+    total += append_field(parts, _PRIMARY_KEY, columns.keys.array.take(taken))
     if images is not None:
-        total += append_text(parts, _DATA, images.take(taken))
+        total += append_field(parts, _DATA, images.take(taken))
     numbers = _numbers(columns.versions[places], diff)
-    parts.append(fixed(numbers))
+    parts.append(equal_elements(numbers))
     total += numbers.dtype.itemsize
-    prefix, _ = prefixes(_UPDATE, total)
+    prefix, _ = tags_and_lengths(_UPDATE, total)
     elements = pc.binary_join_element_wise(prefix, *parts, EMPTY)
-    sizes = np.zeros(len(wanted), np.int64)
+    # 2. Their bytes lie end to end, so sizes of 0 in between give the other records an empty element.
+    sizes = np.zeros(len(chosen), np.int64)
     sizes[places] = lengths(elements)
-    return binary(np.frombuffer(elements.buffers()[2], np.uint8), sizes)
+    return binary_array(np.frombuffer(elements.buffers()[2], np.uint8), sizes)
 
 
 def _numbers(versions: NDArray[np.int64], diff: int) -> NDArray[np.void]:
-    """Return time and diff of each element."""
+    """Return the fields time and diff of each element."""
     zigzag = (diff << 1) ^ (diff >> 63)
     tail = np.frombuffer(bytes([_DIFF]) + fields.varint(zigzag), np.uint8)
     numbers = np.empty((len(versions), 9 + len(tail)), np.uint8)
@@ -144,26 +156,26 @@ def _entity_type(name: str) -> bytes:
     return fields.field(_ENTITY_TYPE, name.encode())
 
 
-def spelled(columns: CaptureColumns) -> pa.BinaryArray:
-    """Return the elements of each capture, one after the other: the plain meaning of the wire form."""
+def encode_one_by_one(columns: CaptureColumns) -> pa.BinaryArray:
+    """Return the elements of each capture. This is the plain statement of the wire form."""
     before, after = (_image(columns, name) for name in ("before", "after"))
     parts = _parts(columns, present(before), present(after))
     change, multiples = _image(columns, "change"), _multiples(columns)
     frames = []
     for row in range(len(columns)):
-        went, came = before[row].as_py(), after[row].as_py()
-        image = went if came is None else came
+        old, new = before[row].as_py(), after[row].as_py()
+        image = old if new is None else new
         diff = multiplicity_of(change[row].as_py()) if multiples[row] else None
         elements = b""
         if diff is not None and image is not None:
             elements = _element(columns, row, image, diff) if diff else b""
-        elif parts.lacks[row]:
+        elif parts.incomplete[row]:
             elements = _element(columns, row, None, 0)
-        elif went != came or not parts.came[row]:
-            if parts.went[row]:
-                elements += _element(columns, row, went, -1)
-            if parts.came[row]:
-                elements += _element(columns, row, came, 1)
+        elif old != new or not parts.adds[row]:
+            if parts.removes[row]:
+                elements += _element(columns, row, old, -1)
+            if parts.adds[row]:
+                elements += _element(columns, row, new, 1)
         frames.append(elements)
     return pa.array(frames, pa.binary())
 

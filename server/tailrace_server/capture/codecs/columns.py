@@ -1,4 +1,4 @@
-"""What a codec is given and what it gives: columns in, joined frames out."""
+"""The input and the output of a codec: columns of captures, and frames in messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CaptureColumns:
-    """Captures of one batch: some columns have an element a capture, the others an element a record."""
+    """Captures of one batch. Some columns have one element a capture, the others one a record."""
 
     catalog_uuid: UUID
     versions: NDArray[np.int64]
@@ -42,18 +42,18 @@ class CaptureColumns:
     names: NameLists
     """A record: the columns that changed."""
     texts: dict[str, Texts]
-    """A record: ``change``, ``before``, ``after``, those that the content asks for."""
+    """A record: of ``change``, ``before`` and ``after`` those that the content includes."""
     rows: NDArray[np.int32] | None = None
     """A capture: its record. None: one capture a record, in their order."""
     ordinals: NDArray[np.int32] | None = None
-    """A capture. None: all entity level."""
+    """A capture. None: all are at entity level."""
     container_types: NDArray[np.uint8] | None = None
     """A capture: role of the column; 0 at entity level."""
     container_names: tuple[str, ...] | None = None
     """A capture: name of the column; "" at entity level."""
 
     def body(self, name: str) -> pa.BinaryArray | None:
-        """Return one of ``texts`` as Arrow has it; None where it was not asked for."""
+        """Return one of ``texts`` as an Arrow array; None if the content leaves it out."""
         found = self.texts.get(name)
         return None if found is None else found.array
 
@@ -65,7 +65,7 @@ class CaptureColumns:
         places = pa.array(rows)
 
         def taken(array: pa.Array) -> pa.Array:
-            if array.null_count == len(array) >= len(rows):  # whatever the rows, all are null
+            if array.null_count == len(array) >= len(rows):  # all are null, whatever the rows
                 return array.slice(0, len(rows))
             return array.take(places)
 
@@ -86,18 +86,18 @@ class CaptureColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class EncodedMessages:
     """Frames end to end, cut into messages."""
 
     offsets: NDArray[np.int64]
-    """Where each frame begins in the bytes of all messages, and where the last ends."""
+    """Place of each frame in the bytes of all messages, and the end of the last; shape (frames + 1,)."""
     starts: list[int]
-    """The frame that each message begins with, and the number of frames."""
+    """Number of the first frame of each message; last, the number of frames."""
     data: list[bytes]
-    """Each message."""
+    """Bytes of each message."""
 
 
-def cut(frames: pa.BinaryArray, message_bytes: int) -> Messages:
+def cut_into_messages(frames: pa.BinaryArray, message_bytes: int) -> EncodedMessages:
     """Cut frames into messages of up to so many bytes; a larger frame is a message of its own."""
     within = np.frombuffer(frames.buffers()[1], np.int32)
     offsets = within[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
@@ -108,11 +108,11 @@ def cut(frames: pa.BinaryArray, message_bytes: int) -> Messages:
     data = memoryview(frames.buffers()[2])
     borders = offsets[starts].tolist()
     pieces = [bytes(data[start:stop]) for start, stop in pairwise(borders)]
-    return Messages(offsets - offsets[0], starts, pieces)
+    return EncodedMessages(offsets - offsets[0], starts, pieces)
 
 
-def joined(frames: Sequence[bytes], message_bytes: int) -> Messages:
-    """Return the same of a few frames that are apart."""
+def join_into_messages(frames: Sequence[bytes], message_bytes: int) -> EncodedMessages:
+    """Join frames that lie apart into such messages; for a few frames."""
     starts: list[int] = []
     size = 0
     for place, frame in enumerate(frames):
@@ -123,7 +123,7 @@ def joined(frames: Sequence[bytes], message_bytes: int) -> Messages:
     starts.append(len(frames))
     offsets = int64s([*accumulate(map(len, frames), initial=0)])
     pieces = [b"".join(frames[start:stop]) for start, stop in pairwise(starts)]
-    return Messages(offsets, starts, pieces)
+    return EncodedMessages(offsets, starts, pieces)
 
 
 class Codec(Protocol):
@@ -134,12 +134,12 @@ class Codec(Protocol):
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one frame a capture. Pure; called in reader threads."""
 
-    def messages(self, columns: CaptureColumns, message_bytes: int) -> Messages:
-        """Return the same in messages of up to so many bytes; for codecs that can write them at once."""
-        return cut(self.encode(columns), message_bytes)
+    def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
+        """Return the frames in messages of up to so many bytes. A codec may write them itself instead."""
+        return cut_into_messages(self.encode(columns), message_bytes)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return a header's frame that says how many bytes of bodies were left out."""
+        """Return the frame of a header with the number of bytes of bodies that were left out."""
 
 
 EMPTY = pa.scalar(b"", pa.binary())
@@ -186,16 +186,16 @@ def encode_name_lists(
     return pa.array(encoded, pa.binary()).take(pa.array(places))
 
 
-def binary(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.BinaryArray:
-    """Return the binary array whose elements of the given sizes lie end to end in ``data``."""
+def binary_array(data: NDArray[np.uint8], sizes: NDArray[np.int64]) -> pa.BinaryArray:
+    """Return the binary array of the elements that lie end to end in ``data``, of the given sizes."""
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(sizes), buffers)
 
 
-def fixed(rows: NDArray[np.void]) -> pa.BinaryArray:
-    """Return a packed structured array as binary elements of equal size."""
+def equal_elements(rows: NDArray[np.void]) -> pa.BinaryArray:
+    """Return the items of a packed structured array as binary elements."""
     size = rows.dtype.itemsize
     offsets = np.arange(0, size * (len(rows) + 1), size, dtype=np.int32)
     return pa.BinaryArray.from_buffers(

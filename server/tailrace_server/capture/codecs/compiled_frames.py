@@ -1,14 +1,16 @@
-"""Protobuf frames written by machine code, without the GIL, where their messages lie.
+"""Protobuf frames written by compiled code, without the GIL, right into their messages.
 
-It is Python that numba compiles. Arrow's joins cost 120 to 360 ns a capture, this 20 to 30; but to load it
-takes a second (to compile it five, once, after which the code lies in a cache), so only large batches come
-here (``accelerator.py``).
+It is Python that numba compiles. Arrow takes 120 to 360 ns a capture, this 20 to 30. But loading it takes
+a second, and compiling it the first time five, so ``compiled_encoder_loader.py`` loads it only for large
+batches and large logs.
 
-Two passes: the first adds up each capture's size and decides where messages are cut, then each message is
-made as an empty ``bytes`` object of its size, and the second pass writes captures into them: nothing
-is copied twice. Compiled code knows columns by the addresses of their buffers, since numba counts
-references wherever a loop touches several arrays, which costs more than the copying. Nothing is
-checked against its bounds: the batch's checksum was.
+There are two passes. The first adds up the size of each capture and decides where messages are cut. Then
+each message is made as a ``bytes`` object of its size, without content, and the second pass writes the
+captures into it. So no byte is copied twice.
+
+Compiled code gets columns as addresses of their buffers: numba counts references wherever a loop touches
+several arrays, which costs more than the copying. No place is checked against the bounds of a column. The
+checksum of the batch has been checked, and the columns of a batch have equal lengths.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tailrace_server.capture.codecs import fields
-from tailrace_server.capture.codecs.columns import Messages
+from tailrace_server.capture.codecs.columns import EncodedMessages
 from tailrace_server.numba_tools import compiled, inlined, is_present, load
 
 if TYPE_CHECKING:
@@ -48,16 +50,17 @@ _NUMBERS_BYTES: Final = fields.NUMBERS.itemsize
 _VERSION, _INDEX, _ORDINAL = fields.VERSION, fields.INDEX, fields.ORDINAL
 _TIMESTAMP, _AREA, _OPERATION = fields.TIMESTAMP, fields.AREA, fields.OPERATION
 _UNCUT: Final = 1 << 62
+"""Message size that no batch reaches: all frames in one message."""
 
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
 _CONTENTS: Final = bytes.__basicsize__ - 1
-"""Bytes from the head of a ``bytes`` object to what it holds; the one behind is a final zero."""
+"""Bytes from the address of a ``bytes`` object to its content. Its size without content counts a final zero."""
 
 
 def encode(columns: CaptureColumns) -> pa.BinaryArray:
     """Return the frame of each capture; entity level only."""
-    messages = write(columns, _UNCUT)
+    messages = write_messages(columns, _UNCUT)
     buffers = [
         None,
         pa.py_buffer(messages.offsets.astype(np.int32)),
@@ -66,13 +69,17 @@ def encode(columns: CaptureColumns) -> pa.BinaryArray:
     return pa.BinaryArray.from_buffers(pa.binary(), len(columns), buffers)
 
 
-def write(columns: CaptureColumns, message_bytes: int) -> Messages:
+def write_messages(columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
     """Return the frames of captures in messages of up to ``message_bytes``; entity level only."""
+    # 1. Gather what the loops read, as addresses and small tables. `columns` keeps the memory alive
+    # behind the addresses until this function returns.
     count = len(columns)
     rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
     kind_offsets, kind_bytes = _kinds_of(columns.entity_types)
     lists, name_bytes = _lists_of(columns.names)
     texts = _texts_of(columns)
+    # 2. Measure: sizes of captures, places of frames, first frames of messages. The arrays are as long
+    # as they can get: a message of each frame.
     sizes = np.empty(count, np.int32)
     offsets = np.empty(count + 1, np.int64)
     starts = np.empty(count + 1, np.int64)
@@ -80,22 +87,27 @@ def write(columns: CaptureColumns, message_bytes: int) -> Messages:
     entries = rows, columns.type_codes, kind_offsets
     _measure(sizes, offsets, starts, cuts, message_bytes, *entries, texts, *lists)
 
+    # 3. Make each message at its size. Nobody else has seen these objects, so their content may still
+    # be written; a moment later they are immutable like any other.
     cut = int(cuts[0])
     starts[cut] = count
     borders = offsets[starts[: cut + 1]]
     data = [*map(_new_bytes, repeat(None), np.diff(borders).tolist())]
-    # A message's address, less the bytes before it: where it would begin were they all one piece.
+    # 4. From each address take off the bytes of the messages before. Then origin + offset is the place
+    # of a frame, and the loop needs no offset within a message.
     origins = np.fromiter(map(id, data), np.int64, cut) + (_CONTENTS - borders[:-1])
+    # 5. Write. Sizes and places are those of step 2: columns that changed in between would be written
+    # beyond a message, and nothing would notice. Columns are immutable.
     ordinals = _NO_INTS if columns.ordinals is None else columns.ordinals
     numbers = columns.versions, columns.indexes, ordinals, columns.timestamps
     flags = columns.areas, columns.operations
     tables = kind_bytes, name_bytes
     _write(origins, starts, offsets, sizes, *numbers, *flags, *tables, *entries, texts, *lists)
-    return Messages(offsets, starts[: cut + 1].tolist(), data)
+    return EncodedMessages(offsets, starts[: cut + 1].tolist(), data)
 
 
 def _texts_of(columns: CaptureColumns) -> Longs:
-    """Return tag and addresses of the key and of each body; tag 0 where all are null or it is not asked for."""
+    """Return tag and addresses of the key and of each body; tag 0 for one that is all null or left out."""
     found = np.zeros((1 + len(fields.BODIES), 4), np.int64)
     if not columns.keys.all_null:
         found[0] = fields.PRIMARY_KEY, *columns.keys.addresses
@@ -107,7 +119,7 @@ def _texts_of(columns: CaptureColumns) -> Longs:
 
 
 def _lists_of(names: NameLists) -> tuple[tuple[Longs, Ints], Bytes]:
-    """Return the addresses of the lists and the table of their names as fields; empty where all are null."""
+    """Return the addresses of the lists and the table of their names as fields; empty if all are null."""
     if names.all_null:
         return (_NO_LISTS, _NO_INTS), _NO_BYTES
     offsets, data = _fields_of(names.names)
@@ -136,14 +148,14 @@ _NO_BYTES: Final = np.empty(0, np.uint8)
 _NO_INTS: Final = np.empty(0, np.int32)
 _NO_LISTS: Final = np.empty(0, np.int64)
 
-# From here on: compiled.
+# All functions below are compiled, but for the decorators.
 
 _READ_BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
 _READ_INTS: Final = types.Array(types.int32, 1, "C", readonly=True)
 _READ_LONGS: Final = types.Array(types.int64, 1, "C", readonly=True)
 _TEXTS: Final = types.Array(types.int64, 2, "C", readonly=True)
 _READ: Final = (_READ_INTS, _READ_INTS, _READ_INTS, _TEXTS, _READ_LONGS, _READ_INTS)
-"""Rows, codes of entity types, their table, texts, lists, the table of their names."""
+"""Of both loops: rows, codes of entity types, offsets of their table, texts, lists, offsets of names."""
 
 
 def _compiled(*arguments: Any) -> Callable[[_F], _F]:
@@ -203,7 +215,9 @@ _uint8_at = load(types.uint8)
 
 @inlined
 def _copy(to: Any, origin: Any, length: Any) -> None:
-    """Copy bytes from address to address; a few by moves that overlap, as a call takes longer than those."""
+    """Copy bytes from address to address: up to 512 by moves, as a call takes longer than those."""
+    # The last move ends with the last byte and may overlap the one before, so that no byte beyond the
+    # text is read or written: behind it another column's memory may begin, or none.
     if length > 512:
         _copy_many(to, origin, length)
     elif length >= 16:
@@ -245,7 +259,7 @@ def _put_varint(at: Any, number: Any) -> Any:
 
 @inlined
 def _text_bytes(column: Any, row: Any) -> Any:
-    """Return the bytes of a record's text as a field; none where it is null or not asked for."""
+    """Return the size of a record's text as a field; 0 where it is null or left out."""
     tag, validity, offsets, _ = column
     size = np.int64(0)
     if tag != 0 and is_present(validity, row):
@@ -257,7 +271,7 @@ def _text_bytes(column: Any, row: Any) -> Any:
 
 @inlined
 def _names_bytes(lists: Any, name_offsets: Any, first: Any, behind: Any) -> Any:
-    """Return the bytes of the names of a list, from its first to the one behind its last."""
+    """Return the size of the names of a list as fields; ``behind`` is exclusive."""
     length = np.int64(0)
     for each in range(first, behind):
         name = _int32_at(lists[2] + 4 * each)
@@ -280,7 +294,7 @@ def _put_text(at: Any, column: Any, row: Any) -> Any:
 
 @inlined
 def _column(texts: Any, place: Any) -> Any:
-    """Return a row of ``texts`` in registers, as stores might change what lies in memory."""
+    """Return a row of ``texts`` as four locals: the compiler would read it again after each store."""
     return texts[place, 0], texts[place, 1], texts[place, 2], texts[place, 3]
 
 
@@ -307,7 +321,7 @@ def _measure(
         _column(texts, 3),
     )
     row_address, kind_address = np.int64(rows.ctypes.data), np.int64(kinds.ctypes.data)
-    kind_table = np.int64(kind_offsets.ctypes.data) + 4  # the first is of code -1
+    kind_table = np.int64(kind_offsets.ctypes.data) + 4  # place 0 is of code -1, a lead
     end = 0
     message = 0
     cut = 0
@@ -322,6 +336,8 @@ def _measure(
             length = _names_bytes(lists, name_offsets, _int32_at(at), _int32_at(at + 4))
             size += 1 + _varint_bytes(length) + length
         size += _text_bytes(change, row) + _text_bytes(before, row) + _text_bytes(after, row)
+        # A frame that would take the message past its size begins the next one. The first of a message
+        # stays whatever its size, so a message is never empty.
         sizes[place] = size
         start = end
         end += 1 + _varint_bytes(size) + size
@@ -374,6 +390,8 @@ def _write(
     ordinal_address = np.int64(ordinals.ctypes.data) if len(ordinals) else np.int64(0)
     area_address = np.int64(areas.ctypes.data)
     operation_address = np.int64(operations.ctypes.data)
+    # `at` is the address of the next byte. Every part below writes as many bytes as `_measure` counted
+    # for it, in the same order, so each message is filled to its last byte.
     for message in range(len(origins)):
         at = origins[message] + offsets[starts[message]]
         for place in range(starts[message], starts[message + 1]):

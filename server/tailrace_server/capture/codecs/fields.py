@@ -1,7 +1,7 @@
-"""Fields of ``tailrace.v1.Capture`` as the encoders write them; a test holds them against proto/tailrace/v1.
+"""Fields of ``tailrace.v1.Capture`` as the encoders write them; a test compares them with proto/tailrace/v1.
 
-One frame = tag 0x0A, length, capture. The numbers of a capture are fixed-width and always there, so
-they lie at fixed places behind the length:
+A frame is the tag 0x0A, a length and a capture. The numbers of a capture have fixed widths and are always
+written, so they lie at fixed places behind the length:
 
     09 version:8   15 index:4   1D ordinal:4   21 timestamp:8   28 area:1   30 operation:1        28 + 4 bytes
     3A entity type   42 primary key   4A changed   50 container type   5A name   62 6A 72 bodies
@@ -46,7 +46,7 @@ NUMBERS: Final = np.dtype(
     ]
 )
 BLANK: Final = np.zeros(1, NUMBERS)
-"""The numbers of a capture, all 0, with their tags."""
+"""The tags of the numbers, with every number 0; shape (1,)."""
 for _name, _tag in (
     ("version", VERSION),
     ("index", INDEX),
@@ -64,7 +64,7 @@ def field(tag: int, value: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return a number as a varint."""
+    """Return a number, not negative, as a varint."""
     out = bytearray()
     while number >= 0x80:
         out.append((number & 0x7F) | 0x80)

@@ -1,4 +1,4 @@
-"""The JSON form of a capture: one object a capture, the same for the command line and every JSON transport.
+"""The JSON form of captures, one object each: the same on the command line and every JSON transport.
 
 ::
 
@@ -7,10 +7,11 @@
      "change":{…},"before":{…},"after":{…}}
 
 Names are protobuf's JSON names, enums plain names, positions numbers, the timestamp µs. Images are spliced in
-byte for byte; by `JSON_TEXT` they are JSON strings that hold the same bytes, for readers whose parser rounds
-numbers. ``containerType`` and ``containerName`` stand behind ``changed`` at column level only; a body
-appears where it was asked for, null where there is none; ``omittedBytes`` replaces bodies that were too large.
-A frame is the object and a comma, so that frames end to end, less the last byte, are the inside of an array.
+byte for byte. `JSON_TEXT` writes them as JSON strings that hold the same bytes, for readers whose parser
+rounds numbers. ``containerType`` and ``containerName`` follow ``changed`` at column level only. A body
+appears if the content includes it, and is null if the record has none. ``omittedBytes`` replaces bodies that
+were too large. A frame is the object and a comma, so that joined frames without the last byte are the inside
+of an array.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tailrace.criteria import Area, ContainerType, Operation
 from tailrace_server.capture.codecs.columns import EMPTY, Codec, encode_name_lists
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tailrace_server.capture.codecs.columns import CaptureColumns
 
@@ -41,7 +42,7 @@ class JsonCodec(Codec):
     """The wire form of the JSON faces."""
 
     def __init__(self, name: str, spliced: Callable[[pa.BinaryArray], pa.BinaryArray]) -> None:
-        """Name the form; ``spliced`` says how the images of a batch stand in it, null where there is none."""
+        """Name the form; ``spliced`` turns images into values of the object and leaves null as it is."""
         self.name = name
         self._spliced = spliced
 
@@ -100,12 +101,9 @@ def digits(numbers: np.ndarray[tuple[int], np.dtype[np.signedinteger]]) -> pa.Bi
     return pa.array(numbers).cast(pa.string()).view(pa.binary())
 
 
-def _each(values: Iterable[bytes]) -> pa.BinaryArray:
-    return pa.array(list(values), pa.binary())
-
-
 def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
-    """Return area, operation and entity type of each capture; few distinct ones."""
+    """Return area, operation and entity type of each capture."""
+    # A batch has few distinct combinations, so each is written once and taken by place.
     codes = (columns.type_codes.astype(np.int64) + 1) * 64 + columns.areas * 8 + columns.operations
     distinct, place = np.unique(codes, return_inverse=True)
     texts = []
@@ -127,13 +125,14 @@ def _containers(columns: CaptureColumns) -> pa.BinaryArray:
     assert columns.container_types is not None
     assert columns.container_names is not None
     pairs = zip(columns.container_types.tolist(), columns.container_names, strict=True)
-    return _each(
+    texts = [
         b',"containerType":"%s","containerName":%s'
         % (ContainerType(kind).name.encode(), _encode(name))
         if kind
         else b""
         for kind, name in pairs
-    )
+    ]
+    return pa.array(texts, pa.binary())
 
 
 JSON: Final = JsonCodec("json", lambda images: images)

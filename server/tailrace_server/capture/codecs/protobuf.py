@@ -1,8 +1,9 @@
 """Captures as elements of ``tailrace.v1.SubscribeResponse.captures``; their bytes stand in ``fields.py``.
 
-Three ways to the same bytes: a few captures are spelled out one by one, which a live commit of a row
-needs 10 µs for; many are written by machine code once it is loaded (``machine.py``), else joined by
-Arrow, column by column. Arrow's fixed cost is 300 µs a batch, its cost a capture 120 ns.
+There are three ways to the same bytes. Up to 16 captures are encoded one by one, so that a live commit
+of one row takes 10 µs. More are written by the compiled encoder (``compiled_frames.py``) once it is
+loaded. Until then, and at column level, Arrow encodes them column by column: 300 µs a batch and 120 ns a
+capture. docs/adr/0043 says what each way is worth.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace_server.capture.codecs import accelerator, fields
+from tailrace_server.capture.codecs import compiled_encoder_loader, fields
 from tailrace_server.capture.codecs.columns import (
     EMPTY,
     Codec,
-    binary,
-    cut,
+    binary_array,
+    cut_into_messages,
     encode_name_lists,
-    fixed,
-    joined,
+    equal_elements,
+    join_into_messages,
     lengths,
     present,
 )
@@ -32,11 +33,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tailrace_server.capture.codecs.columns import CaptureColumns, Messages
+    from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
+    from tailrace_server.capture.codecs.compiled_encoder_loader import CompiledEncoder
 
 
-_FEW: Final = 16
+_ONE_BY_ONE_MAX: Final = 16
+"""Up to so many captures are encoded one by one: numpy and Arrow cost more, whatever they do."""
 _numbers: Final = struct.Struct("<BqBiBiBqBBBB")
+"""``fields.NUMBERS`` for one capture."""
 
 
 class ProtobufCodec(Codec):
@@ -46,26 +50,30 @@ class ProtobufCodec(Codec):
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one element of ``SubscribeResponse.captures`` a capture."""
-        if len(columns) <= _FEW:
-            return pa.array(spelled(columns), pa.binary())
-        machine = _machine_for(columns)
-        return self.join(columns.gathered()) if machine is None else machine.encode(columns)
+        if len(columns) <= _ONE_BY_ONE_MAX:
+            return pa.array(encode_one_by_one(columns), pa.binary())
+        compiled = _compiled_encoder_for(columns)
+        if compiled is None:
+            return self.encode_by_column(columns.gathered())
+        return compiled.encode(columns)
 
-    def messages(self, columns: CaptureColumns, message_bytes: int) -> Messages:
-        """Return the frames in messages; machine code writes each where it will stay."""
-        if len(columns) <= _FEW:
-            return joined(spelled(columns), message_bytes)
-        machine = _machine_for(columns)
-        if machine is None:
-            return cut(self.join(columns.gathered()), message_bytes)
-        return machine.write(columns, message_bytes)
+    def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
+        """Return the frames in messages; the compiled encoder writes each frame where it will stay."""
+        if len(columns) <= _ONE_BY_ONE_MAX:
+            return join_into_messages(encode_one_by_one(columns), message_bytes)
+        compiled = _compiled_encoder_for(columns)
+        if compiled is None:
+            return cut_into_messages(self.encode_by_column(columns.gathered()), message_bytes)
+        return compiled.write_messages(columns, message_bytes)
 
-    def join(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return the same without machine code; one record a capture, any level."""
+    def encode_by_column(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return the same by Arrow, for captures with one record each, of any level."""
+        # 1. Each part is a column: its element is a capture's bytes for one field, empty where absent.
+        # `total` grows with it, because the length stands in front of the parts.
         parts: list[pa.BinaryArray] = [self._numbers(columns), self._entity_type(columns)]
         total = np.full(len(columns), fields.NUMBERS.itemsize, np.int64)
         total += lengths(parts[1])
-        total += append_text(parts, fields.PRIMARY_KEY, columns.keys.array)
+        total += append_field(parts, fields.PRIMARY_KEY, columns.keys.array)
         if not columns.names.all_null:
             changed = encode_name_lists(columns.names, _changed)
             parts.append(changed)
@@ -77,13 +85,14 @@ class ProtobufCodec(Codec):
         for name, tag in fields.BODIES.items():
             body = columns.body(name)
             if body is not None and body.null_count < len(body):
-                total += append_text(parts, tag, body)
-        prefix, _ = prefixes(fields.CAPTURE, total)
+                total += append_field(parts, tag, body)
+        # 2. Only now are all sizes known. Arrow joins the parts of each capture in one call.
+        prefix, _ = tags_and_lengths(fields.CAPTURE, total)
         return pc.binary_join_element_wise(prefix, *parts, EMPTY)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return the frame with ``omitted_bytes`` set."""
-        capture = header_frame[after_length(header_frame) :]
+        capture = header_frame[message_start(header_frame) :]
         capture += bytes([fields.OMITTED_BYTES]) + fields.varint(omitted_bytes)
         return bytes([fields.CAPTURE]) + fields.varint(len(capture)) + capture
 
@@ -96,22 +105,22 @@ class ProtobufCodec(Codec):
         rows["operation"] = columns.operations
         if columns.ordinals is not None:
             rows["ordinal"] = columns.ordinals
-        return fixed(rows)
+        return equal_elements(rows)
 
     def _entity_type(self, columns: CaptureColumns) -> pa.BinaryArray:
         kinds = [b"", *(fields.entity_type(name) for name in columns.entity_types)]
         return pa.array(kinds, pa.binary()).take(pa.array(columns.type_codes + 1))
 
 
-def _machine_for(columns: CaptureColumns) -> accelerator.Machine | None:
-    """Return the compiled encoder where it is loaded and these, which are many, are at entity level."""
+def _compiled_encoder_for(columns: CaptureColumns) -> CompiledEncoder | None:
+    """Return the compiled encoder if it is loaded and can write these: it knows the entity level only."""
     if columns.container_types is not None:
         return None
-    return accelerator.machine(len(columns))
+    return compiled_encoder_loader.encoder_for(len(columns))
 
 
-def spelled(columns: CaptureColumns) -> list[bytes]:
-    """Return the frame of each capture, one after the other: the plain meaning of the wire form."""
+def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
+    """Return the frame of each capture. This is the plain statement of the wire form."""
     rows = list(range(len(columns))) if columns.rows is None else columns.rows.tolist()
     ordinals = [0] * len(rows) if columns.ordinals is None else columns.ordinals.tolist()
     versions, indexes = columns.versions.tolist(), columns.indexes.tolist()
@@ -148,27 +157,30 @@ def spelled(columns: CaptureColumns) -> list[bytes]:
     return frames
 
 
-def append_text(
+def append_field(
     parts: list[pa.BinaryArray], tag: int, values: pa.StringArray | pa.BinaryArray
 ) -> NDArray[np.int64]:
     """Append a length-delimited field, absent where the value is null, and return its sizes."""
     sizes = lengths(values)
-    prefix, prefix_sizes = prefixes(tag, sizes, present(values) if values.null_count else None)
+    prefix, prefix_sizes = tags_and_lengths(
+        tag, sizes, present(values) if values.null_count else None
+    )
     if values.null_count:
         values = values.fill_null(b"" if pa.types.is_binary(values.type) else "")
     parts.extend((prefix, values.view(pa.binary()) if pa.types.is_string(values.type) else values))
     return sizes + prefix_sizes
 
 
-def prefixes(
+def tags_and_lengths(
     tag: int, lengths: NDArray[np.integer], present: NDArray[np.bool_] | None = None
 ) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
-    """Return tag and varint length of each element, empty where not present, and their sizes."""
+    """Return tag and varint length of each element, and the sizes of these; empty where not present."""
     sizes = lengths.astype(np.int64)
     least, most = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
     places = _varint_bytes(most)
     if places == _varint_bytes(least) and present is None:
-        return _even_prefixes(tag, sizes, places)
+        return _equal_tags_and_lengths(tag, sizes, places)
+    # 1. Lay out tag and length as wide as the widest needs them; `used` says which bytes count.
     digits = np.empty((len(sizes), 1 + places), np.uint8)
     used = np.ones(digits.shape, np.bool_)
     prefix_sizes = np.full(len(sizes), 2, np.int64)
@@ -180,23 +192,24 @@ def prefixes(
         if place + 1 < places:
             used[:, 2 + place] = more
             prefix_sizes += more
+    # 2. An absent element has no tag either. The mask leaves the bytes that count end to end.
     if present is not None:
         used &= present[:, None]
         prefix_sizes *= present
-    return binary(digits[used], prefix_sizes), prefix_sizes
+    return binary_array(digits[used], prefix_sizes), prefix_sizes
 
 
-def _even_prefixes(
+def _equal_tags_and_lengths(
     tag: int, sizes: NDArray[np.int64], places: int
 ) -> tuple[pa.BinaryArray, NDArray[np.int64]]:
-    """Return the same for lengths that all take as many bytes, the common case: no byte has to be left out."""
+    """Return the same for lengths that all take as many bytes, the common case: no mask is needed."""
     digits = np.empty((len(sizes), 1 + places), np.uint8)
     digits[:, 0] = tag
     for place in range(places):
         last = place + 1 == places
         digits[:, 1 + place] = ((sizes >> (7 * place)) & 0x7F) | (0 if last else 0x80)
     rows = digits.view(np.dtype((np.void, 1 + places)))[:, 0]
-    return fixed(rows), np.full(len(sizes), 1 + places, np.int64)
+    return equal_elements(rows), np.full(len(sizes), 1 + places, np.int64)
 
 
 def _varint_bytes(number: int) -> int:
@@ -224,8 +237,8 @@ def _container(kind: int, name: str) -> bytes:
     return bytes([fields.CONTAINER_TYPE, kind]) + fields.field(fields.CONTAINER_NAME, name.encode())
 
 
-def after_length(frame: bytes) -> int:
-    """Return where the message of an element begins, behind tag and length."""
+def message_start(frame: bytes) -> int:
+    """Return the place behind tag and length of an element, where its message begins."""
     place = 1
     while frame[place] & 0x80:
         place += 1

@@ -86,7 +86,7 @@ class Cutter:
         """Say that all of a slice was handed over; the rest of its run may follow as another."""
         if slice.stop == len(slice.run):
             codec, content = self._delivery.codec, self._delivery.content
-            self._observer.reading.frames_taken(slice.run, codec, content)
+            self._observer.reading.drop_frames_unless_shared(slice.run, codec, content)
 
     async def header_only(self, slice: Slice, block: FrameBlock) -> Frames:
         """Return the next capture of a slice, which is too large for the subscriber, as its header."""

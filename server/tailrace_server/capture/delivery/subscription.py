@@ -32,7 +32,7 @@ from tailrace.errors import (
 from tailrace.position import END, Position
 from tailrace_server.capture.delivery.intake import Intake, Outcome
 from tailrace_server.capture.delivery.messages import Cutter, whole_messages
-from tailrace_server.capture.reading.small_commits import Taker
+from tailrace_server.capture.reading.small_commits import FrameRequest
 from tailrace_server.capture.statistics import SubscriptionStatistics
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -290,9 +290,9 @@ class Subscription:
         return self._delivery.codec
 
     @property
-    def taker(self) -> Taker:
+    def frame_request(self) -> FrameRequest:
         """What it wants of every batch."""
-        return Taker(self._publisher.predicate, self._delivery.codec, self._delivery.content)
+        return FrameRequest(self._publisher.predicate, self._delivery.codec, self._delivery.content)
 
     def complete_below(self) -> int:
         """Return the first version of which something that matches may still come."""

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Schema
-    from tailrace_server.capture.matching.run import Selection
-    from tailrace_server.wal.segment.reader import Head
+    from tailrace_server.capture.matching.run import BatchSelection
+    from tailrace_server.wal.segment.reader import BatchHead
 
 _columns_of = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def roles_of(
-    head: Head, selection: Selection, schema_of: Callable[[int], Schema]
+    head: BatchHead, selection: BatchSelection, schema_of: Callable[[int], Schema]
 ) -> NDArray[np.uint8]:
     """Return the container type of each capture; 0 at entity level."""
     assert selection.ordinals is not None

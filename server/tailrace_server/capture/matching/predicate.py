@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
-from tailrace_server.capture.matching.run import NOTHING, Selection, whole
+from tailrace_server.capture.matching.run import NO_MATCH, BatchSelection, whole_batch
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
     from tailrace_server.capture.matching.record_classes import GroupedHead, RecordClass
-    from tailrace_server.wal.segment.reader import Head
+    from tailrace_server.wal.segment.reader import BatchHead
 
 _LEVELS: Final[Mapping[int, ContainerType]] = {
     Area.SCHEMA: ContainerType.CATALOG,
@@ -97,7 +97,7 @@ class Alternative:
         types = self._entity_types or entity_types
         return {key_hash(type_seed(name), key): key for name in types for key in self.keys}
 
-    def filter_keys(self, head: Head, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    def filter_keys(self, head: BatchHead, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """Keep the rows whose key is wanted, and truncates, which stand for every key."""
         names = {
             head.entity_types[code]
@@ -109,12 +109,12 @@ class Alternative:
         keep = [self.has_key(head, row) for row in found.tolist()]
         return found[np.array(keep, bool)] if keep else found
 
-    def has_key(self, head: Head, row: int) -> bool:
+    def has_key(self, head: BatchHead, row: int) -> bool:
         """Compare the key itself: hashes only make candidates."""
         key = head.primary_keys[row].as_py()
         return key is None or key in self.keys
 
-    def expand(self, head: Head, row: int, images: Images) -> list[tuple[int, str]]:
+    def expand(self, head: BatchHead, row: int, images: Images) -> list[tuple[int, str]]:
         """Return (ordinal, column name) of a record's captures; ordinal 0 has the name "".
 
         A column that the version's schema does not have is no match: a record must not end subscriptions.
@@ -140,7 +140,7 @@ class Alternative:
                 captures.append((ordinal, name))
         return captures
 
-    def _touched(self, head: Head, row: int, images: Images) -> Sequence[str]:
+    def _touched(self, head: BatchHead, row: int, images: Images) -> Sequence[str]:
         (changed,) = head.names.values((row,))
         if changed is not None:
             return changed
@@ -168,7 +168,7 @@ class Predicate:
         self.has_keys = any(each.keys for each in self.alternatives)
         """Whether selecting hashes keys, all that it names: the router is quicker for those."""
 
-    def select(self, grouped: GroupedHead, images: Images) -> Selection:
+    def select(self, grouped: GroupedHead, images: Images) -> BatchSelection:
         """Return what it matches in a batch; reads ``images`` only if ``needs_images``."""
         head = grouped.head
         rows: list[NDArray[np.int32]] = []
@@ -193,12 +193,12 @@ class Predicate:
         batch_rows: int,
         rows: Sequence[NDArray[np.int32]],
         captures: set[tuple[int, int, str]],
-    ) -> Selection:
+    ) -> BatchSelection:
         """Join what the alternatives found, each capture once, in order."""
         if captures:
             captures.update((row, 0, "") for found in rows for row in found.tolist())
             ordered = sorted(captures)
-            return Selection(
+            return BatchSelection(
                 self.identity,
                 np.array([row for row, _, _ in ordered], np.int32),
                 np.array([ordinal for _, ordinal, _ in ordered], np.int32),
@@ -206,9 +206,13 @@ class Predicate:
             )
         present = [found for found in rows if len(found)]
         if not present:
-            return NOTHING
+            return NO_MATCH
         joined = present[0] if len(present) == 1 else _union(present, batch_rows)
-        return whole(batch_rows) if len(joined) == batch_rows else Selection(self.identity, joined)
+        return (
+            whole_batch(batch_rows)
+            if len(joined) == batch_rows
+            else BatchSelection(self.identity, joined)
+        )
 
 
 def _union(parts: Sequence[NDArray[np.int32]], batch_rows: int) -> NDArray[np.int32]:

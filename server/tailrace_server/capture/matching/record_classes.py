@@ -22,7 +22,7 @@ from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tailrace_server.wal.segment.reader import Head
+    from tailrace_server.wal.segment.reader import BatchHead
 
 _CLASSES_PER_TYPE: Final = 64
 _FEW_CLASSES: Final = 6
@@ -41,7 +41,7 @@ class RecordClass(NamedTuple):
 class GroupedHead:
     """A batch's head, and the rows of each class in rising order."""
 
-    head: Head
+    head: BatchHead
     groups: tuple[tuple[RecordClass, NDArray[np.int32]], ...]
 
     @property
@@ -50,7 +50,7 @@ class GroupedHead:
         return self.head.nbytes + 4 * len(self.head.versions)
 
 
-def group_by_class(head: Head) -> GroupedHead:
+def group_by_class(head: BatchHead) -> GroupedHead:
     """Group a batch's records by class. Pure; any thread may call it."""
     if len(head.versions) <= SMALL_LENGTH:
         return GroupedHead(head, _group_few(head))
@@ -97,7 +97,7 @@ def _class_of(code: int, entity_types: tuple[str, ...]) -> RecordClass:
     return RecordClass(rest // 8, rest % 8, entity_types[type_code - 1] if type_code else None)
 
 
-def _group_few(head: Head) -> tuple[tuple[RecordClass, NDArray[np.int32]], ...]:
+def _group_few(head: BatchHead) -> tuple[tuple[RecordClass, NDArray[np.int32]], ...]:
     rows: dict[RecordClass, list[int]] = {}
     columns = zip(
         head.areas.tolist(), head.operations.tolist(), head.type_codes.tolist(), strict=True

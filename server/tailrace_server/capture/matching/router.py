@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace_server.capture.matching.record_classes import RecordClass
-from tailrace_server.capture.matching.run import Selection, whole
+from tailrace_server.capture.matching.run import BatchSelection, whole_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ class Router:
 
     def route(
         self, grouped: GroupedHead, images: Images
-    ) -> Iterator[tuple[int, Selection | Exception]]:
+    ) -> Iterator[tuple[int, BatchSelection | Exception]]:
         """Yield (id, what it matches) for every predicate that matches something in a batch.
 
         What a predicate raises takes the place of its matches, and is nobody else's trouble. Predicates may
@@ -99,19 +99,19 @@ class Router:
             if len(selection):
                 yield id, selection
 
-    def _route_broad(self, grouped: GroupedHead) -> Iterator[tuple[int, Selection]]:
+    def _route_broad(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
         groups = grouped.groups
         takers = [self._takers_of(key) for key, _ in groups]
         batch_rows = len(grouped.head.versions)
         if len(groups) == 1:
             for id in takers[0]:
-                yield id, whole(batch_rows)
+                yield id, whole_batch(batch_rows)
             return
         taken: dict[int, list[int]] = {}
         for place, ids in enumerate(takers):
             for id in ids:
                 taken.setdefault(id, []).append(place)
-        joined: dict[tuple[int, ...], Selection] = {}
+        joined: dict[tuple[int, ...], BatchSelection] = {}
         for id, places in taken.items():
             if id not in self._broad:
                 continue
@@ -164,7 +164,7 @@ class _KeyTable:
                 else:
                     self._owners.pop(hash, None)
 
-    def route(self, grouped: GroupedHead) -> Iterator[tuple[int, Selection]]:
+    def route(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
         if not self._predicates:
             return
         head = grouped.head

@@ -36,7 +36,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Selection:
+class BatchSelection:
     """The captures of one batch that a predicate matches, in order."""
 
     identity: Hashable
@@ -84,20 +84,22 @@ _RUN_BYTES: Final = 200
 _SELECTION_BYTES: Final = 230
 """As measured, beside the rows."""
 
-NOTHING: Final = Selection((), np.empty(0, np.int32))
+NO_MATCH: Final = BatchSelection((), np.empty(0, np.int32))
 
 _OFFSETS: Final = np.arange(1 << 16, dtype=np.int32)
 """Shared by all whole-batch selections, so that they cost nothing."""
 
-_WHOLE_SMALL: Final = tuple(Selection(None, _OFFSETS[:rows]) for rows in range(SMALL_LENGTH + 1))
+_WHOLE_SMALL: Final = tuple(
+    BatchSelection(None, _OFFSETS[:rows]) for rows in range(SMALL_LENGTH + 1)
+)
 
 
-def whole(rows: int) -> Selection:
+def whole_batch(rows: int) -> BatchSelection:
     """Return the selection of every record of a batch, entity level."""
     if rows <= SMALL_LENGTH:
         return _WHOLE_SMALL[rows]
     offsets = _OFFSETS[:rows] if rows <= len(_OFFSETS) else np.arange(rows, dtype=np.int32)
-    return Selection(None, offsets)
+    return BatchSelection(None, offsets)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -105,7 +107,7 @@ class Run:
     """A selection and the batch that it refers to. Never empty."""
 
     batch: BatchRef
-    selection: Selection
+    selection: BatchSelection
     first: Position
     """Position of its first capture's record."""
     crowded: bool = False

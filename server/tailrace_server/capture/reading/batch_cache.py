@@ -1,16 +1,17 @@
 """The batch cache: heads, bodies, scans and encoded frames, once each, under one memory budget.
 
-Everything that is read from the log or made of it passes through here, so that ten subscribers at
-near positions cost about one reading. A value is loaded in a reader thread by whoever comes first;
-the others wait for it (*single flight*). Frames have a bound of their own, so has what was read; both
-are far below the budget, since memory that is used again is faster than fresh pages and what was
-read once is in the page cache. Where few subscriptions are open, fewer frames are kept, and of only one
-none that it has had: they are for others, and memory that was used a moment ago is still in the processor's
-cache. When room is short all the same, frames go first.
+Everything that is read from the log or made of it passes through here, so that ten subscribers at near
+positions cost about one reading. The first caller has a value loaded in a reader thread, and the others
+wait for it (*single flight*).
 
-The budget is kept by measurement: the cache never charges itself more than half of it, and whenever
-the process as a whole is found near it, the cache sheds a quarter of what it holds, may hold no more than
-is left, and hands freed pages back. Where there is room again it may hold more, step by step.
+Frames have a bound of their own, and so have heads, bodies and scans together. Both are far below the
+budget: reused memory is faster than fresh pages, and the page cache holds what was read once. The fewer
+subscriptions are open, the fewer frames are kept. With only one, frames that it has had are dropped, as
+there is nobody to share them with. When room is short all the same, frames are evicted first.
+
+The budget is kept by measurement. The cache holds half of it at most. Whenever the whole process is near
+the budget, the cache evicts a quarter of what it holds, lowers its limit to the rest, and hands freed pages
+back to the system. Where there is room again, the limit rises step by step.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
 _MEASURE_EVERY_S: Final = 0.1
-_ROOM: Final = 1 / 16
-"""The part of the budget that is left where the process is relieved: what may come until the next measure."""
-_FRAMES_EACH: Final = 2 << 20
-_BLOCKS_EACH: Final = 2
-"""For each open subscription so many bytes of frames are kept, and where blocks are large so many of them."""
-_STEP: Final = 1 / 64
-"""By so much of the budget what may be held grows where there is room again; so much may be held always."""
+_RESERVE: Final = 1 / 16
+"""Part of the budget that is kept free, for what may come until the next measurement."""
+_FRAME_BYTES_PER_SUBSCRIPTION: Final = 2 << 20
+"""Bytes of frames that are kept for each open subscription."""
+_FRAME_BLOCKS_PER_SUBSCRIPTION: Final = 2
+"""Blocks of frames that are kept for each open subscription, even if they have more bytes than that."""
+_LIMIT_STEP: Final = 1 / 64
+"""Part of the budget by which the limit rises where there is room again; it never falls below one step."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -51,7 +53,7 @@ class Sized(Protocol):
 
 
 class Kind(IntEnum):
-    """What a value is; lower ones go first."""
+    """What a value is. Lower kinds are evicted first."""
 
     FRAMES = 0
     SCAN = 1
@@ -59,10 +61,10 @@ class Kind(IntEnum):
     HEAD = 3
 
 
-_READS: Final = (Kind.BODY, Kind.HEAD, Kind.SCAN)
-"""What was read, in the order in which it goes when it is too much: a scan stands for many heads.
+_READ_KINDS: Final = (Kind.BODY, Kind.HEAD, Kind.SCAN)
+"""The kinds under the bound of reads, in the order of their eviction: a scan stands for many heads.
 
-Scans have half of the room at most, or those of many criteria would push out heads that are needed next.
+Scans have half of that bound at most, or those of many criteria would push out heads that are needed next.
 """
 
 S = TypeVar("S", bound=Sized)
@@ -70,22 +72,24 @@ S = TypeVar("S", bound=Sized)
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """How the batch cache does."""
+    """Figures of the batch cache."""
 
     bytes: int
-    """Charged now."""
+    """Bytes that it holds now."""
     values: int
-    """Held now, of all kinds."""
+    """Values of all kinds that it holds now."""
     hits: int
+    """Values that were asked for and held."""
     misses: int
-    """Loads, shared ones counted once."""
+    """Loads; a shared one counts once."""
     evicted: int
+    """Values that were evicted to make room."""
     process_bytes: int
     """Anonymous memory of the process when it was last measured."""
 
 
 class BatchCache:
-    """A bounded cache with single-flight loading. Lives on the event loop; only ``peek`` is for any thread."""
+    """A bounded cache with single-flight loading, for the event loop; any thread may call ``peek``."""
 
     def __init__(
         self,
@@ -101,24 +105,26 @@ class BatchCache:
         """Make an empty cache.
 
         Args:
-            memory_bytes: The process's budget.
-            frames_bytes: Bound of the frames that are kept.
-            reads_bytes: Bound of heads, bodies and scans.
+            memory_bytes: Budget of the process.
+            frames_bytes: Bound of all frames.
+            reads_bytes: Bound of heads, bodies and scans together.
             executor: The reader threads.
-            loads_max: How many loads these may have at a time, with those whose values wait for the loop: a
-                batch is megabytes, and a busy loop lets many come together.
-            subscriptions: Returns how many are open; without it, frames are kept up to their bound.
-            measure: Returns the process's anonymous bytes.
+            loads_max: Bound of the loads that run or whose values wait for the event loop. A batch is
+                megabytes, and while the loop is busy many would pile up.
+            subscriptions: Returns the number of open subscriptions; None: frames are kept up to their bound.
+            measure: Returns the anonymous memory of the process in bytes.
         """
         self._memory_bytes = memory_bytes
         self._bytes_max = memory_bytes // 2
-        self._relieved_from = memory_bytes * (1 - _ROOM)
-        self._step = int(memory_bytes * _STEP)
-        self._left_bytes = 0
-        """What the process held when it had been relieved: it is not again until it has grown by a step."""
+        """Limit of what the cache holds."""
+        self._relieved_from = memory_bytes * (1 - _RESERVE)
+        """Bytes of the process from which on the cache evicts a part."""
+        self._limit_step = int(memory_bytes * _LIMIT_STEP)
+        self._relieved_to = 0
+        """Bytes of the process after the last relief; the next one waits until it has grown by a step."""
         self._frames_bytes_max = frames_bytes
         self._reads_bytes_max = reads_bytes
-        self._held = dict.fromkeys(Kind, 0)
+        self._bytes_by_kind = dict.fromkeys(Kind, 0)
         self._executor = executor
         self._subscriptions = subscriptions
         self._measure = measure or anonymous_bytes
@@ -127,15 +133,17 @@ class BatchCache:
         self._kinds: dict[Kind, OrderedDict[Hashable, Sized]] = {
             kind: OrderedDict() for kind in Kind
         }
-        self._loading: dict[tuple[Kind, Hashable], list[asyncio.Future[Any]]] = {}
+        """Values by key, the least recently used first."""
+        self._waiters: dict[tuple[Kind, Hashable], list[asyncio.Future[Any]]] = {}
+        """Of each value that is loaded or queued to be: the futures of those who wait for it."""
         self._to_load: deque[tuple[Kind, Hashable, Callable[[], Sized]]] = deque()
         self._loads_max = loads_max
-        self._begun = 0
+        self._loads_running = 0
         self._bytes = 0
         self._hits = self._misses = self._evicted = 0
 
     def peek(self, kind: Kind, key: Hashable) -> Sized | None:
-        """Return a value if it is held, without touching its age. Any thread may call it."""
+        """Return a value if it is held, without marking it as used. Any thread may call it."""
         return self._kinds[kind].get(key)
 
     def get_nowait(self, kind: Kind, key: Hashable) -> Sized | None:
@@ -148,41 +156,41 @@ class BatchCache:
         return value
 
     async def get(self, kind: Kind, key: Hashable, load: Callable[[], S]) -> S:
-        """Return a value, loading it in a reader thread if nobody else does already.
+        """Return a value, loading it in a reader thread if it is neither held nor being loaded.
 
-        Cancelling one waiter takes nothing from the others. What ``load`` raises reaches all of
-        them, and nothing is kept. Raises RuntimeError where no reader thread can be had.
+        Cancelling one waiter does not stop the load for the others. What ``load`` raises reaches all of
+        them, and nothing is kept. Raises RuntimeError if no reader thread can be started.
         """
         value = self.get_nowait(kind, key)
         if value is not None:
             return cast("S", value)
         waiter: asyncio.Future[S] = asyncio.get_running_loop().create_future()
-        self._join(kind, key, load, waiter)
+        self._load_once(kind, key, load, waiter)
         return await waiter
 
     def prefetch(self, kind: Kind, key: Hashable, load: Callable[[], Sized]) -> None:
-        """Begin to load a value that will be asked for soon; a failure shows when it is."""
+        """Begin to load a value that will be needed soon; a failure shows when it is loaded again."""
         if key not in self._kinds[kind]:
-            self._join(kind, key, load, None)
+            self._load_once(kind, key, load, None)
 
     def put(self, kind: Kind, key: Hashable, value: Sized) -> None:
-        """Keep a value that came as a by-product."""
+        """Keep a value that was loaded, here or as a by-product."""
         values = self._kinds[kind]
         if key not in values:
             values[key] = value
             self._bytes += value.nbytes
-            self._held[kind] += value.nbytes
-            self._shed()
+            self._bytes_by_kind[kind] += value.nbytes
+            self._evict_excess()
 
-    def taken(self, kind: Kind, key: Hashable) -> None:
-        """Let go of a value that a subscription has had, if no other is open that may ask for it."""
+    def drop_unless_shared(self, kind: Kind, key: Hashable) -> None:
+        """Drop a value that a subscription has had, unless others are open that may need it."""
         if self._subscriptions is not None and self._subscriptions() <= 1:
             value = self._kinds[kind].pop(key, None)
             if value is not None:
                 self._uncharge(kind, value)
 
     def statistics(self) -> CacheStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         return CacheStatistics(
             bytes=self._bytes,
             values=sum(len(values) for values in self._kinds.values()),
@@ -192,17 +200,17 @@ class BatchCache:
             process_bytes=self._process_bytes,
         )
 
-    def _join(
+    def _load_once(
         self,
         kind: Kind,
         key: Hashable,
         load: Callable[[], Sized],
         waiter: asyncio.Future[Any] | None,
     ) -> None:
-        waiters = self._loading.get((kind, key))
+        waiters = self._waiters.get((kind, key))
         is_new = waiters is None
         if waiters is None:
-            waiters = self._loading[kind, key] = []
+            waiters = self._waiters[kind, key] = []
         if waiter is not None:
             waiters.append(waiter)
         if is_new:
@@ -211,32 +219,32 @@ class BatchCache:
             self._begin_loads()
 
     def _begin_loads(self) -> None:
-        """Hand loads to the reader threads, not more than may wait for the loop together when they are done."""
+        """Hand queued loads to the reader threads, up to ``loads_max`` at a time."""
         loop = asyncio.get_running_loop()
-        while self._to_load and self._begun < self._loads_max:
+        while self._to_load and self._loads_running < self._loads_max:
             kind, key, load = self._to_load.popleft()
             try:
                 job = self._executor.submit(load)
             except RuntimeError as error:  # the system has no thread left
-                self._answer(kind, key, None, error)
+                self._resolve_waiters(kind, key, None, error)
                 continue
-            self._begun += 1
+            self._loads_running += 1
             loaded = partial(self._loaded, kind, key)
             job.add_done_callback(partial(loop.call_soon_threadsafe, loaded))
 
     def _loaded(self, kind: Kind, key: Hashable, job: Future[Sized]) -> None:
-        self._begun -= 1
+        self._loads_running -= 1
         self._begin_loads()
         error = job.exception() if not job.cancelled() else asyncio.CancelledError()
         value = job.result() if error is None else None
-        self._answer(kind, key, value, error)
+        self._resolve_waiters(kind, key, value, error)
         if value is not None:
             self.put(kind, key, value)
 
-    def _answer(
+    def _resolve_waiters(
         self, kind: Kind, key: Hashable, value: Sized | None, error: BaseException | None
     ) -> None:
-        for waiter in self._loading.pop((kind, key)):
+        for waiter in self._waiters.pop((kind, key)):
             if waiter.done():
                 continue
             if error is None:
@@ -244,59 +252,70 @@ class BatchCache:
             else:
                 waiter.set_exception(error)
 
-    def _shed(self) -> None:
+    def _evict_excess(self) -> None:
+        # 1. The bounds of kinds, each with its own order of eviction. They come before the limit of all,
+        # which would take frames for what heads have too much.
         while self._frames_are_too_many():
             self._evict_one([Kind.FRAMES])
-        while self._held[Kind.SCAN] > self._reads_bytes_max // 2:
+        while self._bytes_by_kind[Kind.SCAN] > self._reads_bytes_max // 2:
             self._evict_one([Kind.SCAN])
-        while sum(self._held[kind] for kind in _READS) > self._reads_bytes_max:
-            self._evict_one(_READS)
-        self._keep(self._bytes_max)
+        while sum(self._bytes_by_kind[kind] for kind in _READ_KINDS) > self._reads_bytes_max:
+            self._evict_one(_READ_KINDS)
+        # 2. The limit of the whole cache.
+        self._evict_down_to(self._bytes_max)
+        # 3. The budget of the process, which holds more than this cache. Measuring reads a file, so it is
+        # done ten times a second. Right after a relief the figure is still high, as the allocators keep
+        # some pages: without the step, every new value would cost another quarter of the cache.
         now = asyncio.get_running_loop().time()
         if now - self._measured_at >= _MEASURE_EVERY_S:
             self._measured_at = now
             found = self.measured()
-            if found > self._relieved_from and found - self._left_bytes >= self._step:
+            if found > self._relieved_from and found - self._relieved_to >= self._limit_step:
                 self.relieve()
 
     def _frames_are_too_many(self) -> bool:
-        """Return whether frames are to go; the newest block stays, however large, as it is about to be sent."""
-        held, blocks = self._held[Kind.FRAMES], len(self._kinds[Kind.FRAMES])
+        """Return whether frames must be evicted; the newest block stays, however large: it is being sent."""
+        frames_bytes, blocks = self._bytes_by_kind[Kind.FRAMES], len(self._kinds[Kind.FRAMES])
         if blocks <= 1:
             return False
-        if held > self._frames_bytes_max:
+        if frames_bytes > self._frames_bytes_max:
             return True
         if self._subscriptions is None:
             return False
         takers = max(1, self._subscriptions())
-        return held > takers * _FRAMES_EACH and blocks > takers * _BLOCKS_EACH
+        return (
+            frames_bytes > takers * _FRAME_BYTES_PER_SUBSCRIPTION
+            and blocks > takers * _FRAME_BLOCKS_PER_SUBSCRIPTION
+        )
 
     def measured(self) -> int:
-        """Measure the process and return what it holds.
+        """Measure the anonymous memory of the process and return it.
 
-        Where it cannot be measured, as without a free file descriptor, the last measure stands.
+        If that fails, as without a free file descriptor, the last figure stands.
         """
         with suppress(OSError):
             self._process_bytes = self._measure()
         return self._process_bytes
 
     def relieve(self) -> int:
-        """Measure the process, shed a quarter if it is near the budget, and return what it holds then."""
+        """Measure the process, evict a quarter if it is near the budget, and return its bytes then."""
+        # The limit falls with what is evicted. If it stayed, the cache would fill up again within a moment
+        # and the process would swing between both.
         if self.measured() > self._relieved_from:
-            self._bytes_max = max(self._bytes * 3 // 4, self._step)
-            self._keep(self._bytes_max)
+            self._bytes_max = max(self._bytes * 3 // 4, self._limit_step)
+            self._evict_down_to(self._bytes_max)
             return_freed_pages()
-            self._left_bytes = self.measured()
+            self._relieved_to = self.measured()
         else:
-            self._bytes_max = min(self._bytes_max + self._step, self._memory_bytes // 2)
+            self._bytes_max = min(self._bytes_max + self._limit_step, self._memory_bytes // 2)
         return self._process_bytes
 
-    def _keep(self, bytes_max: int) -> None:
+    def _evict_down_to(self, bytes_max: int) -> None:
         while self._bytes > bytes_max and self._evict_one(Kind):
             pass
 
     def _evict_one(self, kinds: Iterable[Kind]) -> bool:
-        """Let go of the value that was not used for longest, of the first of these kinds that has any."""
+        """Evict the least recently used value of the first of these kinds that has any."""
         for kind in kinds:
             values = self._kinds[kind]
             if values:
@@ -308,7 +327,7 @@ class BatchCache:
 
     def _uncharge(self, kind: Kind, value: Sized) -> None:
         self._bytes -= value.nbytes
-        self._held[kind] -= value.nbytes
+        self._bytes_by_kind[kind] -= value.nbytes
 
 
 def anonymous_bytes() -> int:
@@ -319,7 +338,7 @@ def anonymous_bytes() -> int:
 
 
 def return_freed_pages() -> None:
-    """Hand pages that the allocators keep for later back to the system."""
+    """Return pages that the allocators keep for later to the system."""
     pa.default_memory_pool().release_unused()
     _libc_trim()
 

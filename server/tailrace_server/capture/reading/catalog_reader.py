@@ -16,10 +16,10 @@ import numpy as np
 from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
-from tailrace_server.capture.matching.run import Run, whole
+from tailrace_server.capture.matching.run import Run, whole_batch
 from tailrace_server.capture.reading.batch_cache import Kind
 from tailrace_server.capture.reading.frames import FrameBlock, body_columns, encode
-from tailrace_server.capture.reading.small_commits import Bodies, FreshBatches
+from tailrace_server.capture.reading.small_commits import Bodies, SmallCommits
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 
-_AHEAD_MAX: Final = 8
-_AHEAD_BYTES: Final = 2 << 20
+_READ_AHEAD_BATCHES_MAX: Final = 8
+_READ_AHEAD_BYTES_MAX: Final = 2 << 20
 """Heads that are read in one go where one is needed after the other: so many, and so large in all."""
-_AHEAD_SHARE: Final = 8
+_READ_AHEAD_CACHE_PART: Final = 8
 """They may be one part in so many of the cache at most, or they would push each other out."""
 
 
@@ -76,7 +76,7 @@ class BatchImages:
         return self.schemas(version)
 
 
-class CatalogReading:
+class CatalogReader:
     """Reads of one catalog; the loop calls it, reader threads do the work."""
 
     def __init__(
@@ -93,21 +93,21 @@ class CatalogReading:
         self._reader = reader
         self._cache = cache
         self._settings = settings
-        self.fresh = FreshBatches(uuid, reader, settings)
+        self.small_commits = SmallCommits(uuid, reader, settings)
         """Small batches that were published last; its ``prepare`` is the tailer's."""
 
     async def grouped(self, ref: BatchRef) -> GroupedHead:
         """Return a batch's head, grouped by class."""
-        fresh = self.fresh.get(ref)
+        fresh = self.small_commits.get(ref)
         if fresh is not None:
             return fresh.grouped
         key = (self._id, ref.key)
         return await self._cache.get(Kind.HEAD, key, partial(self._load_grouped, ref))
 
-    async def grouped_next(self, view: LogView, place: int) -> GroupedHead:
+    async def grouped_reading_ahead(self, view: LogView, place: int) -> GroupedHead:
         """Return the head of the batch at a place; if it must be read, those behind it are read with it."""
         ref = view.batch(place)
-        if (fresh := self.fresh.get(ref)) is not None:
+        if (fresh := self.small_commits.get(ref)) is not None:
             return fresh.grouped
         key = (self._id, ref.key)
         found: list[GroupedHead] = []
@@ -119,7 +119,10 @@ class CatalogReading:
 
     def has_head(self, view: LogView, row: int) -> bool:
         """Return whether the head of the batch that holds a retained row needs no reading."""
-        return row >= view.first_row and self._held_head(view.batch(view.find_row(row))) is not None
+        return (
+            row >= view.first_row
+            and self._head_in_memory(view.batch(view.find_row(row))) is not None
+        )
 
     async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
         """Return a batch's ``after`` images, read now."""
@@ -193,7 +196,7 @@ class CatalogReading:
         """Return a run's frames if no reading is needed for them."""
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
         block = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, key))
-        if block is None and (fresh := self.fresh.get(run.batch)) is not None:
+        if block is None and (fresh := self.small_commits.get(run.batch)) is not None:
             block = fresh.frames.pop(key[2:], None)
             if block is not None:
                 self._cache.put(Kind.FRAMES, key, block)
@@ -215,7 +218,7 @@ class CatalogReading:
         if block is not None:
             return block
         key, load = self._frames_job(run, view, codec, content)
-        if self.fresh.get(run.batch) is not None:  # no file to read, and few captures
+        if self.small_commits.get(run.batch) is not None:  # no file to read, and few captures
             block = load()
             self._cache.put(Kind.FRAMES, key, block)
         else:
@@ -224,10 +227,10 @@ class CatalogReading:
             return block
         return block.pick(run.selection, self._settings.message_bytes)
 
-    def frames_taken(self, run: Run, codec: Codec, content: Content) -> None:
+    def drop_frames_unless_shared(self, run: Run, codec: Codec, content: Content) -> None:
         """Let go of a run's frames, which a subscription has had, if there is no other that may want them."""
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
-        self._cache.taken(Kind.FRAMES, key)
+        self._cache.drop_unless_shared(Kind.FRAMES, key)
 
     def prefetch_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> None:
         """Begin to encode a run that is about to be sent, and whose frames are not ready."""
@@ -240,7 +243,7 @@ class CatalogReading:
         """Decide whether to encode the run alone or its whole batch, of which others want their part."""
         selection = run.selection
         if run.crowded and selection.names is None:
-            selection = whole(run.batch.rows)
+            selection = whole_batch(run.batch.rows)
         key = self._frames_key(run.batch, selection.identity, codec, content)
         wanted = Run(run.batch, selection, run.first)
         return key, partial(self._load_frames, wanted, view, codec, content)
@@ -253,11 +256,11 @@ class CatalogReading:
     # From here on: reader threads.
 
     def _head(self, ref: BatchRef) -> GroupedHead:
-        held = self._held_head(ref)
+        held = self._head_in_memory(ref)
         return self._load_grouped(ref) if held is None else held
 
-    def _held_head(self, ref: BatchRef) -> GroupedHead | None:
-        fresh = self.fresh.get(ref)
+    def _head_in_memory(self, ref: BatchRef) -> GroupedHead | None:
+        fresh = self.small_commits.get(ref)
         if fresh is not None:
             return fresh.grouped
         return cast("GroupedHead | None", self._cache.peek(Kind.HEAD, (self._id, ref.key)))
@@ -269,7 +272,7 @@ class CatalogReading:
         """Return a batch's head and add those behind it to ``found``, up to one that cannot be read."""
         ref = view.batch(place)
         grouped = self._load_grouped(ref)
-        bytes_max = min(_AHEAD_BYTES, self._settings.reads_bytes // _AHEAD_SHARE)
+        bytes_max = min(_READ_AHEAD_BYTES_MAX, self._settings.reads_bytes // _READ_AHEAD_CACHE_PART)
         behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
         with suppress(LogError):  # it is asked for again, and fails then
             found.extend(map(self._head, behind))
@@ -279,7 +282,7 @@ class CatalogReading:
         return Bodies(self._reader.texts(ref, names))
 
     def _bodies(self, ref: BatchRef, names: tuple[str, ...]) -> Bodies:
-        fresh = self.fresh.get(ref)
+        fresh = self.small_commits.get(ref)
         if fresh is not None:
             return fresh.bodies
         held = self._cache.peek(Kind.BODY, (self._id, ref.key, names))
@@ -311,7 +314,7 @@ class CatalogReading:
 
     def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         names = body_columns(content)
-        held = self._held_head(run.batch)
+        held = self._head_in_memory(run.batch)
         return encode(
             self._reader.head(run.batch) if held is None else held.head,
             self._bodies(run.batch, names).only(names) if names else {},
@@ -327,7 +330,7 @@ class CatalogReading:
 def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:
     """Return the batches behind one, as many as may be read with it, with heads of at most so many bytes."""
     found = []
-    for next_place in range(place + 1, min(place + _AHEAD_MAX, len(view))):
+    for next_place in range(place + 1, min(place + _READ_AHEAD_BATCHES_MAX, len(view))):
         ref = view.batch(next_place)
         bytes_max -= ref.head_length
         if bytes_max < 0:
@@ -342,7 +345,7 @@ def first_position(grouped: GroupedHead, offset: int) -> Position:
     return Position(head.versions.item(offset), head.indexes.item(offset))
 
 
-def past(position: Position) -> Position:
+def position_after(position: Position) -> Position:
     """Return the first position that can follow a record."""
     if position.index >= END:
         return Position(min(position.version + 1, MAX_VERSION), 0)

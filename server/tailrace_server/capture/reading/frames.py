@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Content
-from tailrace_server.capture.codecs.columns import CaptureColumns, cut
+from tailrace_server.capture.codecs.columns import CaptureColumns, cut_into_messages
 from tailrace_server.capture.matching.column_captures import cut_bodies, roles_of
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s, int64s
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Schema
-    from tailrace_server.capture.codecs.columns import Codec, Messages
-    from tailrace_server.capture.matching.run import Selection
+    from tailrace_server.capture.codecs.columns import Codec, EncodedMessages
+    from tailrace_server.capture.matching.run import BatchSelection
     from tailrace_server.wal.record.text_columns import Texts
-    from tailrace_server.wal.segment.reader import Head
+    from tailrace_server.wal.segment.reader import BatchHead
 
-_FEW: Final = 16
+_ONE_BY_ONE_MAX: Final = 16
 """So many frames are picked faster one by one than by Arrow."""
 _BLOCK_BYTES: Final = 1_800
 """What a block takes beside its frames, with its place in the cache: nearly all, where commits are small."""
@@ -69,7 +69,7 @@ class FrameBlock:
 
     def __init__(
         self,
-        messages: Messages,
+        messages: EncodedMessages,
         versions: NDArray[np.int64],
         indexes: NDArray[np.int32],
         ordinals: NDArray[np.int32] | None,
@@ -136,14 +136,16 @@ class FrameBlock:
         ordinals = repeat(0) if self.ordinals is None else map(self.ordinals.item, places)
         return zip(versions, indexes, ordinals, strict=False)
 
-    def pick(self, selection: Selection, message_bytes: int) -> FrameBlock:
+    def pick(self, selection: BatchSelection, message_bytes: int) -> FrameBlock:
         """Return the block of a smaller, entity-level selection; this one must be of the whole batch."""
         rows = selection.rows
         versions, indexes = self.versions.take(rows), self.indexes.take(rows)
-        return FrameBlock(cut(self._frames_of(rows), message_bytes), versions, indexes, None)
+        return FrameBlock(
+            cut_into_messages(self._frames_of(rows), message_bytes), versions, indexes, None
+        )
 
     def _frames_of(self, rows: NDArray[np.int32]) -> pa.BinaryArray:
-        if len(rows) <= _FEW:
+        if len(rows) <= _ONE_BY_ONE_MAX:
             return pa.array([self.frame(row) for row in rows.tolist()], pa.binary())
         parts = []
         borders = np.searchsorted(rows, self.starts)
@@ -169,9 +171,9 @@ def body_columns(content: Content) -> tuple[str, ...]:
 
 
 def encode(
-    head: Head,
+    head: BatchHead,
     bodies: dict[str, Texts],
-    selection: Selection,
+    selection: BatchSelection,
     *,
     codec: Codec,
     catalog_uuid: UUID,

@@ -1,9 +1,10 @@
-"""Small batches that have just been published, read before anybody asks.
+"""Small batches of the newest commits, read before a subscription needs them.
 
-A commit of a few rows is wanted at once by everybody who is live, and to read it costs less than to
-hand it to a reader thread and back, twice. So the tailer's thread reads the batch too, or takes it out
-of the entry that it has just read; the loop then routes and encodes it where it stands. Of an entry that is
-still on its way it is read, and encoded for few kinds of takers, before it is published, and given to nobody.
+Every live subscription needs a commit of a few rows at once, and reading it costs less than two round trips
+to a reader thread. So the tailer's thread reads the batch, or takes it out of the entry that it has just
+read, and the event loop then routes and encodes it without a file. The batch of an entry that still has its
+temporary name is read, and encoded for a few kinds of subscriptions, before it is published. No
+subscription gets it before that.
 """
 
 from __future__ import annotations
@@ -37,33 +38,33 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _BATCHES_MAX: Final = 16
-"""Of one view, and kept in all."""
-_FRAMES_MAX: Final = 2
-"""Batches that keep what was made ahead of them."""
-_TAKERS_MAX: Final = 8
-"""Frames are made ahead for so many kinds of takers at most."""
+"""Batches that are read of one view, and that are kept in all."""
+_BATCHES_WITH_FRAMES_MAX: Final = 2
+"""Newest batches that keep the frames that were made ahead."""
+_REQUESTS_MAX: Final = 8
+"""Frames are made ahead only if there are no more kinds of simple requests than this."""
 _ALTERNATIVES_MAX: Final = 4
-"""Of the criteria of one."""
+"""Alternatives in the criteria of a simple request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """Body columns of one batch."""
+    """Columns of images of one batch."""
 
     columns: dict[str, Texts]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that they hold."""
+        """Bytes of memory that they hold."""
         return sum(column.nbytes for column in self.columns.values())
 
     def only(self, names: Iterable[str]) -> dict[str, Texts]:
-        """Return some of them."""
+        """Return the columns of these names."""
         return {name: self.columns[name] for name in names}
 
 
-class Taker(NamedTuple):
-    """What some subscriptions want of every batch."""
+class FrameRequest(NamedTuple):
+    """Which frames of every batch some subscriptions take."""
 
     predicate: Predicate
     codec: Codec
@@ -71,109 +72,122 @@ class Taker(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FreshBatch:
-    """All of one batch."""
+class SmallBatch:
+    """One batch, read in full."""
 
     grouped: GroupedHead
     bodies: Bodies
     frames: dict[tuple[Hashable, str, int], FrameBlock] = field(default_factory=dict)
-    """Frames that were made ahead, by the identity of their selection, codec and content; who takes them
-    removes them."""
+    """Frames that were made ahead and not taken yet, by identity of their selection, codec and content."""
 
 
-class FreshBatches:
-    """The last few. Filled by one thread, the tailer's; any thread may look."""
+class SmallCommits:
+    """The newest small batches of one catalog. The tailer's thread adds them; any thread may get them."""
 
     def __init__(self, uuid: UUID, reader: BatchReader, settings: EngineSettings) -> None:
-        """Begin with none; nothing is read before there is somebody to read it for."""
+        """Begin without batches; nothing is read while there is no request."""
         self._uuid = uuid
         self._reader = reader
         self._settings = settings
-        self._batches: dict[Hashable, FreshBatch] = {}
-        self._ahead: tuple[Entry, FreshBatch] | None = None
-        """An entry that is not there yet, and what it carries."""
-        self._takers: Counter[Taker] = Counter()
-        self._simple: dict[Taker, None] = {}
-        """Those for whom frames could be made ahead, in the order in which they came."""
-        self._served: tuple[Taker, ...] = ()
-        """Those whose frames are made ahead."""
+        self._batches: dict[Hashable, SmallBatch] = {}
+        self._arriving: tuple[Entry, SmallBatch] | None = None
+        """An entry that has no name in the log yet, and the batch that it carries."""
+        self._requests: Counter[FrameRequest] = Counter()
+        """Open subscriptions of each request."""
+        self._simple: dict[FrameRequest, None] = {}
+        """Requests whose frames could be made ahead, in the order in which they came."""
+        self._made_ahead: tuple[FrameRequest, ...] = ()
+        """Requests whose frames are made ahead: all simple ones or none."""
         self.end_row = 0
-        """First row of what is new; the observer sets it before the tailer begins."""
+        """First row that is not read yet; the observer sets it before the tailer begins."""
 
-    def get(self, ref: BatchRef) -> FreshBatch | None:
-        """Return a batch if it is one of them."""
+    def get(self, ref: BatchRef) -> SmallBatch | None:
+        """Return a batch if it is one of the newest small ones."""
         return self._batches.get(ref.key)
 
-    def add(self, taker: Taker) -> None:
-        """Note one more subscription that takes what is new."""
-        self._takers[taker] += 1
-        if self._takers[taker] == 1 and _is_simple(taker.predicate):
-            self._simple[taker] = None
-            self._serve()
+    def add(self, request: FrameRequest) -> None:
+        """Count one more subscription with this request."""
+        self._requests[request] += 1
+        if self._requests[request] == 1 and _is_simple(request.predicate):
+            self._simple[request] = None
+            self._choose_made_ahead()
 
-    def remove(self, taker: Taker) -> None:
-        """Note one less."""
-        self._takers[taker] -= 1
-        if not self._takers[taker]:
-            del self._takers[taker]
-            if taker in self._simple:
-                del self._simple[taker]
-                self._serve()
+    def remove(self, request: FrameRequest) -> None:
+        """Count one subscription less."""
+        self._requests[request] -= 1
+        if not self._requests[request]:
+            del self._requests[request]
+            if request in self._simple:
+                del self._simple[request]
+                self._choose_made_ahead()
 
-    def _serve(self) -> None:
-        """Make frames ahead for few kinds of takers, and simple ones: more would hold up what is published."""
-        self._served = tuple(self._simple) if len(self._simple) <= _TAKERS_MAX else ()
+    def _choose_made_ahead(self) -> None:
+        """Choose the requests whose frames are made ahead: of too many, none, as publishing waits for them."""
+        self._made_ahead = tuple(self._simple) if len(self._simple) <= _REQUESTS_MAX else ()
 
-    # From here on: the tailer's thread.
+    # All methods below run in the tailer's thread.
 
-    def foresee(self, read: ReadEntry) -> None:
-        """Make ready what an entry carries that may become the next one; nobody gets it before it has."""
-        self._ahead = None
-        if not self._takers:
+    def read_arriving(self, read: ReadEntry) -> None:
+        """Read the batch of an entry that may become the next one, and encode it for simple requests."""
+        # 1. Forget the entry before, whatever comes: only one can become the next, and its file is known
+        # by the very `Entry` object that was read of it.
+        self._arriving = None
+        if not self._requests:
             return
-        with suppress(Exception):  # it is read again once it is there, and fails then
+        # 2. Nothing may fail here. The entry may never get its name, and if it does, `read_published` or a
+        # subscription reads it again and reports what is wrong with it.
+        with suppress(Exception):
             ref = carried_batch(read)
             if ref is None or ref.rows > ROWS_MAX:
                 return
             batch = self._load(ref, read.data)
-            self._ahead = read.entry, batch
-            for taker in self._served:
-                self._encode(batch, taker, read.entry.timestamp)
+            # 3. Keep the batch before frames are made: a codec that fails does not cost the reading.
+            self._arriving = read.entry, batch
+            for request in self._made_ahead:
+                self._encode(batch, request, read.entry.timestamp)
 
-    def prepare(self, view: LogView, read: ReadEntry | None) -> None:
-        """Read what is new in a view, if it is little; what cannot be read fails where it is asked for.
+    def read_published(self, view: LogView, read: ReadEntry | None) -> None:
+        """Read the batches that are new in a view, if they are few and small.
+
+        A batch that cannot be read is left out; the subscription that needs it meets the error.
 
         Args:
-            view: What is about to be shown.
-            read: The entry that was read last, which may carry what is new.
+            view: The view that is about to be shown.
+            read: The entry that was read last, which may carry the newest batch.
         """
+        # 1. Move on first: on every path out of here these rows count as seen. A batch that is left out
+        # is read like any old one. Rows seen twice would hold back the small ones that follow.
         row, self.end_row = self.end_row, view.end_row
-        ahead, self._ahead = self._ahead, None
-        if not self._takers:
+        arriving, self._arriving = self._arriving, None
+        if not self._requests:
             return
+        # 2. Take each batch from where it costs least: its file, the bytes of the entry, or what was
+        # read while the entry arrived. The last one counts only for the very same `Entry` object: an
+        # entry of equal content and another time would have other frames.
         try:
             for ref in _small_batches(view, row):
                 if read is None or read.path != ref.segment.path:
                     batch = self._load(ref, None)
-                elif ahead is not None and ahead[0] is read.entry:
-                    batch = ahead[1]
+                elif arriving is not None and arriving[0] is read.entry:
+                    batch = arriving[1]
                 else:
                     batch = self._load(ref, read.data)
                 self._batches[ref.key] = batch
-        except Exception:  # it is read again by who needs it, and fails there
+        except Exception:  # whoever needs the batch reads it again, and meets the error
             return
-        for old in tuple(self._batches.values())[:-_FRAMES_MAX]:
+        # 3. Bound what is kept: frames of the newest two batches, heads and bodies of sixteen.
+        for old in tuple(self._batches.values())[:-_BATCHES_WITH_FRAMES_MAX]:
             old.frames.clear()
         while len(self._batches) > _BATCHES_MAX:
             del self._batches[next(iter(self._batches))]
 
-    def _load(self, ref: BatchRef, file: bytes | None) -> FreshBatch:
+    def _load(self, ref: BatchRef, file: bytes | None) -> SmallBatch:
         bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
-        return FreshBatch(group_by_class(self._reader.head(ref, file)), bodies)
+        return SmallBatch(group_by_class(self._reader.head(ref, file)), bodies)
 
-    def _encode(self, batch: FreshBatch, taker: Taker, timestamp: int) -> None:
-        """Make the frames of a batch for a taker, if it takes any of it."""
-        predicate, codec, content = taker
+    def _encode(self, batch: SmallBatch, request: FrameRequest, timestamp: int) -> None:
+        """Make the frames of a batch for a request, if its predicate matches any of it."""
+        predicate, codec, content = request
         selection = predicate.select(batch.grouped, NO_IMAGES)
         key = (selection.identity, codec.name, content.value)
         if not len(selection) or key in batch.frames:
@@ -191,13 +205,13 @@ class FreshBatches:
 
 
 def _is_simple(predicate: Predicate) -> bool:
-    """Whether selecting costs next to nothing, without the router's tables."""
+    """Return whether the predicate selects cheaply: without keys, images or many alternatives."""
     few = len(predicate.alternatives) <= _ALTERNATIVES_MAX
     return few and not (predicate.has_keys or predicate.needs_images)
 
 
 def _small_batches(view: LogView, row: int) -> list[BatchRef]:
-    """Return the batches from a row on; none at all if they are many or large."""
+    """Return the batches from a row on; none at all if they are too many or one is too large."""
     refs: list[BatchRef] = []
     while row < view.end_row:
         ref = view.batch(view.find_row(row))

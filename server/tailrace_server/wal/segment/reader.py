@@ -66,7 +66,7 @@ class SegmentMissing(LogError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Head:
+class BatchHead:
     """The head columns of one batch, in row order."""
 
     ref: BatchRef
@@ -140,7 +140,7 @@ class BatchReader:
             self._files.clear()
             self._dictionaries.clear()
 
-    def head(self, ref: BatchRef, file: bytes | None = None) -> Head:
+    def head(self, ref: BatchRef, file: bytes | None = None) -> BatchHead:
         """Read a batch's head.
 
         Args:
@@ -176,7 +176,7 @@ class BatchReader:
                 bits = np.frombuffer(types_validity, _UINT8)
                 present = np.unpackbits(bits, count=rows, bitorder="little")
                 type_codes = type_codes | (present - np.uint8(1)).view(np.int8)  # -1 where null
-        return Head(
+        return BatchHead(
             ref=ref,
             versions=versions,
             indexes=buffers.array(1, _INT32, rows),

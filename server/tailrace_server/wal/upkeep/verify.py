@@ -49,7 +49,7 @@ from tailrace_server.wal.files.objects import (
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.json_check import first_non_object
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
-from tailrace_server.wal.segment.reader import BatchReader, Head
+from tailrace_server.wal.segment.reader import BatchHead, BatchReader
 from tailrace_server.wal.state.batch_table import SegmentRef, batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.state import LogState
@@ -275,7 +275,7 @@ class _Records:
             reason = f"it holds {dict(counts)}, but its entry says {claimed}"
             _note(self._result, LogCorrupted(segment.path, 0, reason))
 
-    def _check_batch(self, ref: BatchRef, head: Head, after: pa.BinaryArray) -> Counter[str]:
+    def _check_batch(self, ref: BatchRef, head: BatchHead, after: pa.BinaryArray) -> Counter[str]:
         path, offset = ref.segment.path, ref.offset
         self._result.rows += ref.rows
         ends = (
@@ -293,7 +293,9 @@ class _Records:
         self._check_hashes(head, path, offset)
         return self._check_leads(head, after, path, offset)
 
-    def _check_bodies(self, ref: BatchRef, head: Head, bodies: dict[str, pa.BinaryArray]) -> None:
+    def _check_bodies(
+        self, ref: BatchRef, head: BatchHead, bodies: dict[str, pa.BinaryArray]
+    ) -> None:
         """Find the first body of each kind that is no object."""
         for name, texts in bodies.items():
             found = first_non_object(texts)
@@ -301,7 +303,7 @@ class _Records:
                 reason = f"{name} of {_position(head, found.row)} {found.reason}"
                 self._fault(ref.segment.path, ref.offset, reason)
 
-    def _check_names(self, ref: BatchRef, head: Head) -> None:
+    def _check_names(self, ref: BatchRef, head: BatchHead) -> None:
         """Find the first row of data that names a column as changed that its version's schema does not have.
 
         Rows in a batch share their names: each name is looked up once for each entity type and schema.
@@ -330,7 +332,7 @@ class _Records:
             reason = f"changed of {_position(head, row)} has {reason}"
             self._fault(ref.segment.path, ref.offset, reason)
 
-    def _check_order(self, head: Head, path: str, offset: int) -> None:
+    def _check_order(self, head: BatchHead, path: str, offset: int) -> None:
         versions, indexes = head.versions, head.indexes.astype(np.int64)
         if self._last is not None:
             versions = np.concatenate([[self._last[0]], versions])
@@ -346,13 +348,13 @@ class _Records:
             )
         self._last = (int(versions[-1]), int(indexes[-1]))
 
-    def _check_hashes(self, head: Head, path: str, offset: int) -> None:
+    def _check_hashes(self, head: BatchHead, path: str, offset: int) -> None:
         seeds = np.array([*map(type_seed, head.entity_types), 0], np.uint64)[head.type_codes]
         if not np.array_equal(key_hashes(seeds, head.primary_keys), head.key_hashes):
             self._fault(path, offset, "a key hash is not that of its key")
 
     def _check_leads(
-        self, head: Head, after: pa.BinaryArray, path: str, offset: int
+        self, head: BatchHead, after: pa.BinaryArray, path: str, offset: int
     ) -> Counter[str]:
         """Hold each transaction against its lead; return the records by entity type."""
         borders = [0, *np.flatnonzero(np.diff(head.versions)).tolist(), len(head.versions) - 1]
@@ -402,7 +404,7 @@ class _Records:
         self._result.faults.append(Fault(path, offset, reason))
 
 
-def _position(head: Head, row: int) -> str:
+def _position(head: BatchHead, row: int) -> str:
     return f"({head.versions[row]}, {head.indexes[row]})"
 
 

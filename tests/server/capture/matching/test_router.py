@@ -20,12 +20,12 @@ from tests.support.inprocess import ModelWriter
 from tests.support.model import ModelLog, criteria_lists, transactions
 
 if TYPE_CHECKING:
-    from tailrace_server.capture.matching.run import Selection
-    from tailrace_server.wal.segment.reader import Head
+    from tailrace_server.capture.matching.run import BatchSelection
+    from tailrace_server.wal.segment.reader import BatchHead
     from tests.support.model import Coordinates
 
 
-def found(head: Head, selection: Selection) -> list[Coordinates]:
+def found(head: BatchHead, selection: BatchSelection) -> list[Coordinates]:
     ordinals = [0] * len(selection) if selection.ordinals is None else selection.ordinals.tolist()
     return [
         (int(head.versions[row]), int(head.indexes[row]), ordinal)

@@ -105,8 +105,8 @@ async def test_what_the_only_subscription_has_had_goes(subscriptions: int, left:
     with ThreadPoolExecutor(1) as threads:
         subject = BatchCache(1 << 30, 1 << 20, 1, threads, subscriptions=lambda: subscriptions)
         subject.put(Kind.FRAMES, "block", Value(100))
-        subject.taken(Kind.FRAMES, "another")
-        subject.taken(Kind.FRAMES, "block")
+        subject.drop_unless_shared(Kind.FRAMES, "another")
+        subject.drop_unless_shared(Kind.FRAMES, "block")
         assert subject.statistics().bytes == left
 
 

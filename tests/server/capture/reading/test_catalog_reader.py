@@ -11,7 +11,7 @@ import pytest
 from tailrace.errors import LogCorrupted
 from tailrace_server.capture.reading import catalog_reader as reading_module
 from tailrace_server.capture.reading.batch_cache import BatchCache
-from tailrace_server.capture.reading.catalog_reader import CatalogReading
+from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -30,11 +30,11 @@ COMMITS = 3
 @contextmanager
 def reading_of(
     catalog: Path, settings: EngineSettings | None = None
-) -> Iterator[tuple[LogView, CatalogReading, BatchCache]]:
+) -> Iterator[tuple[LogView, CatalogReader, BatchCache]]:
     view = CommitLog.open(catalog).view
     with ThreadPoolExecutor(1) as threads, BatchReader(catalog) as reader:
         cache = BatchCache(1 << 30, 1 << 24, 1 << 24, threads)
-        yield view, CatalogReading(view.uuid, reader, cache, settings or EngineSettings()), cache
+        yield view, CatalogReader(view.uuid, reader, cache, settings or EngineSettings()), cache
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def catalog(log_root: Path) -> Path:
 async def test_the_heads_behind_are_read_with_the_next(catalog: Path) -> None:
     with reading_of(catalog) as (view, reading, cache):
         assert len(view) == COMMITS
-        found = [await reading.grouped_next(view, place) for place in range(COMMITS)]
+        found = [await reading.grouped_reading_ahead(view, place) for place in range(COMMITS)]
         assert [each.head.ref for each in found] == [view.batch(place) for place in range(COMMITS)]
         assert cache.statistics().misses == 1
 
@@ -63,13 +63,13 @@ async def test_heads_are_read_in_one_go_up_to_so_many_bytes(
     with reading_of(catalog) as (view, _, _):
         two = view.batch(0).head_length + view.batch(1).head_length
     if bound == "bytes":
-        monkeypatch.setattr(reading_module, "_AHEAD_BYTES", two)
+        monkeypatch.setattr(reading_module, "_READ_AHEAD_BYTES_MAX", two)
     else:
         settings = EngineSettings(reads_bytes=8 * two)
     with reading_of(catalog, settings) as (view, reading, cache):
         misses = []
         for place in range(COMMITS):
-            await reading.grouped_next(view, place)
+            await reading.grouped_reading_ahead(view, place)
             misses.append(cache.statistics().misses)
         assert misses == [1, 1, 2]
 
@@ -82,7 +82,7 @@ async def test_one_that_is_damaged_fails_in_its_turn(catalog: Path) -> None:
             byte = file.read(1)
             file.seek(-1, 1)
             file.write(bytes([byte[0] ^ 1]))
-        assert (await reading.grouped_next(view, 0)).head.ref == view.batch(0)
+        assert (await reading.grouped_reading_ahead(view, 0)).head.ref == view.batch(0)
         with pytest.raises(LogCorrupted):
-            await reading.grouped_next(view, 1)
-        assert (await reading.grouped_next(view, 2)).head.ref == view.batch(2)
+            await reading.grouped_reading_ahead(view, 1)
+        assert (await reading.grouped_reading_ahead(view, 2)).head.ref == view.batch(2)

@@ -15,8 +15,8 @@ from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
 from tailrace_server.capture.matching.run import Run
 from tailrace_server.capture.reading.batch_cache import BatchCache
-from tailrace_server.capture.reading.catalog_reader import CatalogReading
-from tailrace_server.capture.reading.small_commits import FreshBatch, FreshBatches, Taker
+from tailrace_server.capture.reading.catalog_reader import CatalogReader
+from tailrace_server.capture.reading.small_commits import FrameRequest, SmallBatch, SmallCommits
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.files.objects import object_name
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.batch_table import BatchRef
     from tailrace_server.wal.state.view import LogView
 
-TAKER = Taker(Predicate(canonical([Criteria(area=Area.DATA)])), PROTOBUF, Content.AFTER)
+TAKER = FrameRequest(Predicate(canonical([Criteria(area=Area.DATA)])), PROTOBUF, Content.AFTER)
 
 
 def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: Path) -> None:
@@ -43,15 +43,15 @@ def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: 
         BatchReader(elsewhere) as blind,
     ):
         log = CommitLog.open(log_root / "shop")
-        fresh = FreshBatches(log.uuid, blind, EngineSettings())
-        fresh.add(TAKER)
-        fresh.end_row = log.view.end_row
+        small_commits = SmallCommits(log.uuid, blind, EngineSettings())
+        small_commits.add(TAKER)
+        small_commits.end_row = log.view.end_row
         writer.append([upsert("1")])
         writer.commit(publish=True)
-        view = log.refresh(fresh.prepare)
+        view = log.refresh(small_commits.read_published)
         assert view is not None
         ref = view.batch(len(view) - 1)
-        batch = fresh.get(ref)
+        batch = small_commits.get(ref)
         assert batch is not None
         found = {name: texts.array for name, texts in batch.bodies.columns.items()}
         assert found == reader.body(ref, found)
@@ -85,7 +85,7 @@ class Foreseen:
     """A log with a subscriber; what another writer of its epoch would commit next is foreseen."""
 
     def __init__(
-        self, log_root: Path, copies: Path, reader: BatchReader, taker: Taker = TAKER
+        self, log_root: Path, copies: Path, reader: BatchReader, taker: FrameRequest = TAKER
     ) -> None:
         self.writer = LogWriter.open(log_root, "shop", clock=SteppingClock(1_000))
         commit(self.writer, "1")
@@ -95,21 +95,21 @@ class Foreseen:
         )
         commit(LogWriter(attached), "2")
         self.log = CommitLog.open(log_root / "shop")
-        self.fresh = FreshBatches(self.log.uuid, reader, EngineSettings())
-        self.fresh.add(taker)
-        self.fresh.end_row = self.log.view.end_row
+        self.small_commits = SmallCommits(self.log.uuid, reader, EngineSettings())
+        self.small_commits.add(taker)
+        self.small_commits.end_row = self.log.view.end_row
         self.entry = self.log.path / "log" / object_name(3)
         self.arriving = self.log.path / "tmp" / f"{self.entry.name}.1"
         shutil.copyfile(copies / "shop" / "log" / self.entry.name, self.arriving)
         read = self.log.foresee(self.arriving.name)
         assert read is not None
-        self.fresh.foresee(read)
+        self.small_commits.read_arriving(read)
 
-    def newest(self) -> tuple[LogView, BatchRef, FreshBatch]:
-        view = self.log.refresh(self.fresh.prepare)
+    def newest(self) -> tuple[LogView, BatchRef, SmallBatch]:
+        view = self.log.refresh(self.small_commits.read_published)
         assert view is not None
         ref = view.batch(len(view) - 1)
-        batch = self.fresh.get(ref)
+        batch = self.small_commits.get(ref)
         assert batch is not None
         return view, ref, batch
 
@@ -128,7 +128,7 @@ async def test_frames_made_ahead_are_those_that_would_be_made(
         view, ref, batch = foreseen.newest()
         [ahead] = batch.frames.values()
         cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads)
-        reading = CatalogReading(view.uuid, reader, cache, EngineSettings())
+        reading = CatalogReader(view.uuid, reader, cache, EngineSettings())
         selection = TAKER.predicate.select(batch.grouped, NO_IMAGES)
         run = Run(ref, selection, ref.first)
         made = await reading.frames(run, view, TAKER.codec, TAKER.content)
@@ -148,7 +148,7 @@ def test_nothing_is_made_ahead_for_who_asks_for_keys_or_columns(
     log_root: Path, tmp_path: Path, criteria: Criteria
 ) -> None:
     with BatchReader(log_root / "shop") as reader:
-        asking = Taker(Predicate(canonical([criteria])), PROTOBUF, Content.AFTER)
+        asking = FrameRequest(Predicate(canonical([criteria])), PROTOBUF, Content.AFTER)
         foreseen = Foreseen(log_root, tmp_path / "copy", reader, asking)
         os.link(foreseen.arriving, foreseen.entry)
         _, _, batch = foreseen.newest()
@@ -164,4 +164,4 @@ def test_contract_06_frames_of_an_entry_that_never_came_are_given_to_nobody(
         view, ref, batch = foreseen.newest()
         assert view.timestamp_of(ref.last.version) != 2_000
         assert batch.frames == {}
-        assert not foreseen.fresh.get(view.batch(0)), "what is old is not read"
+        assert not foreseen.small_commits.get(view.batch(0)), "what is old is not read"
