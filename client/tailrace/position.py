@@ -21,9 +21,6 @@ Version = NewType("Version", int)
 Index = NewType("Index", int)
 """A record's place in its version; 0 is the transaction lead. Given before filtering."""
 
-Ordinal = NewType("Ordinal", int)
-"""A capture's place in its record; 0 is the record itself, 1 + i its i-th schema column."""
-
 TimestampMicros = NewType("TimestampMicros", int)
 """Microseconds since the Unix epoch, UTC."""
 

@@ -3,7 +3,6 @@
 ::
 
     message         one byte 0x00, then an array of updates      |  one byte 0x02, then a progress record
-    with registry   one byte 0x00, four bytes schema id, big-endian, then the message
 
 The data of an update is a *row*: a tuple of the values of its fields (`tailrace_server.cdcv2.scalars`).
 """
@@ -51,8 +50,6 @@ _OVERLONG: Final = b"\x01" * 9
 """Nine bytes in a row with the high bit set. Every number beyond 64 bits has them, and the Avro library would
 cut such a number off silently. Other values may have them too; then the bytes are read again, slowly."""
 
-_FRAME: Final = 5
-"""Bytes of a registry's frame: zero and the schema id."""
 
 DEPTH_MAX: Final = 100
 """Depth to which rows of a record that holds itself may nest. JSON and Python's stack have bounds of their
@@ -197,29 +194,6 @@ class AvroForm:
         out = bytearray()
         self.write(statement, out)
         return bytes(out)
-
-    def decode_framed(self, raw: bytes) -> tuple[int, Statement[int]]:
-        """Return the schema id and the statement of one message in a registry's frame.
-
-        The caller checks whether the id belongs to this schema.
-
-        Raises:
-            MessageUnreadable: No such frame, or as `decode`.
-        """
-        if len(raw) < _FRAME or raw[0] != 0:
-            raise MessageUnreadable(
-                f"no registry frame: it begins with {raw[:_FRAME].hex(' ') or 'nothing'}, "
-                "not with 00 and four bytes schema id"
-            )
-        return int.from_bytes(raw[1:_FRAME], "big"), self.decode(raw[_FRAME:])
-
-    def encode_framed(self, statement: Statement[int], schema_id: int) -> bytes:
-        """Return one message in a registry's frame.
-
-        Raises:
-            DataMisfit: As `encode`.
-        """
-        return b"\x00" + schema_id.to_bytes(4, "big") + self.encode(statement)
 
     def read(self, stream: BytesIO) -> Statement[int]:
         """Return the next message of a stream. Numbers beyond 64 bits are left to `check_numbers`.

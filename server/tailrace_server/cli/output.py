@@ -75,10 +75,6 @@ class Palette:
         """Return text that says that something failed."""
         return self.paint(text, "bold", "red")
 
-    def good(self, text: str) -> str:
-        """Return text that says that something is as it should be."""
-        return self.paint(text, "green")
-
 
 def note(message: str) -> None:
     """Write a line for the person at the terminal to stderr, where it disturbs no pipe."""
