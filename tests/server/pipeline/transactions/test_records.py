@@ -1,18 +1,18 @@
-"""Records, leads and columns of released transactions."""
+"""Records and leads of released transactions; columns are in tests/server/pipeline/test_columns.py."""
 
 from __future__ import annotations
 
 import orjson
 
-from tailrace.schema import Column, Schema
-from tailrace_server.pipeline.columns import FIXED, ColumnInference, Sighting, evolve, known_columns
+from tailrace_server.pipeline.changes import QUARANTINED
+from tailrace_server.pipeline.columns import ColumnInference
 from tailrace_server.pipeline.record_table import ROW_SCHEMA
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.grouping import Released, Tally, tally
 from tailrace_server.pipeline.transactions.lead_record import lead
-from tailrace_server.pipeline.transactions.records import RecordBuilder
+from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
 from tailrace_server.pipeline.transactions.tasks import Planned
-from tests.server.pipeline.shapes import decode, end, envelope, postgres
+from tests.server.pipeline.shapes import INT, decode, end, envelope, listed, postgres
 
 
 def build(*messages: dict[str, object], **released: object) -> list[dict[str, object]]:
@@ -104,48 +104,15 @@ def test_records_follow_the_order_that_the_transaction_tells() -> None:
     assert [r["primary_key"] for r in records] == ["1", "3", "12"]
 
 
-def test_columns_are_numbered_as_they_are_first_seen() -> None:
-    columns = ColumnInference({"t": {"id": FIXED}})
-    columns.observe(0, "t", b'{"id":1}')
-    columns.observe(1, "t", b'{"b":1,"id":1,"a":2}', ["gone"])
-    columns.observe(2, "u", None)
-    columns.observe(3, "u", b'{"x":1}')
-    assert columns.sightings == [
-        Sighting(1, "t", "b", "BIGINT"),
-        Sighting(1, "t", "a", "BIGINT"),
-        Sighting(1, "t", "gone"),
-        Sighting(2, "u", None),
-        Sighting(3, "u", "x", "BIGINT"),
-    ]
-
-
-def test_a_value_that_its_columns_type_does_not_hold_is_reported() -> None:
-    columns = ColumnInference({"t": {"id": FIXED, "n": "BIGINT"}})
-    for version, value in enumerate((b"1", b"null", b"1.5", b"2", b"-1e3", b'"x"', b"[]")):
-        columns.observe(version, "t", b'{"id":%b,"n":%b}' % (value, value))
-    assert columns.sightings == [
-        Sighting(2, "t", "n", "DECIMAL"),
-        Sighting(5, "t", "n", "VARCHAR"),
-    ]
-    (_, decimal), (_, json) = evolve(
-        Schema(1, {"t": (Column("id"), Column("n", sql_type="BIGINT"))}), columns.sightings
-    )
-    assert [s.entity_types["t"][1].sql_type for s in (decimal, json)] == ["DECIMAL", "JSON"]
-
-
-def test_schemas_grow_with_the_transaction_that_brings_a_column() -> None:
-    start = Schema(3, {"t": (Column("id"),)})
-    seen = [
-        Sighting(1, "t", "b"),
-        Sighting(1, "u", None),
-        Sighting(4, "t", "b"),
-        Sighting(4, "t", "c"),
-    ]
-    (first, one), (second, two) = evolve(start, seen)
-    assert (first, one.id, known_columns(one)) == (1, 4, {"t": {"id": None, "b": None}, "u": {}})
-    assert (second, two.id, known_columns(two)) == (
-        4,
-        5,
-        {"t": {"id": None, "b": None, "c": None}, "u": {}},
-    )
-    assert evolve(two, seen) == []
+def test_rows_of_a_refused_listing_are_set_aside_and_the_lead_says_so() -> None:
+    changes = decode(listed(1, {"price": INT}, price=1), listed(2, {"a": INT}, "customer", a=1))
+    refused = RefusedListing("product", changes[0].columns or "", "int became text")
+    builder = RecordBuilder(ColumnInference({}), Debezium(), [refused])
+    builder.add(Released(Tally("7", "7", rows=2)), changes)
+    lead, kept = builder.take().to_pylist()
+    body = orjson.loads(lead["after"])
+    assert (body["source_count"], body["quarantined"], kept["entity_type"]) == (1, 1, "customer")
+    [aside] = builder.set_aside
+    assert (aside.kind, aside.reason, aside.line) == (QUARANTINED, "int became text", 1)
+    [again] = decode(aside.raw or b"")
+    assert (again.entity_type, again.after) == ("product", changes[0].after)

@@ -1,0 +1,54 @@
+"""What a person who waits is told, on a stderr that is no terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_the_summary_counts_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
+    counters = IngestCounters(lines=5, rows=3, versions=2, committed=9, published=8)
+    ProgressReporter().summary(counters, "q")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("· 2 versions of 3 rows from 5 lines in ")
+    assert line.endswith("committed 9, published 8")
+
+
+def test_what_was_not_taken_has_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    counters = IngestCounters(ignored=1, skipped=2, late=1, pending=2, quarantined=3)
+    ProgressReporter().summary(counters, "shop/quarantine")
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "· 1 line blank, null or tombstones",
+        "· 2 lines skipped: an earlier run had consumed them",
+        "· 1 version of rows that came after their transaction had closed",
+        "· 2 open transactions left for the next run",
+        "· 3 lines could not be used: shop/quarantine",
+    ]
+
+
+def test_messages_of_a_change_stream_have_their_own_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ProgressReporter().messages(IngestCounters(lines=1, rows=2, quarantined=1), "q")
+    total, unusable = capsys.readouterr().err.splitlines()
+    assert "2 updates from 1 message" in total
+    assert unusable == "· 1 message could not be used: q"
+
+
+def test_a_quiet_reporter_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = ProgressReporter(quiet=True)
+    reporter.wait("starting Spark …")
+    reporter.note("a line")
+    reporter.progress(IngestCounters(lines=1))
+    reporter.summary(IngestCounters(), "q")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_lag_is_that_of_the_newest_row_and_never_below_zero() -> None:
+    assert IngestCounters().lag_s(5) is None
+    assert IngestCounters(newest_us=2_000_000).lag_s(5_000_000) == 3.0
+    assert IngestCounters(newest_us=9_000_000).lag_s(5_000_000) == 0.0
