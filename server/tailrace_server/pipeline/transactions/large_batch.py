@@ -148,7 +148,7 @@ def _write_in_tasks(
         .mapInArrow(write.partition, _spark_schema(RESULT))
         .toArrow()
     )
-    return _written(tasks, layout)
+    return written_plan(tasks, layout)
 
 
 def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
@@ -196,7 +196,7 @@ def _planned_rows(
     #    since the rows of one split may go to several versions.
     spark = decoded.sparkSession
     places = {r.tally.key: version for version, r in enumerate(decision.plan.released)}
-    match = f.broadcast(spark.createDataFrame(_matches(decision, layout, places)))
+    match = f.broadcast(spark.createDataFrame(matches(decision, layout, places)))
     condition = (
         (f.col("transaction") == f.col("key"))
         & (f.col("total_order") >= f.col("start"))
@@ -214,7 +214,7 @@ def _planned_rows(
     # 3. The batch's own rows, joined from the left: those that match nothing stay open. Beside them a row
     #    for each transaction, which also gives those without any row their version.
     rows = decoded.where(f.col("kind") == CHANGE).select(*ROW_COLUMNS)
-    leads = spark.createDataFrame(_lead_rows(decision.plan.released, layout))
+    leads = spark.createDataFrame(lead_rows(decision.plan.released, layout))
     planned = rows.join(match, condition, "left").select(*columns).unionByName(leads)
     # 4. Rows of earlier batches, inner join: what of a pending file is not released now stays in the file.
     waiting = {key: driver.open_tallies[key] for key in places if key in driver.open_tallies}
@@ -229,7 +229,7 @@ def _planned_rows(
     return planned
 
 
-def _matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> pa.Table:
+def matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> pa.Table:
     """Return which rows belong to which version: all of a transaction, or a cut of snapshot rows.
 
     Cuts are listed whether or not they become versions now, since their rows take the cut's key.
@@ -245,7 +245,7 @@ def _matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> p
     return pa.Table.from_batches([batch_of(table, _MATCHES)])
 
 
-def _lead_rows(released: Sequence[Released], layout: Layout) -> pa.Table:
+def lead_rows(released: Sequence[Released], layout: Layout) -> pa.Table:
     """Return a row of `SHUFFLED` for each transaction, which sorts before its changes."""
     count = len(released)
     values: dict[str, pa.Array] = {
@@ -293,7 +293,7 @@ def _lines_to_skip(
     return skip
 
 
-def _written(tasks: pa.Table, layout: Layout) -> WrittenPlan:
+def written_plan(tasks: pa.Table, layout: Layout) -> WrittenPlan:
     """Put together what the tasks wrote, in the order of the tasks."""
     segments: list[SegmentReceipt] = []
     sightings: list[Sighting] = []
