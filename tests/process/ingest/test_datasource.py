@@ -14,7 +14,7 @@ from tailrace.schema import Origin
 from tailrace_server.pipeline.dataframe.datasource import (
     Options,
     TailraceDataSource,
-    Written,
+    TaskCommit,
     _results,
     register,
 )
@@ -302,7 +302,7 @@ def test_a_batch_of_a_stream_is_committed_under_the_epoch_that_its_tasks_wrote_u
 def test_a_commit_without_a_write_is_refused() -> None:
     """What a continuous trigger would do."""
     with pytest.raises(InvalidRequest, match="continuous"):
-        _results([Written(1, None), None])
+        _results([TaskCommit(1, None), None])
 
 
 @pytest.mark.parametrize(

@@ -6,35 +6,35 @@
     df.write.format("tailrace").option("log", ROOT).option("catalog", NAME).mode("append").save()
     df.writeStream.format("tailrace")…                  with checkpointLocation and option "writer"
 
-Input columns: `sink`. Rows become versions in the order of the partitions and of the rows in each;
-rows of one transaction stand together, or are refused (`transaction_ids`). Sort before you write; Spark
-does not let a sink ask for it.
+Input columns: `input_columns`. Rows become versions in the order of the partitions and of the rows in each.
+Rows of one transaction stand together, or are refused (`transaction_ids`). Sort before you write: a sink
+cannot ask Spark for it.
 
 =========  ==========================================================================================
 option     meaning
 =========  ==========================================================================================
 log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
 catalog    name of the catalog; made if absent
-writer     stable name of the writer; default ``spark``. A restart under the same name needs no leave,
-           but for a stream that another name has taken over from: it goes on under a new name only
+writer     stable name of the writer; default ``spark``. A restart under the same name needs no
+           ``take_over``. Once another name has taken over, a stream goes on under a new name only
 batch      (batch writes) a number that rises from write to write; a repeat is skipped. Default: the
            one after the last, so that every write counts
 publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
 take_over  ``true`` lets a writer of a new name have the catalog
-columns    JSON, entity type → its columns, known beforehand: their images are not looked at.
+columns    JSON, entity type → its columns: images of these types are not inspected for new ones.
            ``df.schema.jsonValue()`` gives types, too; a list of names does not
 =========  ==========================================================================================
 
-Two phases: tasks write segments, each under a name of its own, and the commit makes one entry of
-them. A task that fails or runs twice leaves a segment that nothing names. Opening takes a new epoch
-of the catalog, which fences every writer before; the commit of a batch that the log knows is done.
+A write has two phases. Tasks write segments, each under a name of its own; the commit makes one entry of
+them. A task that fails or runs twice leaves a segment that no entry names. Opening takes a new epoch of the
+catalog, which fences every earlier writer. The commit of a batch that the log knows changes nothing.
 
-A stream opens at each of its batches, since Spark makes the source anew for each, and keeps nothing in
-which a run could know itself. So a run that wakes up looks like one that starts, and goes by its name:
-once another name holds the catalog, it is fenced. The commit takes the epoch that the tasks wrote under.
+A stream opens the catalog for each batch, since Spark makes a new source for each and keeps no state in it.
+So a run that wakes up cannot be told from one that starts; the writer's name decides. Once another name
+holds the catalog, the run is fenced. The commit uses the epoch that the tasks wrote under.
 
-Which process: ``writer()``, ``streamWriter()`` and ``commit()`` run beside the driver, ``write()``
-in tasks. What they share travels with the pickled writer and the messages.
+Which process: ``writer()``, ``streamWriter()`` and ``commit()`` run beside the driver, ``write()`` in tasks.
+What they share travels in the pickled writer and in the messages of the tasks.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class TailraceDataSource(DataSource):
     """Registers under the name ``tailrace``."""
 
     _travelled = False
-    """Whether this was pickled: Spark does that with the one whose writer commits a stream's batches."""
+    """Whether this object was pickled. Spark pickles the one whose writer commits a stream's batches."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Mark what comes out at the other end."""
+        """Mark the copy at the other end as travelled."""
         return {**self.__dict__, "_travelled": True}
 
     @classmethod
@@ -113,12 +113,12 @@ class TailraceDataSource(DataSource):
         if overwrite:
             raise InvalidRequest("a log is only appended to: use mode('append')")
         options = Options.of(self.options)
-        sink = Sink.open(options)
+        sink = OpenedCatalog.open(options)
         batch = sink.last_batch + 1 if options.batch is None else options.batch
         return BatchWriter(sink, batch)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Open the catalog for a batch of a stream, unless it is to be committed.
+        """Open the catalog for a batch of a stream, unless the writer is there to commit.
 
         Raises:
             InvalidRequest: An option is missing or unknown, or the mode is not append.
@@ -130,7 +130,7 @@ class TailraceDataSource(DataSource):
         options = Options.of(self.options)
         if options.batch is not None:
             raise InvalidRequest("option batch is for batch writes; a stream numbers its batches")
-        sink = None if self._travelled else Sink.open(options, may_be_fenced=True)
+        sink = None if self._travelled else OpenedCatalog.open(options, may_be_fenced=True)
         return StreamWriter(options, sink)
 
 
@@ -147,14 +147,14 @@ class Options:
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Entity type → names of its columns."""
     listings: Mapping[str, str] = field(default_factory=dict)
-    """Entity type → what a table's schema says of them, for those that came with one."""
+    """Entity type → its columns with their types, for types that were given as a table's schema."""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
         """Read options as Spark gives them, names in any case.
 
         Raises:
-            InvalidRequest: One is missing, unknown or not of its form.
+            InvalidRequest: An option is missing, unknown or malformed.
         """
         options = {name.lower(): value for name, value in given.items()}
         for name in options:
@@ -187,7 +187,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Sink:
+class OpenedCatalog:
     """An opened catalog, as it travels between processes."""
 
     options: Options
@@ -195,10 +195,10 @@ class Sink:
     last_batch: int
     """Last batch of this writer that the log knew when it was opened; -1 for none."""
     columns: Mapping[str, Sequence[str]]
-    """What the catalog knew by then, and what the options say."""
+    """Entity type → columns: those of the catalog then, and those of the options."""
 
     @classmethod
-    def open(cls, options: Options, *, may_be_fenced: bool = False) -> Sink:
+    def open(cls, options: Options, *, may_be_fenced: bool = False) -> OpenedCatalog:
         """Take a new epoch of the catalog; see `CatalogWriter.open`."""
         with CatalogWriter.open(
             options.root,
@@ -217,8 +217,8 @@ class Sink:
                 {**known, **options.columns},
             )
 
-    def write(self, batches: Iterator[pa.RecordBatch], name: str) -> Written:
-        """Write one task's rows to segments of its own. Runs in a task."""
+    def write(self, batches: Iterator[pa.RecordBatch], name: str) -> TaskCommit:
+        """Write the rows of a task to segments. Runs in the task."""
         with ExitStack() as stack:
 
             def open_segment(suffix: str) -> SegmentWriter:
@@ -232,7 +232,7 @@ class Sink:
             )
             for batch in batches:
                 sink.write(batch)
-            return Written(self.epoch, sink.finish())
+            return TaskCommit(self.epoch, sink.finish())
 
     def _attached_path(self, name: str) -> Path:
         folder = self.options.root / self.options.catalog / "segments" / str(self.epoch)
@@ -240,19 +240,19 @@ class Sink:
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What a task wrote."""
+class TaskCommit(WriterCommitMessage):
+    """What a task wrote, as it reports to the commit."""
 
     epoch: int
-    """Under which."""
+    """Epoch that it wrote under."""
     result: SinkResult | None
-    """None for no rows."""
+    """None if it had no rows, or its batch was in the log already."""
 
 
 class BatchWriter(DataSourceArrowWriter):
     """Writes one DataFrame."""
 
-    def __init__(self, sink: Sink, batch: int) -> None:
+    def __init__(self, sink: OpenedCatalog, batch: int) -> None:
         """Take an opened catalog and the number of the batch."""
         self._sink = sink
         self._batch = batch
@@ -260,7 +260,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition; nothing if the batch is in the log already."""
         if self._batch <= self._sink.last_batch:
-            return Written(self._sink.epoch, None)
+            return TaskCommit(self._sink.epoch, None)
         return self._sink.write(iterator, f"{self._batch}-{_attempt()}")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -268,26 +268,30 @@ class BatchWriter(DataSourceArrowWriter):
         _commit(self._sink.options, self._sink.epoch, messages, self._batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave the segments: the commit may have been made, or be under way yet. Others are orphans."""
+        """Leave the segments: a commit may have named them, or be about to. If not, they are orphans."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes or commits one micro-batch of a stream."""
 
-    def __init__(self, options: Options, sink: Sink | None) -> None:
-        """Take an opened catalog, to write; none, to commit."""
+    def __init__(self, options: Options, sink: OpenedCatalog | None) -> None:
+        """Take an opened catalog to write; None to commit."""
         self._options = options
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write a partition. Which batch it is, only the commit knows for certain."""
+        """Write a partition. Only the commit knows which batch it is."""
         assert self._sink is not None
         return self._sink.write(iterator, f"stream-{_attempt()}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a micro-batch, once."""
-        epochs = {message.epoch for message in messages if isinstance(message, Written)}
-        epoch = max(epochs) if epochs else Sink.open(self._options, may_be_fenced=True).epoch
+        # The epoch that the tasks wrote under: a later one, of a run that took over meanwhile, would let this
+        # commit pass its fence.
+        epochs = {message.epoch for message in messages if isinstance(message, TaskCommit)}
+        epoch = (
+            max(epochs) if epochs else OpenedCatalog.open(self._options, may_be_fenced=True).epoch
+        )
         _commit(self._options, epoch, messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -300,9 +304,11 @@ def _commit(
     """Make one entry of what the tasks wrote, and publish it. Runs beside the driver.
 
     Raises:
-        InvalidRequest: A task has written nothing at all, or a transaction lies in two tasks.
+        InvalidRequest: A task reported nothing, or a transaction lies in two tasks.
         WriterFenced: A newer writer holds the catalog.
     """
+    # 1. Each task has checked its own rows. A transaction in two partitions shows here only; then the batch is
+    #    refused for good, and no retry will name its segments.
     results = _results(messages)
     folder = options.root / options.catalog
     receipts = [receipt for each in results for receipt in each.receipts]
@@ -317,6 +323,8 @@ def _commit(
         for receipt in receipts:
             (folder / receipt.path).unlink(missing_ok=True)
         raise
+    # 2. One entry under the epoch that the segments were written in. If the batch is in the log, its segments
+    #    are left alone and the first receipt stands.
     with CatalogWriter.attach(
         options.root, options.catalog, epoch=epoch, writer=options.writer
     ) as writer:
@@ -331,17 +339,17 @@ def _commit(
 
 
 def _attempt() -> str:
-    """Return a name that no other attempt of any task has, also not one of an earlier JVM."""
+    """Return a name that no other attempt of a task has, in this JVM or an earlier one."""
     context = TaskContext.get()
     assert context is not None
     return f"{context.partitionId()}-{uuid4().hex[:16]}"
 
 
 def _results(messages: Sequence[WriterCommitMessage | None]) -> list[SinkResult]:
-    """Return what was written, in the order of the partitions."""
+    """Return the results of the tasks, in the order of the partitions."""
     results: list[SinkResult] = []
     for message in messages:
-        if not isinstance(message, Written):
+        if not isinstance(message, TaskCommit):
             # A continuous trigger commits without having written; Spark does not say so.
             raise InvalidRequest(
                 "a task reported nothing: continuous triggers are not supported, nothing was committed"
@@ -352,21 +360,21 @@ def _results(messages: Sequence[WriterCommitMessage | None]) -> list[SinkResult]
 
 
 def _in_commit(
-    results: Sequence[SinkResult], settled: Collection[tuple[str, str | None]]
+    results: Sequence[SinkResult], declared: Collection[tuple[str, str | None]]
 ) -> Iterator[Sighting]:
-    """Yield the sightings of all tasks, by version relative to the commit, but for columns that are settled."""
+    """Yield the sightings of all tasks, by version relative to the commit, without declared columns."""
     start = 0
     for result in results:
         for sighting in result.sightings:
-            if (sighting.entity_type, sighting.name) not in settled:
+            if (sighting.entity_type, sighting.name) not in declared:
                 yield sighting._replace(version=start + sighting.version)
         start += sum(receipt.transactions for receipt in result.receipts)
 
 
 def _named(schema: Schema, entity_types: Collection[str]) -> set[tuple[str, str | None]]:
-    """Return the columns of some entity types.
+    """Return the columns that a schema has for some entity types.
 
-    What the options declare drops a column that they leave out; an update that names it brings none back.
+    A declaration that leaves a column out drops it; an update that names that column does not bring it back.
     """
     return {
         (entity_type, column.name)
@@ -376,9 +384,9 @@ def _named(schema: Schema, entity_types: Collection[str]) -> set[tuple[str, str 
 
 
 def _columns(given: object) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return names of columns and what tables say of them, by entity type."""
+    """Return the names of columns, and the listings of tables' schemas, by entity type."""
     if not isinstance(given, dict):
-        raise InvalidRequest("option columns: an object is wanted, entity type → columns")
+        raise InvalidRequest("option columns: it must be an object, entity type → columns")
     names, listings = {}, {}
     for entity_type, columns in given.items():
         if isinstance(columns, list):
