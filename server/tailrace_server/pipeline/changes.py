@@ -9,13 +9,13 @@ kind         columns that are set, beside ``place``
 ===========  ====================================================================================
 CHANGE       transaction … columns; a change of one row
 BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
-QUARANTINED  reason, raw, file, block, line; transaction where it could still be told
+QUARANTINED  reason, raw, file, block, line; transaction where it is known
 SPLIT        file, block; ``line`` lines, of which ``number`` were blank, null or tombstones
 ===========  ====================================================================================
 
 *Place* is where a row stands in its source, as bytes that sort as the source does::
 
-    8 × 3 bytes   source position, three numbers, big endian; zero where the source tells none
+    8 × 3 bytes   source position, three numbers, big endian; zero where the source gives none
     8 bytes       modification time of the file in µs
     … NUL         path of the file
     8 × 2 bytes   byte offset of the split in the file; line in the split, from 1
@@ -43,7 +43,7 @@ INSERT, UPDATE, DELETE, READ, TRUNCATE = b"cudrt"
 """Operations, each the code of a letter; READ is a row of a snapshot."""
 
 NO_POSITION: Final = (0, 0, 0)
-"""Source position of a row whose source tells none."""
+"""Source position of a row whose source gives none."""
 
 SNAPSHOT: Final = "\0snapshot"
 """Head of the transaction key of snapshot rows; the split follows."""
@@ -52,7 +52,7 @@ LINE: Final = "\0line"
 """Head of the transaction key of a line that the source does not group; its place follows."""
 
 UNORDERED: Final = -1
-"""`total_order` of a row whose source tells none."""
+"""`total_order` of a row whose source gives none."""
 
 _POSITION = struct.Struct(">QQQQ")
 _LINE = struct.Struct(">QQ")
@@ -154,7 +154,7 @@ def quarantined(
         number: The line's number in the split, from 1.
         line: The line.
         reason: Why it cannot be used.
-        transaction: Key of the transaction that it belongs to, if it can be told.
+        transaction: Key of the transaction that it belongs to, if it is known.
         transaction_id: Id of that transaction.
         incompatible: Whether the reason is a value that its declared type cannot hold.
     """
@@ -202,5 +202,5 @@ def position_in(place: bytes) -> tuple[int, int, int]:
 
 
 def arrival(place: bytes) -> bytes:
-    """Return the part of a place that tells when and where the row arrived, also sortable."""
+    """Return the part of a place that says when and where the row arrived, also sortable."""
     return place[24:]

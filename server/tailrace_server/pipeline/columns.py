@@ -1,9 +1,9 @@
-"""Which columns an entity type has, told from the images that pass.
+"""The columns of entity types, inferred from images.
 
-Columns are numbered by when they were first seen: in the order of ``after``, else of ``before``. A
-task knows what the catalog knew when the batch began and reports what it saw beyond that, each with
-the transaction of its segment; the driver puts the reports of all tasks together in version order
-and makes one schema for each transaction that brings something new.
+Columns are numbered by when they were first seen: in the order of ``after``, else of ``before``. A task knows
+the columns that the catalog had when the batch began. It reports those beyond, each with the transaction in
+its segment. The driver puts the reports of all tasks together in version order, and makes one schema for each
+transaction that brings something new.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIXED: Final = "*"
 """Type of a known column that values do not widen."""
 
 KnownColumns = dict[str, dict[str, str | None]]
-"""Entity type → column → its type, or FIXED; what needs no report."""
+"""Entity type → column → its type, or FIXED; these columns need no report."""
 
 
 class Sighting(NamedTuple):
@@ -37,7 +37,7 @@ class Sighting(NamedTuple):
     name: str | None
     """None for an entity type that showed no column yet."""
     sql_type: str | None = None
-    """Inferred from the value; None where it tells none."""
+    """Inferred from the value; None where it shows none."""
     columns: str | None = None
     """What the source lists as the columns of the entity type (`column_listing`)."""
 
@@ -59,7 +59,7 @@ class ColumnInference:
         image: bytes | None,
         names: Iterable[str] = (),
     ) -> None:
-        """Look at one image, and at names that need not be in it."""
+        """Report the new columns of an image, and of names that need not be in it."""
         known = self._known.get(entity_type)
         if known is None:
             known = self._known[entity_type] = {}
@@ -121,7 +121,7 @@ def evolve(
     Args:
         schema: The newest one of the catalog.
         sightings: Sorted by version; repeats are ignored.
-        mapping: What is declared.
+        mapping: The columns that are declared.
 
     Raises:
         ColumnsRefused: The source lists columns that what is known of them cannot hold.

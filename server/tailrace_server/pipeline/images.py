@@ -1,7 +1,7 @@
 """Row images as the source's bytes: cut apart, compared and put together without touching a digit.
 
-An image is the text of a JSON object. Everything here works on the text of its members: two values
-are equal if their texts are, since one source writes one value one way.
+An image is the text of a JSON object. Everything here works on the text of its members. Two values are
+equal if their texts are equal: one source always writes a value in the same way.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def difference(before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Ra
 
 
 def completed(image: bytes, earlier: bytes | None) -> bytes:
-    """Return an image in which what the source did not send again is what an earlier image of the row says.
+    """Return an image with the values that the source did not send, taken from an earlier image of the row.
 
-    The image itself where it lacks nothing that the earlier one has.
+    The image itself where nothing is missing, or the earlier one lacks it as well.
     """
     if earlier is None or _UNAVAILABLE not in image:
         return image

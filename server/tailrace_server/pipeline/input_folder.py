@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def check_input(folder: Path) -> None:
-    """See whether a folder is one, and may be read.
+    """Check that an input is a folder that may be read.
 
     Raises:
-        InvalidRequest: It is not, or may not.
+        InvalidRequest: It is not.
     """
     try:
         if folder.is_file():

@@ -1,12 +1,12 @@
-"""Transactions that are not complete: their rows and tallies, kept in files that entries name.
+"""Rows and tallies of transactions that are not complete, in files that entries name.
 
 Two kinds of pending files, told apart by their columns:
 
-* *rows*: `CHANGE_SCHEMA`, the rows that one batch left open. Written once; named by every entry
-  until none of their transactions is open any more.
-* *tallies*: one row for each open transaction, with the rows files that hold parts of it. Replaced
-  by every commit that changes them, so that a rows file never needs to be: rows of transactions
-  that it does not name for them are past.
+* *rows*: `CHANGE_SCHEMA`, the rows that one batch left open. A file is written once. Every entry names it
+  until none of its transactions is open any more.
+* *tallies*: one row for each open transaction, with the rows files that hold parts of it. Every commit that
+  changes a tally replaces the file. So a rows file never changes: its rows of closed transactions stay in it
+  and are not read.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TRANSACTIONS: Final = 40
-"""Of the bundled feed; they take every way that an ingest has."""
+"""How many transactions of the bundled feed are ingested; enough to load every class that an ingest needs."""
 _WRITES_S: Final = 180
-"""By then a JVM has written an archive, or never will; it takes some ten seconds."""
+"""How long the JVM may take to write its archive; some ten seconds are usual."""
 
 
 class ArchiveNotMade(CannotStart):
@@ -37,10 +37,10 @@ class ArchiveNotMade(CannotStart):
 def prepare() -> Path:
     """Archive the classes of Spark for the Java that it starts on, and return the file.
 
-    What there was is replaced when the new one is whole.
+    An earlier archive is replaced once the new one is whole.
 
     Raises:
-        ArchiveNotMade: The Java cannot, or there is no folder for it.
+        ArchiveNotMade: This Java cannot make one, or no folder can hold it.
         JavaMissing: There is no Java to run Spark on.
         SparkNotStarted: The JVM did not start.
     """

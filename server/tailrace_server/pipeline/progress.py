@@ -1,4 +1,4 @@
-"""What an ingest has done so far, counted; and how it is told to the person who waits."""
+"""Counts of what an ingest has done, and how they are shown on stderr."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 _INTERVAL_S: Final = 5.0
-"""Between two lines where nobody sees a line change in place."""
+"""Time between two lines where stderr is no terminal."""
 _RATE_OVER_S: Final = 10.0
-"""What a rate is of."""
+"""Time that a rate is measured over."""
 
 
 @dataclass(slots=True)
@@ -24,9 +24,9 @@ class IngestCounters:
     """Counts since the ingest began."""
 
     lines: int = 0
-    """Read, whatever they held."""
+    """Lines read, whatever they held."""
     rows: int = 0
-    """Changes among them."""
+    """Changes among the lines."""
     ignored: int = 0
     """Blank lines, nulls and tombstones."""
     skipped: int = 0
@@ -35,7 +35,7 @@ class IngestCounters:
     versions: int = 0
     """Transactions committed."""
     records: int = 0
-    """Committed, leads included."""
+    """Records committed, leads included."""
     late: int = 0
     """Versions made of rows that came after their transaction had been closed."""
     pending: int = 0
@@ -53,7 +53,7 @@ class IngestCounters:
 
 
 class ProgressReporter:
-    """Tells of the progress on stderr: one line in place on a terminal, else a line now and then."""
+    """Shows progress on stderr: one line that changes in place on a terminal, else a line now and then."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         """Begin; nothing is written yet."""
@@ -62,10 +62,10 @@ class ProgressReporter:
         self._console: Console = Console(stderr=True, quiet=quiet, highlight=False)
         self._status: Status | None = None
         self._started = time.monotonic()
-        self._told = self._started
-        self._told_rows = 0
+        self._shown_at = self._started
+        self._shown_lines = 0
         self._samples: deque[tuple[float, int]] = deque([(self._started, 0)])
-        """Times, and the rows by then, of the last while; the first is older, or the beginning."""
+        """(time, rows by then) of the last `_RATE_OVER_S`; the first is older, or the beginning."""
 
     def note(self, message: str) -> None:
         """Write a line."""
@@ -74,7 +74,7 @@ class ProgressReporter:
         self._console.print(f"[bright_black]·[/] {escape(message)}", soft_wrap=True)
 
     def wait(self, message: str) -> None:
-        """Show what is waited for, where a line can change in place."""
+        """Show what is waited for; on a terminal only."""
         if self._console.is_terminal:
             if self._status is None:
                 self._status = self._console.status(message)
@@ -83,22 +83,22 @@ class ProgressReporter:
                 self._status.update(message)
 
     def progress(self, counters: IngestCounters) -> None:
-        """Tell how far it is, if there is news and it is time."""
+        """Show how far it is, if the counts have changed and the last line is old enough."""
         now = time.monotonic()
         if self._console.is_terminal:
             self.wait(self._line(counters, now))
-        elif now - self._told >= _INTERVAL_S and counters.lines != self._told_rows:
-            self._told, self._told_rows = now, counters.lines
+        elif now - self._shown_at >= _INTERVAL_S and counters.lines != self._shown_lines:
+            self._shown_at, self._shown_lines = now, counters.lines
             self.note(self._line(counters, now))
 
     def finish(self) -> None:
-        """Take the changing line away."""
+        """Remove the line that changes in place."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
     def summary(self, counters: IngestCounters, quarantine: str) -> None:
-        """Tell what was done."""
+        """Write what an ingest of lines has done."""
         self._total(counters, "row", "line")
         if counters.ignored:
             self.note(f"{counted(counters.ignored, 'line')} blank, null or tombstones")
@@ -115,7 +115,7 @@ class ProgressReporter:
         self._unusable(counters, "line", quarantine)
 
     def messages(self, counters: IngestCounters, quarantine: str) -> None:
-        """Tell what was done with messages of CDCv2."""
+        """Write what an ingest of CDCv2 messages has done."""
         self._total(counters, "update", "message")
         self._unusable(counters, "message", quarantine)
 
@@ -133,7 +133,7 @@ class ProgressReporter:
             self.note(f"{counted(counters.quarantined, line)} could not be used: {quarantine}")
 
     def _rate(self, rows: int, now: float) -> float:
-        """Return the rows a second of the last while; what came before says nothing of how it goes."""
+        """Return the rows a second over the last `_RATE_OVER_S`."""
         samples = self._samples
         samples.append((now, rows))
         while len(samples) > 2 and samples[1][0] <= now - _RATE_OVER_S:

@@ -4,8 +4,8 @@
 
     {"file": "shop.order-00001.json", "line": 17, "reason": "no key: …", "raw": "…"}
 
-``raw`` is the line as it was; one that is not UTF-8 stands in ``raw_base64`` instead. A batch that
-is tried again writes the same lines under the same name.
+``raw`` is the line as it was. A line that is not UTF-8 is in ``raw_base64`` instead. A batch that is tried
+again writes the same lines under the same name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an event that an ingest looks at between two steps."""
+"""SIGINT and SIGTERM as an event that an ingest checks between two steps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Stopping(threading.Event):
-    """Set when the ingest is to end; knows the signal that said so."""
+    """Set when the ingest must end; keeps the signal that set it."""
 
     signal: int | None = None
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stopping]:
-    """Turn SIGINT and SIGTERM into an event; where signals are not ours, only the event is left."""
+    """Turn SIGINT and SIGTERM into an event; outside the main thread signals are left alone."""
     stopping = Stopping()
     if threading.current_thread() is not threading.main_thread():
         yield stopping

@@ -64,7 +64,7 @@ def run_ingest(
 
     Args:
         settings: What to do.
-        reporter: Who is told of it.
+        reporter: Shows the progress.
         spark: A session to run in; None starts one, and stops it at the end.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The lead record of a version: record 0, whose ``after`` tells what the transaction was.
+"""The lead record of a version: record 0, whose ``after`` says what the transaction was.
 
 Members, in this order; those in brackets only where they apply:
 
@@ -8,7 +8,7 @@ mutation_count         records that follow, after consolidation
 counts                 entity type → records of it
 source_count           rows that came from the source
 source                 connector and its name
-source_timestamp       the latest of its rows, µs; null where the source tells none
+source_timestamp       the latest of its rows, µs; null where the source gives none
 [late, of]             true, and the version that its earlier rows became
 [snapshot]             true
 [expected_count]       rows that the source announced, where other than ``source_count``

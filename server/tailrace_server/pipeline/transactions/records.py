@@ -72,7 +72,7 @@ class RecordBuilder:
         self._version += 1
         if self._refused:
             released, ordered = self._without_refused(released, ordered)
-        if released.late_of is None:  # what came too late tells of columns as they once were
+        if released.late_of is None:  # a late row lists columns as they once were
             for change in ordered:
                 if change.columns is not None:
                     self._columns.announce(version, change.entity_type or "", change.columns)

@@ -57,7 +57,7 @@ def _load_mapping(_: str, file: Path | None) -> SchemaMapping | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
-    """What the ingest of a source's transactions takes; docs/ingest.md tells what each is for."""
+    """What the ingest of a source's transactions takes; docs/ingest.md says what each is for."""
 
     input: Path = option("--input", "Folder of files, one message a line.", FOLDER)
     log: Path

@@ -99,10 +99,6 @@ def test_the_command_has_the_options_of_source_and_settings(tmp_path: Path) -> N
     assert values_of(Pairs, {"entity_type": "price"}) == {"entity_type": "price"}
 
 
-def test_every_source_is_registered_under_its_name() -> None:
-    assert [each.name for each in SOURCES.values()] == list(SOURCES)
-
-
 def test_a_change_is_restated_as_a_line_that_says_the_same() -> None:
     decode = Pairs().line_decoder(None, 1 << 20)
     change = decode(FileSplit("f"), 1, b"7 a=x")

@@ -10,7 +10,7 @@ Kafka Connect; the columns are the fields of its field ``after``, or ``before``:
             {"field": "price", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal",
              "parameters": {"scale": "2", "connect.decimal.precision": "10"}}]}, …]}
 
-``type`` tells the SQL type and ``name``, where there is one, a type above it and the encoding.
+``type`` gives the SQL type. ``name``, where there is one, gives a more exact type and the encoding.
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors, data type mappings.
 """
@@ -25,7 +25,7 @@ from tailrace.schema import Origin
 from tailrace_server.pipeline.column_listing import listing
 
 _CACHED_MAX: Final = 256
-"""Blocks remembered; one a table, and one more for each time that it was altered."""
+"""Blocks that are remembered: one for each table, and one more for each time that it was altered."""
 
 _PLAIN: Final = {
     "boolean": ("BOOLEAN", "json"),
@@ -75,7 +75,7 @@ class _ConnectField(msgspec.Struct):
 
 
 class Announcements:
-    """Turns blocks into what rows carry of them: on the first row of each entity type in a transaction."""
+    """Turns schema blocks into listings, carried by the first row of each entity type in a transaction."""
 
     def __init__(self) -> None:
         """Begin without any block."""
@@ -86,13 +86,13 @@ class Announcements:
     def of(
         self, entity_type: str, block: bytes, key: tuple[str, ...], transaction: str | None
     ) -> str | None:
-        """Return what a row is to say of its entity type's columns; None where it has been said.
+        """Return the listing that a row must carry; None where a row before it does.
 
         Args:
             entity_type: The row's.
             block: The schema that came with it.
             key: Names of the key's columns, as far as they are known.
-            transaction: The row's; None for one that says it in any case.
+            transaction: The row's; None for a row that carries its listing in any case.
         """
         text = self._text(block, key)
         if text is None or transaction is None:
@@ -122,7 +122,7 @@ def _columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
     try:
         envelope = _decode_block(block)
     except msgspec.DecodeError:
-        return None  # null, or a registry's number: not what this is about
+        return None  # null, or the number of a schema in a registry
     images = {field.field: field for field in envelope.fields if field.fields}
     image = images.get("after") or images.get("before")
     if image is None:

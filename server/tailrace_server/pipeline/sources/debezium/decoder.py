@@ -6,17 +6,18 @@ A line is one of::
     {"status": "END", "id": "571", "event_count": 2, …}                          transaction metadata
     {"schema": …, "payload": one of the above}                                   with its schema
     {"key": …, "value": one of the above}                                        with its key
-    null, {"key": …, "value": null}, a blank line                                counted, else ignored
+    null, {"key": …, "value": null}, a blank line                                only counted
 
 ``key`` and ``value`` may be JSON or a string that holds JSON. ``op`` is one of c, u, d, r (a
 snapshot's row) and t (truncate). Images are cut out raw; nothing is parsed but what names the row
 and its transaction.
 
-The transaction is that of ``transaction.id``, else PostgreSQL's ``txId``, else MySQL's ``gtid`` or
-(``file``, ``pos``), else the line alone. The primary key is that of the message key, else of the
-columns given for the table, else of a column ``id``.
+The transaction is named by ``transaction.id``, else PostgreSQL's ``txId``, else MySQL's ``gtid`` or (``file``,
+``pos``); else the line stands alone. The primary key is that of the message key, else of the columns given for
+the table, else of a column ``id``.
 
-Nothing here raises for what a line holds: a line that cannot be used becomes a QUARANTINED row with the reason.
+Nothing here raises for the content of a line. A line that cannot be used becomes a QUARANTINED row with the
+reason.
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors.
 """

@@ -1,4 +1,4 @@
-"""One message of Debezium: the shapes that a line may have, and what a message says of its row and transaction.
+"""One message of Debezium: the shapes of a line, and what a message says of its row and transaction.
 
 A line may wrap a message in its schema, in its key, or both, each as JSON or as a string that holds JSON.
 Only what names the row and its transaction is parsed; images are cut out raw.
@@ -75,7 +75,7 @@ class DebeziumMessage(msgspec.Struct):
 
 
 class Unusable(ValueError):
-    """What is said of a line that goes to quarantine."""
+    """A line cannot be used; the text is the reason in the quarantine."""
 
 
 class Incompatible(Unusable):
@@ -88,7 +88,7 @@ _decode_message = msgspec.json.Decoder(DebeziumMessage).decode
 def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
     """Return the innermost message of a line, its message key, and the schema block that stands beside it.
 
-    None is no message, for a line that says nothing, and no key; no block is empty.
+    The message is None for a line that says nothing, the key is None and the block empty where there is none.
     """
     key = None
     block = b""
@@ -123,7 +123,10 @@ def _unquote(text: bytes) -> bytes:
 
 
 def _unquoted_key(text: bytes) -> bytes:
-    """Return the same of a key, which may be a text itself: one that only begins like JSON is its own."""
+    """Return the JSON inside a JSON string, for a key.
+
+    A key may be a plain text. One that only begins like JSON is returned as it is.
+    """
     inner = orjson.loads(text).encode() if text[:1] == b'"' else b""
     if inner == _NULL:
         return inner
@@ -147,7 +150,7 @@ def image_of(raw: msgspec.Raw) -> bytes | None:
 
 
 def id_of(message: DebeziumMessage) -> str | None:
-    """Return what the source calls the transaction of a message; None where it does not say."""
+    """Return the source's name of a message's transaction; None where it has none."""
     if message.op is None and message.status is not None:
         text = bytes(message.id)
         return str(orjson.loads(text)) if text and text != _NULL else None
@@ -166,7 +169,7 @@ def id_of(message: DebeziumMessage) -> str | None:
 
 
 def salvaged_id(line: bytes) -> str | None:
-    """Look for the transaction id in a line that is no JSON, so that it counts towards END."""
+    """Find the transaction id in a line that is no JSON, so that the line counts towards END."""
     for pattern in _SALVAGE:
         found = pattern.search(line)
         if found:
@@ -191,10 +194,11 @@ def total_order(message: DebeziumMessage) -> int:
 def position_of(source: SourceBlock) -> tuple[int, int, int]:
     """Return the source position of a row, in commit order.
 
-    PostgreSQL sends transactions in the order of their commits, which the LSN of a row does not
-    show: a transaction that began earlier may commit later. ``sequence`` holds the last commit
-    before the row's own, so (last commit, LSN) does. Where it is missing the LSN stands for it: it
-    lies above every earlier commit.
+    PostgreSQL: (last commit, LSN, 0). Transactions come in the order of their commits, which the LSN of a
+    row does not show: a transaction that began earlier may commit later. ``sequence`` holds the last commit
+    before the row's own. Where it is missing the row's LSN stands for it: it lies above every earlier commit.
+
+    MySQL: (number of the file, position, row).
     """
     if source.lsn is not None:
         return _last_commit(source.sequence) or source.lsn, source.lsn, 0
@@ -232,9 +236,9 @@ def source_name(source: SourceBlock) -> str | None:
 
 
 def restated(change: Change) -> bytes:
-    """Return a line that says what a change says: read again it gives the same, but for its columns' listing.
+    """Return a message that is decoded to an equal change, without the listing of columns.
 
-    What moved a row to another key is told by the images, or lost.
+    A change of the key is kept as far as the images show it.
     """
     connector, _, name = (change.source or "").partition(":")
     message: dict[str, Any] = {
