@@ -43,6 +43,7 @@ from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.pipeline.transactions.driver import BatchSummary, WrittenPlan
 from tailrace_server.pipeline.transactions.grouping import Released, Tally
 from tailrace_server.pipeline.transactions.lines import relative_file
+from tailrace_server.pipeline.transactions.splits import lines_to_skip
 from tailrace_server.pipeline.transactions.tasks import (
     PENDING_FILES,
     PLANNED,
@@ -51,7 +52,6 @@ from tailrace_server.pipeline.transactions.tasks import (
     ROWS,
     SHUFFLED,
     Layout,
-    Planned,
     TaskWriter,
     decoder_of,
     encode_plan,
@@ -253,7 +253,7 @@ def lead_rows(released: Sequence[Released], layout: Layout) -> pa.Table:
         "place": pa.array([b""] * count, pa.binary()),
         "total_order": pa.array([UNORDERED] * count, pa.int64()),
         "operation": pa.array([0] * count, pa.int16()),
-        "raw": pa.array([encode_plan(Planned.of(each)) for each in released], pa.binary()),
+        "raw": pa.array([encode_plan(each) for each in released], pa.binary()),
         "version": pa.array(range(count), pa.int64()),
         "task": pa.array([layout.task(version) for version in range(count)], pa.int32()),
     }
@@ -281,16 +281,9 @@ def _lines_to_skip(
     if len(driver.writer.state.writers) < 2:
         return {}
     counted = lines.groupBy("file", "block").count().toArrow().to_pylist()
-    skip = {}
-    before: dict[str, int] = {}
-    for row in sorted(counted, key=lambda row: (row["file"], row["block"])):
-        file = relative_file(row["file"], str(settings.input))
-        start = before.get(file, 0)
-        before[file] = start + row["count"]
-        held = min(max(driver.consumed(file) - start, 0), row["count"])
-        if held:
-            skip[file, row["block"]] = held
-    return skip
+    folder = str(settings.input)
+    splits = ((relative_file(row["file"], folder), row["block"], row["count"]) for row in counted)
+    return lines_to_skip(splits, driver.consumed)
 
 
 def written_plan(tasks: pa.Table, layout: Layout) -> WrittenPlan:

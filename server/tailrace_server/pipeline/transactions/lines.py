@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tailrace_server.pipeline.changes import SPLIT, Change, FileSplit
 from tailrace_server.pipeline.spark.checkpoint import local_path
+from tailrace_server.pipeline.transactions.splits import lines_to_skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -125,14 +126,8 @@ def decode_lines(
         consumed: File → lines at its head that the log holds already.
     """
     splits = sorted(runs(table, str(settings.input)), key=lambda run: run[0])
-    skip: dict[tuple[str, int], int] = {}
-    lines: dict[str, int] = {}
-    for split, values in splits:
-        before = lines.get(split.file, 0)
-        lines[split.file] = before + len(values)
-        left = min(max(consumed(split.file) - before, 0), len(values))
-        if left:
-            skip[split.file, split.block] = left
+    counted = ((split.file, split.block, len(values)) for split, values in splits)
+    skip = lines_to_skip(counted, consumed)
     decoder = SplitDecoder(settings.line_decoder(), skip)
     changes: list[Change] = []
     for split, values in splits:

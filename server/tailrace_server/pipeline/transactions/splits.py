@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tailrace_server.pipeline.changes import SNAPSHOT, Change
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.pipeline.transactions.grouping import Cut
@@ -39,6 +39,26 @@ def lines_before(splits: Iterable[Change]) -> dict[tuple[str, int], int]:
         before[file, split.block or 0] = lines.get(file, 0)
         lines[file] = lines.get(file, 0) + (split.line or 0)
     return before
+
+
+def lines_to_skip(
+    splits: Iterable[tuple[str, int, int]], consumed: Callable[[str], int]
+) -> dict[tuple[str, int], int]:
+    """Return (file, block) → lines at its head that the log holds already.
+
+    Args:
+        splits: File, block and number of lines of each split of a batch.
+        consumed: File → lines at its head that the log holds.
+    """
+    skip: dict[tuple[str, int], int] = {}
+    before: dict[str, int] = {}
+    for file, block, lines in sorted(splits):
+        start = before.get(file, 0)
+        before[file] = start + lines
+        held = min(max(consumed(file) - start, 0), lines)
+        if held:
+            skip[file, block] = held
+    return skip
 
 
 def positions(splits: Iterable[Change], source: Source) -> dict[str, int | str]:

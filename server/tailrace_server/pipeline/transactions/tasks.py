@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from bisect import bisect_right
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -64,50 +65,31 @@ RESULT: Final = pa.schema([pa.field("task", pa.int32()), pa.field("result", pa.b
 """What a task that writes gives: its number, and a pickled TaskSegment or PendingSegment."""
 
 
-class Planned(msgspec.Struct, array_like=True):
-    """What a task needs to know of a transaction to write its lead."""
+_LEAD_FIELDS: Final = (
+    "key",
+    "transaction_id",
+    "rows",
+    "quarantined",
+    "expected",
+    "timestamp",
+    "source",
+    "mark",
+)
+"""Fields of a tally that its lead is written from."""
+_lead_values = attrgetter(*_LEAD_FIELDS)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
 
-    key: str
-    transaction_id: str | None
-    rows: int
-    quarantined: int
-    expected: int | None
-    timestamp: int | None
-    source: str | None
-    late_of: int | None
-    mark: bytes | None
 
-    @classmethod
-    def of(cls, released: Released) -> Planned:
-        """Return the plan of a released transaction."""
-        t = released.tally
-        return cls(
-            t.key,
-            t.transaction_id,
-            t.rows,
-            t.quarantined,
-            t.expected,
-            t.timestamp,
-            t.source,
-            released.late_of,
-            t.mark,
-        )
+def encode_plan(released: Released) -> bytes:
+    """Return what a task needs to know of a transaction to write its lead."""
+    return _encode((released.late_of, *_lead_values(released.tally)))
 
-    def released(self) -> Released:
-        """Return the transaction as far as its lead needs it."""
-        return Released(
-            Tally(
-                key=self.key,
-                transaction_id=self.transaction_id,
-                rows=self.rows,
-                quarantined=self.quarantined,
-                expected=self.expected,
-                timestamp=self.timestamp,
-                source=self.source,
-                mark=self.mark,
-            ),
-            self.late_of,
-        )
+
+def decode_plan(text: bytes) -> Released:
+    """Return a transaction as far as its lead needs it."""
+    late_of, *values = _decode(text)
+    return Released(Tally(**dict(zip(_LEAD_FIELDS, values, strict=True))), late_of)
 
 
 class TaskSegment(NamedTuple):
@@ -257,12 +239,8 @@ def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Change, int]]:
 def _plan_in(change: Change) -> Released:
     assert change.kind == PLANNED
     assert change.raw is not None
-    return _decode(change.raw).released()
+    return decode_plan(change.raw)
 
 
 def _suffixed(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.stem}-{suffix}{path.suffix}")
-
-
-encode_plan = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Planned).decode

@@ -11,7 +11,7 @@ from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.grouping import Released, Tally, tally
 from tailrace_server.pipeline.transactions.lead_record import lead
 from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
-from tailrace_server.pipeline.transactions.tasks import Planned
+from tailrace_server.pipeline.transactions.tasks import decode_plan, encode_plan
 from tests.server.pipeline.shapes import INT, decode, end, envelope, listed, postgres
 
 
@@ -72,7 +72,7 @@ def lead_of(
     [known] = tally(decode(*messages), 0.0).values()
     released = Released(known, late_of)
     if through_tasks:
-        released = Planned.of(released).released()
+        released = decode_plan(encode_plan(released))
     return orjson.loads(lead(released, ()))  # type: ignore[no-any-return]
 
 

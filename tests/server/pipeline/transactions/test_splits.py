@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from tailrace_server.pipeline.changes import CHANGE, SNAPSHOT, SPLIT, Change, FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.grouping import cut_snapshots, tally
-from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
+from tailrace_server.pipeline.transactions.splits import (
+    lines_before,
+    lines_to_skip,
+    positions,
+    recut,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,3 +64,8 @@ def test_snapshot_rows_are_cut_every_so_many_over_all_splits(sizes: list[int], r
 def test_other_rows_pass_unchanged() -> None:
     row = Change(CHANGE, b"1", "7")
     assert list(recut([row], [])) == [row]
+
+
+def test_lines_are_skipped_from_the_head_of_a_file_whichever_split_comes_first() -> None:
+    splits = [("a", 200, 7), ("a", 0, 3), ("b", 0, 5)]
+    assert lines_to_skip(splits, {"a": 4, "b": 0}.__getitem__) == {("a", 0): 3, ("a", 200): 1}

@@ -18,9 +18,10 @@ from tailrace_server.pipeline.transactions.tasks import (
     PENDING_FILES,
     ROWS,
     Layout,
-    Planned,
     TaskWriter,
+    decode_plan,
     decoder_of,
+    encode_plan,
     pending_reader,
 )
 from tests.server.pipeline.sources.pairs import Pairs
@@ -48,7 +49,7 @@ def test_a_few_rows_are_one_task() -> None:
 
 def test_a_plan_gives_back_what_a_lead_needs() -> None:
     tally = Tally("7", "7:1", rows=3, quarantined=1, expected=5, timestamp=9, source="s", mark=b"1")
-    assert Planned.of(Released(tally, 41)).released() == Released(tally, 41)
+    assert decode_plan(encode_plan(Released(tally, 41))) == Released(tally, 41)
 
 
 def test_lines_are_decoded_in_a_task(tmp_path: Path) -> None:
