@@ -12,7 +12,8 @@ from tailrace.position import Position
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.reading.frames import Frames
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

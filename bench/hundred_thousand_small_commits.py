@@ -18,7 +18,7 @@ from pathlib import Path
 from bench._harness import machine, median, table
 from bench._log import CATALOG, write_log
 from bench.resync_scan_one_percent import scan
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.log_writer import LogWriter
 
 COMMITS = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
 PER_COMMIT = 10

@@ -33,7 +33,8 @@ from bench._harness import (
 )
 from bench._log import CATALOG, write_log
 from tailrace.v1 import capture_pb2, change_capture_pb2
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench._harness import machine, median, result, server, subscribers, table, tailrace_server
 from bench._log import CATALOG, measure_capture_bytes, mutation, write_log
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.log_writer import LogWriter
 
 CAPTURES = 100_000
 PER_COMMIT = 2_000

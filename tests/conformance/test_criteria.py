@@ -7,8 +7,9 @@ import json
 from typing import TYPE_CHECKING
 
 from tailrace import Area, ContainerType, Content, Criteria, Operation, Position, Since
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.conformance.reading import collect, coordinates
 from tests.conformance.shop import OLDEST, SHOP, remove, upsert
 

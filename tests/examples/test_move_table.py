@@ -10,7 +10,8 @@ import pytest
 
 from examples.move_table import Move, keep_running, move
 from tailrace.criteria import Operation
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tests.server.export.logs import Shop, item
 from tests.server.export.round_trip import history, moved_history
 from tests.support.polling import until

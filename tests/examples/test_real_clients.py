@@ -17,8 +17,9 @@ import pytest
 
 import tailrace
 from tailrace import Area, ContainerType, Criteria, Operation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import DeclaredColumn, DeclaredType, SchemaMapping
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.process.commands import KILL, TERMINATE, ServerProcess
 from tests.support.browser import chromium
 from tests.support.inprocess import know

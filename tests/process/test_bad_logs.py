@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace_server.wal.files.objects import seal
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.files.sealed import seal
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import Command, ServerProcess, outcome
 from tests.server.wal.logs import write_files
 from tests.support.inprocess import know

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 import tailrace
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.log_writer import LogWriter
 from tests.process.commands import ServerProcess
 from tests.server.wal.logs import upsert
 from tests.support.damage import CATALOGS, damages, small_log

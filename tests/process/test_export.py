@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace_server.cli.application import run
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import INTERRUPT, Command, outcome
 from tests.server.export.logs import MAPPING, Shop, collections, export, image, item, statements
 from tests.server.wal.logs import armed, finish, python

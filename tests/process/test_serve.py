@@ -14,7 +14,8 @@ import tailrace
 from tailrace.v1.capture_pb2 import Body
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureStub
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import INTERRUPT, TERMINATE, ServerProcess, outcome
 from tests.support.inprocess import know
 from tests.support.polling import until_answered

@@ -17,7 +17,8 @@ import pytest
 import tailrace
 from tailrace.cursor import Cursor
 from tailrace.position import Position
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import INTERRUPT, KILL, Command, ServerProcess, environment, outcome
 from tests.support.inprocess import know
 from tests.support.polling import until, until_answered

@@ -20,7 +20,8 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.reading.batch_cache import anonymous_bytes, return_freed_pages
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import ServerProcess
 from tests.support.polling import until
 

@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 import tailrace
-from tailrace_server.wal.writer import LogWriter, Mutation
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import PATIENCE_S, ServerProcess
 from tests.support.peers import EVENTS, GRAPHQL, GRPC, REST, Peer, Way, message
 from tests.support.polling import until_answered

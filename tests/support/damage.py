@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import LogCorrupted
+from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.files.catalog_folder import create_folder
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
+from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import SteppingClock, remove, update, upsert, write_files
 
 if TYPE_CHECKING:
@@ -77,9 +78,7 @@ def small_log(root: Path, name: str, form: str) -> Path:
     create_folder(root, name, SteppingClock())
     with (
         pytest.MonkeyPatch.context() as patch,
-        LogWriter(
-            CatalogWriter.open(root, name, writer="w", create=False, clock=SteppingClock())
-        ) as writer,
+        LogWriter(open_writer(root, name, writer="w", clock=SteppingClock())) as writer,
     ):
         if form == "files":
             write_files(patch)

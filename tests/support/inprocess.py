@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.capture import Heartbeat
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.wal.writer import CatalogWriter, LogWriter, Mutation
+from tailrace_server.wal.catalog import create_catalog, open_writer
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,8 +46,8 @@ def know(root: Path, catalog: str, columns: Mapping[str, Sequence[str]]) -> None
             for number, (entity_type, names) in enumerate(columns.items())
         }
     )
-    LogWriter.create_catalog(root, catalog)
-    with CatalogWriter.open(root, catalog, writer="log-writer") as writer:
+    create_catalog(root, catalog)
+    with open_writer(root, catalog, writer="log-writer") as writer:
         writer.commit(batch_id=0, schema_changes=[(-1, schema)])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tailrace.position import Position
 from tailrace_server.capture.matching.run import BatchSelection, Run
-from tailrace_server.wal.state.batch_table import BatchRef, SegmentRef
+from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,7 +28,9 @@ import msgspec
 from tailrace_server.export.errors import FolderTaken
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.files.documents import ColumnDocument
-from tailrace_server.wal.files.objects import NewFile, os_errors, read_bytes
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.new_file import NewFile
+from tailrace_server.wal.files.system_errors import os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,14 +89,14 @@ class StreamFolder:
         Raises:
             FolderTaken: It holds something else.
         """
-        data = read_bytes(self.path / IDENTITY)
-        if data is None:
+        content = LocalFiles(self.path).read(IDENTITY)
+        if content is None:
             strange = [name for name in self._names() if not name.startswith((".", "_"))]
             if strange:
                 raise FolderTaken(self.path, f"holds {strange[0]}, which no export wrote")
             return None
         try:
-            found = msgspec.json.decode(data, type=StreamIdentity)
+            found = msgspec.json.decode(content.data, type=StreamIdentity)
         except msgspec.MsgspecError as error:
             raise FolderTaken(self.path, f"has a damaged {IDENTITY}: {error}") from error
         if found.format_version != FORMAT_VERSION:

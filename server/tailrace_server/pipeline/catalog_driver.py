@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
     from tailrace_server.pipeline.changes import Change
+    from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt
-    from tailrace_server.wal.writer import CatalogWriter, CommitReceipt
 
 
 class CatalogDriver:

@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 from tailrace.errors import LogCorrupted
 from tailrace_server.pipeline.changes import Change, from_table
 from tailrace_server.wal.files.documents import PendingSegment
-from tailrace_server.wal.files.objects import crc32c, make_folder_of, os_errors, sync_folder
+from tailrace_server.wal.files.new_file import make_folder_of, sync_folder
+from tailrace_server.wal.files.sealed import crc32c
+from tailrace_server.wal.files.system_errors import os_errors
 from tailrace_server.wal.segment.writer import relative_path
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from tailrace.errors import TailraceError
-from tailrace_server.wal.files.objects import os_errors, sync_folder
+from tailrace_server.wal.files.new_file import sync_folder
+from tailrace_server.wal.files.system_errors import os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

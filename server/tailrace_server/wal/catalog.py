@@ -1,10 +1,11 @@
-"""The catalogs of a log's root: create, list, drop. What happens to them is recorded in the system log."""
+"""The catalogs of a log's root: create, open, list, drop. The system log records what happens to them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from tailrace.errors import CatalogUnknown
+from tailrace_server.wal.catalog_writer import CatalogWriter, check_writer_name
 from tailrace_server.wal.files.catalog_folder import (
     SYSTEM_CATALOG,
     create_folder,
@@ -20,6 +21,7 @@ from tailrace_server.wal.system_log import record_changes
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Unpack
     from uuid import UUID
 
     from tailrace.clock import Clock
@@ -51,6 +53,32 @@ def open_catalog(root: Path, name: str) -> CommitLog:
     return CommitLog.open(root / name, reads_only=True)
 
 
+class WriterOptions(TypedDict, total=False):
+    """Arguments of ``CatalogWriter.open`` that may be left out."""
+
+    run_id: str | None
+    take_over: bool
+    may_be_fenced: bool
+    publish_left: bool
+
+
+def open_writer(
+    root: Path,
+    catalog: str,
+    *,
+    writer: str,
+    clock: Clock | None = None,
+    **options: Unpack[WriterOptions],
+) -> CatalogWriter:
+    """Open a catalog for writing, created if there is none.
+
+    Arguments and errors as ``CatalogWriter.open``, but CatalogUnknown.
+    """
+    check_writer_name(writer)  # before the catalog is created for it
+    create_catalog(root, catalog, clock=clock)
+    return CatalogWriter.open(root, catalog, writer=writer, clock=clock, **options)
+
+
 def drop_catalog(root: Path, name: str, *, clock: Clock | None = None) -> UUID:
     """Drop a catalog with all that it holds; return the uuid that it had.
 
@@ -76,5 +104,6 @@ __all__ = [
     "drop_catalog",
     "list_catalogs",
     "open_catalog",
+    "open_writer",
     "read_catalog",
 ]

@@ -1,11 +1,8 @@
 """The writer of one catalog: epochs, fences, entries, publications.
 
 Commit and publish are two steps. A commit is durable once its entry exists; readers see it once a
-publication names it. Who wants nothing in between takes them as one: an entry that publishes itself.
-
-Who may create entry n + 1 is decided by two rules: every entry up to n has been read, and none has a higher
-epoch than ours. If the name is taken meanwhile, its holder is read and judged by the same rules, never
-stepped over.
+publication names it. Where nothing happens in between, one object does both: an entry that publishes itself.
+Who may create an entry is decided in entry_writer.py.
 
 Two fences keep a catalog right whatever writers are alive:
 
@@ -17,51 +14,33 @@ Two fences keep a catalog right whatever writers are alive:
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from tailrace.clock import SystemClock
-from tailrace.errors import (
-    CatalogUnknown,
-    InvalidRequest,
-    LogError,
-    UnknownWriter,
-    WriterFenced,
-)
+from tailrace.errors import CatalogUnknown, InvalidRequest, LogError
 from tailrace_server.failpoints import reach
+from tailrace_server.wal.entry_writer import EntryWriter
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.catalog_folder import (
-    SYSTEM_CATALOG,
     SYSTEM_WRITER,
-    create_folder,
+    has_folder,
     list_catalogs,
     refuse_system,
 )
 from tailrace_server.wal.files.documents import (
-    ENTRIES,
     FORMAT_VERSION,
     PUBLICATIONS,
     SCHEMAS,
     SEGMENTS,
     CommitEntry,
-    Entry,
-    OpenEntry,
     PendingSegment,
     PublicationDocument,
     SchemaDocument,
 )
-from tailrace_server.wal.files.objects import (
-    create,
-    object_name,
-    os_errors,
-    read_bytes,
-    sync_folder,
-    with_records,
-)
+from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.segment_places import carried_records, place_segments
 from tailrace_server.wal.state.state import BatchKey, LogState
@@ -77,7 +56,7 @@ if TYPE_CHECKING:
     from tailrace.clock import Clock
     from tailrace.position import Position
     from tailrace.schema import Schema
-    from tailrace_server.wal.segment.carried import InlineSegment
+    from tailrace_server.wal.segment.carried import CarriedSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
 Publication = PublicationDocument
@@ -105,9 +84,10 @@ class CatalogWriter:
     def __init__(self, log: CommitLog, *, epoch: int, writer: str, clock: Clock) -> None:
         """Use ``open`` or ``attach``."""
         self.path = log.path
-        self.epoch = epoch
         self.writer = writer
         self._log = log
+        self._store = log.store
+        self._entries = EntryWriter(log, epoch=epoch, writer=writer, clock=clock)
         self._clock = clock
         self._maintenance = Maintenance(log.path, clock)
 
@@ -119,7 +99,6 @@ class CatalogWriter:
         *,
         writer: str,
         run_id: str | None = None,
-        create: bool = True,
         take_over: bool = False,
         may_be_fenced: bool = False,
         publish_left: bool = True,
@@ -132,7 +111,6 @@ class CatalogWriter:
             catalog: Name of the catalog below it.
             writer: The writer's stable name; a restart under the same name needs no permission.
             run_id: Name of this run, for the messages of those it fences.
-            create: Create the catalog if there is none.
             take_over: Permission for a name that the catalog does not know; ``state.source_positions`` and
                 ``state.pending`` then say what has been consumed.
             may_be_fenced: A run that had the catalog opens again, and cannot be told from a new one: a name
@@ -142,27 +120,23 @@ class CatalogWriter:
             clock: Where commit timestamps come from.
 
         Raises:
-            CatalogUnknown: There is none, and ``create`` is False.
+            InvalidRequest: The writer's name is not of the form.
+            CatalogUnknown: There is none; ``catalog.open_writer`` creates it.
             UnknownWriter: The catalog belongs to other names, and ``take_over`` is False.
             WriterFenced: ``may_be_fenced``, and another name holds the catalog.
             LogUnreadable: Not a catalog, the log of catalogs, no permission, or a newer format.
             LogCorrupted: An object of the log is damaged.
             LogFull: No room.
         """
-        if _WRITER.fullmatch(writer) is None:
-            raise InvalidRequest(
-                f"{writer!r} cannot name a writer: use up to 128 letters, digits, underscores, dots and hyphens"
-            )
+        check_writer_name(writer)
         if writer != SYSTEM_WRITER:
             refuse_system(catalog)
         clock = clock or SystemClock()
-        if create:
-            _create_catalog(root, catalog, clock)
-        elif not os.path.isdir(root / catalog):
+        if not has_folder(root, catalog):
             raise CatalogUnknown(catalog, list_catalogs(root))
         opened = cls(CommitLog.open(root / catalog), epoch=0, writer=writer, clock=clock)
         run_id = run_id or uuid4().hex
-        opened._open_epoch(run_id, take_over=take_over, may_be_fenced=may_be_fenced)
+        opened._entries.open_epoch(run_id, take_over=take_over, may_be_fenced=may_be_fenced)
         if publish_left:
             opened.publish()
         return opened
@@ -178,7 +152,7 @@ class CatalogWriter:
         """
         log = CommitLog.open(root / catalog)
         attached = cls(log, epoch=epoch, writer=writer, clock=clock or SystemClock())
-        attached._check_fence()
+        attached._entries.check_fence()
         return attached
 
     def __enter__(self) -> CatalogWriter:
@@ -186,6 +160,11 @@ class CatalogWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it writes under."""
+        return self._entries.epoch
 
     @property
     def uuid(self) -> UUID:
@@ -209,7 +188,7 @@ class CatalogWriter:
             WriterFenced: A newer epoch exists.
         """
         self._log.advance()
-        self._check_fence()
+        self._entries.check_fence()
         return self.state
 
     def segment_path(self, batch_id: int, name: str) -> Path:
@@ -221,7 +200,7 @@ class CatalogWriter:
         *,
         batch_id: int,
         k: int = 0,
-        segments: Sequence[SegmentReceipt | InlineSegment] = (),
+        segments: Sequence[SegmentReceipt | CarriedSegment] = (),
         pending: Sequence[PendingSegment] | None = None,
         source_positions: Mapping[str, str | int] | None = None,
         schema_changes: Sequence[tuple[int, Schema]] = (),
@@ -259,7 +238,7 @@ class CatalogWriter:
             # Whether others have written since is told by the creation of the entry alone: names of entries
             # stay taken for ever, so if ours is free then everything before it has been read.
             self._log.check_folder()
-            self._check_fence()
+            self._entries.check_fence()
             if (repeated := self._find_key(BatchKey(batch_id, k))) is not None:
                 self._log.make_durable()  # the first attempt may have failed at just that
                 if publish:
@@ -276,9 +255,9 @@ class CatalogWriter:
                 schema_changes,
                 publish=publish,
             )
-            if self._create_entry(entry, carried):
+            if self._entries.create(entry, carried):
                 if publish:
-                    self._look_after()
+                    self._run_upkeep()
                 return _receipt(entry, already_committed=False)
             self.refresh()
 
@@ -293,7 +272,7 @@ class CatalogWriter:
         while True:
             self._log.check_folder()
             self._log.follow_entries()
-            self._check_fence()
+            self._entries.check_fence()
             if state.last_version == state.published:
                 return None
             publication = PublicationDocument(
@@ -309,11 +288,11 @@ class CatalogWriter:
             )
             path = f"{PUBLICATIONS}/{object_name(publication.number)}"
             data, crc = documents.sealed(publication)
-            if create(self.path, path, data, failpoint="publication"):
+            if self._store.create(path, data, failpoint="publication"):
                 state.apply_publication(path, publication, crc)
                 break
             self.refresh()
-        self._look_after()
+        self._run_upkeep()
         return publication
 
     def compact(self) -> Compaction | None:
@@ -328,68 +307,10 @@ class CatalogWriter:
         """Wait for upkeep that has begun; nothing needs to be written."""
         self._maintenance.close()
 
-    def _look_after(self) -> None:
-        """Have done what is due; it waits for a publication, since it deals with what is published."""
+    def _run_upkeep(self) -> None:
+        """Have upkeep done if it is due; called after publications, since it deals with what is published."""
         self._log.follow_checkpoints()
-        self._maintenance.look(self._log)
-
-    def _open_epoch(self, run_id: str, *, take_over: bool, may_be_fenced: bool) -> None:
-        while True:
-            self._log.advance()
-            state = self.state
-            last = state.writers.get(self.writer)
-            if may_be_fenced and last is not None and state.holder.writer != self.writer:
-                found = self._log.read_entry(last.entry)
-                epoch = found.entry.epoch if found is not None else 0
-                raise WriterFenced(epoch, state.epoch, str(state.holder))
-            if state.writers and self.writer not in state.writers and not take_over:
-                raise UnknownWriter(
-                    self.writer,
-                    sorted(state.writers),
-                    "if it is a new writer, or one that lost its checkpoint, give it leave with --take-over "
-                    "(take_over=True): it goes on behind what was committed, and older writers are fenced",
-                )
-            entry = OpenEntry(
-                format_version=FORMAT_VERSION,
-                number=state.last_entry + 1,
-                uuid=state.uuid,
-                previous_crc32c=state.last_entry_crc,
-                epoch=state.epoch + 1,
-                timestamp=self._next_timestamp(),
-                writer=self.writer,
-                run_id=run_id,
-                host=socket.gethostname(),
-                take_over=take_over,
-            )
-            if self._create_entry(entry):
-                break
-        self.epoch = entry.epoch
-        folder = self.path / SEGMENTS / str(self.epoch)
-        with os_errors(f"cannot write {folder}"):
-            folder.mkdir(exist_ok=True)
-            sync_folder(folder.parent)
-
-    def _create_entry(self, entry: Entry, carried: bytes = b"") -> bool:
-        """Create an entry and apply it; False when another has its place, which is then to be read."""
-        path = f"{ENTRIES}/{object_name(entry.number)}"
-        text, crc = documents.sealed(entry)
-        data = with_records(carried, text)
-        publishes = isinstance(entry, CommitEntry) and entry.published
-        mark = entry.timestamp if publishes else None
-        if (
-            not create(self.path, path, data, failpoint="entry", mark=mark)
-            and read_bytes(self.path / path) != data
-        ):
-            return False
-        self.state.apply(path, entry, crc)
-        return True
-
-    def _check_fence(self) -> None:
-        if self.state.epoch != self.epoch:
-            raise WriterFenced(self.epoch, self.state.epoch, str(self.state.holder))
-
-    def _next_timestamp(self) -> int:
-        return max(self._clock.now(), self.state.last_timestamp + 1)
+        self._maintenance.run_if_due(self._log)
 
     def _find_key(self, key: BatchKey) -> CommitReceipt | None:
         """Return what a key came to, if it was committed.
@@ -422,11 +343,10 @@ class CatalogWriter:
         files = [(file.path, file.bytes) for file in segments]
         files += [(file.path, file.bytes) for file in pending]
         for path, wanted in files:
-            try:
-                size = os.stat(self.path / path).st_size
-            except FileNotFoundError as error:
-                self.refresh()  # a newer writer has what we had not committed deleted; then we are fenced
-                raise LogError(f"segment {path} is missing; the commit was refused") from error
+            size = self._store.size(path)
+            if size is None:
+                self.refresh()  # raises WriterFenced if it is a newer writer that has deleted it
+                raise LogError(f"segment {path} is missing; the commit was refused")
             if size != wanted:
                 raise LogError(
                     f"segment {path} has {size} bytes, not {wanted}; the commit was refused"
@@ -460,7 +380,7 @@ class CatalogWriter:
             uuid=state.uuid,
             previous_crc32c=state.last_entry_crc,
             epoch=self.epoch,
-            timestamp=self._next_timestamp(),
+            timestamp=self._entries.next_timestamp(),
             writer=self.writer,
             batch_id=key.batch_id,
             k=key.k,
@@ -478,12 +398,24 @@ class CatalogWriter:
         while True:
             path = f"{SCHEMAS}/{id}.json"
             data, _ = documents.sealed(SchemaDocument.of(schema, id))
-            if (
-                create(self.path, path, data, failpoint="schema")
-                or read_bytes(self.path / path) == data
-            ):
+            if self._store.create(path, data, failpoint="schema"):
+                return id
+            found = self._store.read(path)
+            if found is not None and found.data == data:
                 return id
             id += 1
+
+
+def check_writer_name(writer: str) -> None:
+    """Refuse what cannot name a writer.
+
+    Raises:
+        InvalidRequest: It is not of the form.
+    """
+    if _WRITER.fullmatch(writer) is None:
+        raise InvalidRequest(
+            f"{writer!r} cannot name a writer: use up to 128 letters, digits, underscores, dots and hyphens"
+        )
 
 
 def _receipt(entry: CommitEntry, *, already_committed: bool) -> CommitReceipt:
@@ -494,14 +426,3 @@ def _receipt(entry: CommitEntry, *, already_committed: bool) -> CommitReceipt:
         timestamp=entry.timestamp,
         already_committed=already_committed,
     )
-
-
-def _create_catalog(root: Path, name: str, clock: Clock) -> None:
-    """Create a catalog if there is none, and record it in the system log."""
-    if name == SYSTEM_CATALOG:
-        create_folder(root, name, clock)
-        return
-    # The system log is written by a CatalogWriter, so this import cannot stand at the top.
-    from tailrace_server.wal.catalog import create_catalog
-
-    create_catalog(root, name, clock=clock)

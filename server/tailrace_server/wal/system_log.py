@@ -22,6 +22,7 @@ import orjson
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import LogCorrupted, LogUnreadable, WriterFenced
+from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.files.catalog_folder import (
     SYSTEM_CATALOG,
     SYSTEM_WRITER,
@@ -30,11 +31,10 @@ from tailrace_server.wal.files.catalog_folder import (
     list_catalogs,
     read_named,
 )
-from tailrace_server.wal.files.documents import CATALOG_FILE
-from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.transaction_writer import TransactionWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,8 +63,9 @@ def record_changes(root: Path, *, clock: Clock | None = None) -> None:
         if not _missing(recorded, _standing(root, recorded)):
             return
         try:
-            with LogWriter.open(root, SYSTEM_CATALOG, writer=SYSTEM_WRITER, clock=clock) as writer:
-                # What the opening published may be part of it: look again before writing.
+            opened = CatalogWriter.open(root, SYSTEM_CATALOG, writer=SYSTEM_WRITER, clock=clock)
+            with TransactionWriter(opened) as writer:
+                # Opening publishes what a killed writer left committed, which may be what is missing.
                 recorded = _recorded(root)
                 for mutation in _missing(recorded, _standing(root, recorded)):
                     writer.append([mutation])
@@ -90,7 +91,7 @@ def _standing(root: Path, recorded: Mapping[str, Descriptor]) -> dict[str, Descr
 
 def _recorded(root: Path) -> dict[str, Descriptor]:
     """Return the catalogs that the system log says are there, by name."""
-    assert (root / SYSTEM_CATALOG / CATALOG_FILE).exists()
+    assert is_catalog(root / SYSTEM_CATALOG)
     standing: dict[str, Descriptor] = {}
     view = CommitLog.open(root / SYSTEM_CATALOG).view
     with BatchReader(root / SYSTEM_CATALOG) as reader:

@@ -19,9 +19,9 @@ from tailrace_server.pipeline.dataframe.datasource import (
     register,
 )
 from tailrace_server.pipeline.dataframe.sink import ROWS_AT_ONCE
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import LogWriter
 from tests.process.ingest.reading import data, leads, published
 from tests.process.ingest.sink_program import (
     add_frame,

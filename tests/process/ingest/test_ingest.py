@@ -20,10 +20,10 @@ from tailrace_server.pipeline.spark.errors import SparkFailed
 from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink
 from tailrace_server.pipeline.transactions.ingest import checkpoint_folder
 from tailrace_server.pipeline.transactions.settings import Rules
+from tailrace_server.wal.catalog import create_catalog, open_writer
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.process.ingest.reading import data, leads, published, records
 from tests.process.ingest.truth import check_against_truth
 from tests.server.pipeline.shapes import INT, LONG, TEXT, end, envelope, line, listed, postgres
@@ -400,8 +400,8 @@ def test_a_file_that_is_given_up_is_replaced_by_an_empty_one(source: Source) -> 
 
 
 def test_contract_36_a_catalog_of_another_source_is_refused_as_such(source: Source) -> None:
-    LogWriter.create_catalog(source.catalog.parent, source.catalog.name)
-    CatalogWriter.open(source.catalog.parent, source.catalog.name, writer="cdcv2").close()
+    create_catalog(source.catalog.parent, source.catalog.name)
+    open_writer(source.catalog.parent, source.catalog.name, writer="cdcv2").close()
     source.add(row(1, 7))
     with pytest.raises(UnknownWriter, match="another source feeds this catalog; --take-over"):
         source.ingest()

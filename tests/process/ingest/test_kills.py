@@ -16,10 +16,10 @@ from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.ingest import checkpoint_folder, run_ingest
 from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.files.documents import ENTRIES
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import LogWriter
 from tests.process.ingest.killable import Command, end
 from tests.process.ingest.reading import published
 from tests.process.ingest.truth import check_against_truth
@@ -183,7 +183,7 @@ def test_contract_34_a_large_batch_killed_where_tasks_write_loses_and_doubles_no
     """The place is reached in a task. Without a task the driver reports that Spark gave up."""
     ingest = Ingest(tmp_path, log_root, batch_bytes=1 << 20, large=True)
     feed = prepare(ingest, 6, 40, parts=2)
-    LogWriter.create_catalog(log_root, "shop")  # has a segment of its own, not written by a task
+    create_catalog(log_root, "shop")  # has a segment of its own, not written by a task
     if victim == "task":
         assert ingest.run(f"{place}=kill") == 1
         assert "error: Spark gave up" in ingest.said()

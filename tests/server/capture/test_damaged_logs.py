@@ -20,7 +20,7 @@ from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
 from tests.support.damage import CATALOGS, damages, small_log
 from tests.support.inprocess import PATIENCE_S, objects, receive

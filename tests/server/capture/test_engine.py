@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.criteria import Start
-    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.segment.refs import BatchRef
 
 OLDEST = Since(Position(0))
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Start
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.wal.segment.reader import BatchHead
-    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.segment.refs import BatchRef
 
 OLDEST = Since(Position(0))
 

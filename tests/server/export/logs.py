@@ -12,8 +12,9 @@ from tailrace.criteria import Operation
 from tailrace_server.cdcv2 import ContainerReader
 from tailrace_server.export.cdcv2 import Cdcv2Export, ExportSettings
 from tailrace_server.export.folder import SCHEMA
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
-from tailrace_server.wal.writer import LogWriter, Mutation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,10 @@ from tailrace.errors import ImagesMissing, InvalidRequest, LogUnreadable, Positi
 from tailrace_server.export import cdcv2
 from tailrace_server.export.cdcv2 import Cdcv2Export, ExportProgress
 from tailrace_server.export.errors import FolderTaken, ImageUnfit
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep import compaction, retention
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.server.export.logs import (
     MAPPING,
     Shop,

@@ -13,9 +13,10 @@ from tailrace_server.export.diffs import Differences, ImageCheck
 from tailrace_server.export.errors import ImageUnfit
 from tailrace_server.export.row_form import RowForm
 from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_records import EntityRecords
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.server.export.logs import MAPPING, Collection, Shop, image, item
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
+from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.schema.builder import SchemaConflict
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter
 from tests.process.ingest.reading import data, leads, records
 from tests.server.pipeline.shapes import (
     INT,
@@ -61,7 +61,7 @@ class Feed:
             stop_on_incompatible=stop,
             rules=Rules(idle_s=3600.0),
         )
-        self._writer = CatalogWriter.open(root, "shop", writer="test", take_over=True)
+        self._writer = open_writer(root, "shop", writer="test", take_over=True)
         self.driver = Driver(self._writer, settings)
 
     def batch(self, *lines: bytes) -> None:

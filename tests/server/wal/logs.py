@@ -12,12 +12,13 @@ import psutil
 import pytest
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.wal import log_writer
+from tailrace_server.wal import transaction_writer
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record import json_check
 from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.support import failpoints
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def transactions_in(rows: list[Row]) -> list[str]:
 
 def write_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have log writers write every segment as a file, as small ones are not."""
-    monkeypatch.setattr(log_writer, "ROWS_MAX", 0)
+    monkeypatch.setattr(transaction_writer, "ROWS_MAX", 0)
 
 
 @contextmanager

@@ -11,10 +11,11 @@ import pytest
 
 from tailrace.errors import CatalogReplaced, CatalogUnknown
 from tailrace_server.wal.catalog import create_catalog, drop_catalog, list_catalogs
+from tailrace_server.wal.catalog_writer import CatalogWriter
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.system_log import record_changes
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.server.wal.logs import AFTER, INDEX, KEY, finish, python, rows_of, upsert, write
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def test_what_happens_to_catalogs_is_recorded_once(log_root: Path) -> None:
     assert sorted(path.name for path in log_root.iterdir()) == ["system"]
     with pytest.raises(CatalogUnknown):
         drop_catalog(log_root, "shop")
-    second = str(LogWriter.create_catalog(log_root, "shop"))
+    second = str(create_catalog(log_root, "shop"))
     record_changes(log_root)
     assert events(log_root) == [
         ("created", "shop", None, first),

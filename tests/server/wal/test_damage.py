@@ -16,8 +16,11 @@ import pytest
 from tailrace.criteria import Area, Operation
 from tailrace.errors import LogCorrupted, LogError, LogUnreadable, TailraceError
 from tailrace.schema import Column, Schema
+from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.files.documents import Entry, load
-from tailrace_server.wal.files.objects import create, seal, unseal
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import seal, unseal
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.schema.records import rows_batch
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.segment.writer import SegmentWriter
@@ -26,7 +29,6 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.inspect import summarize
 from tailrace_server.wal.upkeep.retention import orphans
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.server.wal.logs import Row, batch_rows, rows_of, update, upsert, write, write_files
 
 if TYPE_CHECKING:
@@ -256,8 +258,8 @@ def test_contract_33_a_damaged_batch_does_not_keep_others_from_being_read(catalo
 
 def test_an_object_is_created_once_and_read_back_whole(catalog: Path) -> None:
     data, crc = seal(b'{"a":1}')
-    assert create(catalog, "schemas/9.json", data, failpoint="schema")
-    assert not create(catalog, "schemas/9.json", b"other", failpoint="schema")
+    assert LocalFiles(catalog).create("schemas/9.json", data, failpoint="schema")
+    assert not LocalFiles(catalog).create("schemas/9.json", b"other", failpoint="schema")
     assert unseal("x", (catalog / "schemas" / "9.json").read_bytes()) == (b'{"a":1}\n', crc)
     assert list((catalog / "tmp").iterdir()) == []
 
@@ -334,7 +336,7 @@ def test_verify_finds_records_that_no_reader_can_take(log_root: Path) -> None:
         (["a", None], None, None, None),
         ([], None, None, b"{}"),
     ]
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         for batch, (changed, *images) in enumerate(bodies):
             path = writer.segment_path(batch, "1")
             with SegmentWriter(path) as segment:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import LogFull
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import (
     armed,
     finish,
@@ -78,7 +78,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from tailrace.errors import LogFull
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
 writer = LogWriter.open(Path(sys.argv[1]), "shop")
 writer.append([upsert("1")])

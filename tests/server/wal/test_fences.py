@@ -9,13 +9,16 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest, LogError, UnknownWriter, WriterFenced
-from tailrace_server.wal.files.objects import crc32c
+from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.catalog_writer import CatalogWriter
+from tailrace_server.wal.files.documents import PendingSegment
+from tailrace_server.wal.files.sealed import crc32c
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.columns import lead_text
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.retention import delete_unnamed
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter, LogWriter, PendingSegment
 from tests.server.wal.logs import finish, python, rows_of, transactions_in, upsert, write
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ import sys
 from pathlib import Path
 from tailrace.errors import WriterFenced
 from tests.support import failpoints
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
 writer = LogWriter.open(Path(sys.argv[1]), "shop")
 failpoints.arm(sys.argv[2])
@@ -105,9 +108,9 @@ def test_contract_36_of_two_live_writers_the_newer_holds_and_the_older_is_told_w
 def test_contract_36_a_writer_whose_segments_a_newer_one_had_deleted_is_told_that_it_is_fenced(
     log_root: Path,
 ) -> None:
-    older = CatalogWriter.open(log_root, "shop", writer="w")
+    older = open_writer(log_root, "shop", writer="w")
     uncommitted = segment(older, 0)
-    newer = CatalogWriter.open(log_root, "shop", writer="w")
+    newer = open_writer(log_root, "shop", writer="w")
     assert delete_unnamed(log_root / "shop", 0) == [uncommitted.path]
     with pytest.raises(WriterFenced, match=r"epoch is 1, .* 2"):
         older.commit(batch_id=0, segments=[uncommitted])
@@ -152,7 +155,7 @@ def test_contract_36_a_paused_writer_that_wakes_is_fenced(
 def test_contract_36_a_lost_checkpoint_is_refused_and_a_take_over_goes_on_behind_it(
     log_root: Path,
 ) -> None:
-    with CatalogWriter.open(log_root, "shop", writer="query-1") as writer:
+    with open_writer(log_root, "shop", writer="query-1") as writer:
         pending = writer.path / "segments" / "1" / "pending-0"
         pending.write_bytes(b"rows")
         left = PendingSegment("segments/1/pending-0", 1, 4, crc32c(b"rows"))
@@ -164,25 +167,25 @@ def test_contract_36_a_lost_checkpoint_is_refused_and_a_take_over_goes_on_behind
         )
         writer.commit(batch_id=1, segments=[segment(writer, 1)], source_positions={"topic-0": 57})
     with pytest.raises(UnknownWriter, match="--take-over") as unknown:
-        CatalogWriter.open(log_root, "shop", writer="query-2")
+        open_writer(log_root, "shop", writer="query-2")
     assert unknown.value.known == ("query-1",)
-    with CatalogWriter.open(log_root, "shop", writer="query-2", take_over=True) as writer:
+    with open_writer(log_root, "shop", writer="query-2", take_over=True) as writer:
         assert writer.state.source_positions == {"topic-0": 57, "file": "a:17"}
         assert writer.state.pending == (left,)
         assert writer.commit(batch_id=0, segments=[segment(writer, 0)]).first_version == 3
-    with CatalogWriter.open(log_root, "shop", writer="query-1") as writer:
+    with open_writer(log_root, "shop", writer="query-1") as writer:
         assert writer.state.writers["query-1"].batch_id == 1
         assert writer.epoch == 3
 
 
 def test_a_batch_is_committed_once_whoever_repeats_it(log_root: Path) -> None:
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         first = writer.commit(batch_id=3, segments=[segment(writer, 3)])
         flush = writer.commit(batch_id=3, k=1, segments=[segment(writer, 3, "flush")])
         again = writer.commit(batch_id=3, segments=[segment(writer, 3, "again")])
         assert again == first.__class__(first.entry, 1, 1, first.timestamp, already_committed=True)
         assert flush.first_version == 2
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         assert writer.commit(batch_id=3).already_committed
         assert writer.commit(batch_id=3, k=1).already_committed
         with pytest.raises(InvalidRequest, match="must rise"):
@@ -192,14 +195,14 @@ def test_a_batch_is_committed_once_whoever_repeats_it(log_root: Path) -> None:
 
 
 def test_the_same_epoch_may_be_written_from_another_process(log_root: Path) -> None:
-    driver = CatalogWriter.open(log_root, "shop", writer="w")
+    driver = open_writer(log_root, "shop", writer="w")
     committer = CatalogWriter.attach(log_root, "shop", epoch=driver.epoch, writer="w")
     assert committer.commit(batch_id=0, segments=[segment(committer, 0)]).first_version == 1
     assert driver.commit(batch_id=0).already_committed
     publication = driver.publish()
     assert publication is not None
     assert publication.version == 1
-    CatalogWriter.open(log_root, "shop", writer="w").close()
+    open_writer(log_root, "shop", writer="w").close()
     with pytest.raises(WriterFenced):
         CatalogWriter.attach(log_root, "shop", epoch=driver.epoch, writer="w")
     with pytest.raises(WriterFenced):
@@ -207,7 +210,7 @@ def test_the_same_epoch_may_be_written_from_another_process(log_root: Path) -> N
 
 
 def test_segments_of_a_commit_are_numbered_in_the_order_given(log_root: Path) -> None:
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         parts = [segment(writer, 0, name) for name in "cab"]
         receipt = writer.commit(batch_id=0, segments=parts)
         assert (receipt.first_version, receipt.last_version) == (1, 3)
@@ -219,7 +222,7 @@ def test_segments_of_a_commit_are_numbered_in_the_order_given(log_root: Path) ->
 
 
 def test_a_segment_that_vanished_or_has_another_size_is_not_committed(log_root: Path) -> None:
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         part = segment(writer, 0)
         path = writer.path / part.path
         whole = path.read_bytes()

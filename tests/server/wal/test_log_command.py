@@ -12,11 +12,12 @@ import pytest
 from tailrace.clock import SystemClock
 from tailrace.errors import LogCorrupted
 from tailrace_server.cli.application import run
-from tailrace_server.wal.files.objects import seal, without_records
+from tailrace_server.wal.files.sealed import seal, without_records
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.segment import writer as segment_writer
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.server.wal.logs import remove, rows_of, update, upsert, write, write_files
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import pytest
 from tailrace.criteria import Area, ContainerType
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.server.wal.logs import AFTER, AREA, INDEX, VERSION, rows_of
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.reading.batch_cache import BatchCache
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.wal.segment.reader import BatchReader
-    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.documents import Entry, ReadEntry
     from tailrace_server.wal.record.text_columns import Texts
     from tailrace_server.wal.segment.reader import BatchReader
-    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
 _BATCHES_MAX: Final = 16

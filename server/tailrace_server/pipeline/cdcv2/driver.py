@@ -86,9 +86,9 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.cdcv2.cutting import CutMessages, RefusedMessage
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+    from tailrace_server.wal.catalog_writer import CatalogWriter
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt
-    from tailrace_server.wal.writer import CatalogWriter
 
 FRONTIER: Final = "cdcv2:frontier"
 """The source position that tells the finished frontier: an antichain in JSON."""

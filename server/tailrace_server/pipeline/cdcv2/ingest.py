@@ -17,7 +17,8 @@ from tailrace_server.pipeline.cdcv2.files import AVRO, LINES
 from tailrace_server.pipeline.cdcv2.product_times import ProductDriver
 from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
+from tailrace_server.wal.catalog import create_catalog
+from tailrace_server.wal.catalog_writer import CatalogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,7 +109,7 @@ def open_writer(settings: Cdcv2Settings) -> CatalogWriter:
     Raises:
         UnknownWriter: It belongs to another writer, and there is no leave to take over.
     """
-    LogWriter.create_catalog(settings.log, settings.catalog)
+    create_catalog(settings.log, settings.catalog)
     try:
         return CatalogWriter.open(
             settings.log, settings.catalog, writer=WRITER, take_over=settings.take_over

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
     from tailrace_server.pipeline.cdcv2.folding import Folding
-    from tailrace_server.wal.writer import CatalogWriter
+    from tailrace_server.wal.catalog_writer import CatalogWriter
 
 FILE_ROWS: Final = 100_000
 """About so many keys go into a file."""

@@ -61,9 +61,10 @@ from tailrace_server.pipeline.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.dataframe.table_schema import columns_of
 from tailrace_server.pipeline.dataframe.transaction_ids import refuse_split
+from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.files.catalog_folder import check_name
 from tailrace_server.wal.segment.writer import SegmentWriter
-from tailrace_server.wal.writer import CatalogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -200,7 +201,7 @@ class OpenedCatalog:
     @classmethod
     def open(cls, options: Options, *, may_be_fenced: bool = False) -> OpenedCatalog:
         """Take a new epoch of the catalog; see `CatalogWriter.open`."""
-        with CatalogWriter.open(
+        with open_writer(
             options.root,
             options.catalog,
             writer=options.writer,

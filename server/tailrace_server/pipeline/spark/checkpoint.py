@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
 from tailrace.errors import LogUnreadable, TailraceError
-from tailrace_server.wal.files.objects import os_errors
+from tailrace_server.wal.files.system_errors import os_errors
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -70,8 +70,9 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.columns import KnownColumns
     from tailrace_server.pipeline.transactions.grouping import Cut
     from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt
+    from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt
-    from tailrace_server.wal.writer import CatalogWriter, CommitReceipt, PendingSegment
 
 
 class WrittenPlan(NamedTuple):

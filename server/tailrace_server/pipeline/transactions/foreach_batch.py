@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.large_batch import commit_large_batch, distribution
 from tailrace_server.pipeline.transactions.lines import decode_lines
-from tailrace_server.wal.writer import CatalogWriter
+from tailrace_server.wal.catalog import open_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +42,7 @@ class ForeachBatchSink:
             UnknownWriter: The catalog belongs to another writer, and ``take_over`` is not set.
         """
         self._settings = settings
-        self._writer = CatalogWriter.open(
+        self._writer = open_writer(
             settings.log, settings.catalog, writer=writer, take_over=settings.take_over
         )
         self.driver = Driver(self._writer, settings)

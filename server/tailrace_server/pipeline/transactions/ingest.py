@@ -28,7 +28,8 @@ from tailrace_server.pipeline.stop_signals import Stopping, stop_signals
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, run_if_due
 from tailrace_server.pipeline.transactions.large_batch import distribution
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
+from tailrace_server.wal.catalog import create_catalog
+from tailrace_server.wal.catalog_writer import CatalogWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -250,7 +251,7 @@ def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWrit
         f"the checkpoint in {checkpoint.folder} is new or lost, and reading the input from its beginning "
         "would double what the log holds; --take-over goes on: lines that the log holds are skipped"
     )
-    LogWriter.create_catalog(settings.log, settings.catalog)
+    create_catalog(settings.log, settings.catalog)
     if settings.take_over:
         _set_aside_stale(settings, checkpoint)
     writer_id = checkpoint.query_id()

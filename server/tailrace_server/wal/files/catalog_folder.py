@@ -26,7 +26,9 @@ from tailrace.errors import InvalidRequest, LogUnreadable
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import CATALOG_FILE, FORMAT_VERSION, CatalogDocument
-from tailrace_server.wal.files.objects import TEMPORARY_FOLDER, os_errors, sync_folder, translated
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.new_file import TEMPORARY_FOLDER, sync_folder
+from tailrace_server.wal.files.system_errors import os_errors, translated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +130,7 @@ def read_catalog(path: Path) -> CatalogDocument:
         LogUnreadable: It is not a catalog, may not be read, or has a newer format.
         LogCorrupted: Its catalog.json is damaged.
     """
-    found = documents.read(path, CATALOG_FILE, CatalogDocument)
+    found = documents.read(LocalFiles(path), CATALOG_FILE, CatalogDocument)
     if found is None:
         if not os.path.isdir(path):
             what = f"{path} is a file" if os.path.exists(path) else f"there is no folder {path}"
@@ -209,6 +211,11 @@ def is_catalog(path: Path) -> bool:
     return True
 
 
+def has_folder(root: Path, name: str) -> bool:
+    """Whether there is a folder of a catalog's name, be it a catalog or not."""
+    return os.path.isdir(root / name)
+
+
 def _folders(root: Path) -> list[str]:
     try:
         with os.scandir(root) as entries:
@@ -274,6 +281,7 @@ __all__ = [
     "check_name",
     "create_folder",
     "delete_dropped",
+    "has_folder",
     "is_catalog",
     "list_catalogs",
     "read_catalog",

@@ -7,7 +7,6 @@ the Unix epoch. Readers ignore fields that they do not know; a change that they 
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -17,21 +16,12 @@ from msgspec import Struct
 from tailrace.criteria import ContainerType
 from tailrace.errors import LogCorrupted, LogUnreadable
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.wal.files.objects import (
-    is_mark,
-    object_name,
-    read_bytes,
-    read_file,
-    seal,
-    unseal,
-    without_records,
-)
+from tailrace_server.wal.files.sealed import object_name, seal, unseal, without_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
-    from tailrace_server.wal.files.objects import FileContent
+    from tailrace_server.wal.files.object_store import ObjectContent, ObjectStore
 
 FORMAT_VERSION: Final = 1
 """Version of everything in a catalog's folder."""
@@ -347,13 +337,19 @@ def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], off
     return document
 
 
-def read(catalog: Path | str, path: str, kind: type[_D]) -> tuple[_D, int] | None:
+def read(store: ObjectStore, path: str, kind: type[_D]) -> tuple[_D, int] | None:
     """Return an object of one line and its CRC, or None where there is none. Errors as ``load``."""
-    data = read_bytes(os.path.join(catalog, path))
-    return None if data is None else load(path, data, kind)
+    found = store.read(path)
+    return None if found is None else load(path, found.data, kind)
 
 
-def read_schema(catalog: Path | str, id: int) -> Schema | None:
+def carries_records(store: ObjectStore, path: str) -> bool:
+    """Return whether an object exists and carries records: JSON begins with a brace, a message does not."""
+    found = store.read(path, 1)
+    return found is not None and found.data != b"{"
+
+
+def read_schema(store: ObjectStore, id: int) -> Schema | None:
     """Return the schema of an id, or None where its file is missing.
 
     Raises:
@@ -361,7 +357,7 @@ def read_schema(catalog: Path | str, id: int) -> Schema | None:
         LogUnreadable: As ``load``.
     """
     path = f"{SCHEMAS}/{id}.json"
-    found = read(catalog, path, SchemaDocument)
+    found = read(store, path, SchemaDocument)
     if found is None:
         return None
     document = found[0]
@@ -386,23 +382,23 @@ class ReadEntry(NamedTuple):
     """Whether its writer had said by then that its name is durable."""
 
 
-def read_entry(catalog: Path | str, number: int) -> ReadEntry | None:
+def read_entry(store: ObjectStore, number: int) -> ReadEntry | None:
     """Return an entry, or None where there is none. Errors as ``load``."""
     path = f"{ENTRIES}/{object_name(number)}"
-    file = read_file(os.path.join(catalog, path))
-    return None if file is None else entry_in(path, file)
+    found = store.read(path)
+    return None if found is None else entry_in(path, found)
 
 
-def entry_in(path: str, file: FileContent) -> ReadEntry:
-    """Return the entry that a file holds. Errors as ``load``.
+def entry_in(path: str, content: ObjectContent) -> ReadEntry:
+    """Return the entry that an object holds. Errors as ``load``.
 
     Args:
         path: Where it is or will be, relative to the catalog.
-        file: What was read of it.
+        content: The object as it was read.
     """
-    found: tuple[Entry, int] = load(path, without_records(file.data), Entry)  # type: ignore[arg-type]
+    found: tuple[Entry, int] = load(path, without_records(content.data), Entry)  # type: ignore[arg-type]
     entry, crc = found
-    return ReadEntry(path, entry, crc, file.data, is_mark(file.modified_ns, entry.timestamp))
+    return ReadEntry(path, entry, crc, content.data, content.mark == entry.timestamp)
 
 
 def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw) -> None:

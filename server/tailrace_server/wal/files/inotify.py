@@ -88,7 +88,7 @@ class Inotify:
         if self.descriptor < 0:
             raise InotifyUnavailable(ctypes.get_errno(), "inotify_init1")
 
-    def watch(self, folder: Path, mask: int) -> int:
+    def watch(self, folder: str | Path, mask: int) -> int:
         """Watch a folder for events of a mask; return what to know them by.
 
         Raises:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from tailrace_server.wal.files.objects import crc32c
+from tailrace_server.wal.files.sealed import crc32c
 from tailrace_server.wal.record.columns import (
     BUFFERS_OF_BODY,
     BUFFERS_OF_HEAD,
@@ -50,7 +50,7 @@ _CHANGED: Final = HEAD_COLUMNS.index("changed")
 
 
 @dataclass(frozen=True, slots=True)
-class InlineSegment:
+class CarriedSegment:
     """A segment that goes into its entry."""
 
     data: bytes
@@ -58,7 +58,7 @@ class InlineSegment:
     """Without a path, which is that of the entry."""
 
 
-def inline_segment(columns: Sequence[list[Any]]) -> InlineSegment:
+def carried_segment(columns: Sequence[list[Any]]) -> CarriedSegment:
     """Return the segment of whole transactions.
 
     Args:
@@ -81,7 +81,7 @@ def inline_segment(columns: Sequence[list[Any]]) -> InlineSegment:
         batches=(_batch_row(len(frame.data), batch, columns),),
         prefix=frame.prefix,
     )
-    return InlineSegment(frame.data + batch.data, receipt)
+    return CarriedSegment(frame.data + batch.data, receipt)
 
 
 class _Frame(NamedTuple):
@@ -174,4 +174,4 @@ def _batch_row(start: int, batch: SmallBatch, columns: Sequence[list[Any]]) -> t
     )
 
 
-__all__ = ["BYTES_MAX", "ROWS_MAX", "InlineSegment", "inline_segment"]
+__all__ = ["BYTES_MAX", "ROWS_MAX", "CarriedSegment", "carried_segment"]

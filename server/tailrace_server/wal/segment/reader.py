@@ -7,7 +7,6 @@ Arrow sees a byte.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -20,7 +19,9 @@ import pyarrow as pa
 
 from tailrace.errors import LogCorrupted, LogError
 from tailrace_server.wal.files.documents import ENTRIES
-from tailrace_server.wal.files.objects import OpenFile, crc32c, is_scarce, translated
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import crc32c
+from tailrace_server.wal.files.system_errors import is_scarce, translated
 from tailrace_server.wal.record.columns import (
     BODY_COLUMNS,
     RECORD_SCHEMA,
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tailrace_server.wal.state.batch_table import BatchRef, SegmentRef
+    from tailrace_server.wal.files.object_store import OpenObject
+    from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 
 _ENTRIES: Final = f"{ENTRIES}/"
 _OPEN_FILES_MAX: Final = 64
@@ -118,14 +120,14 @@ class _Part(NamedTuple):
 class BatchReader:
     """Reads the batches of one catalog. Thread-safe; blocks, so call it from reader threads.
 
-    It keeps up to 64 files open and the dictionaries of 4,096 segments; ``close`` lets both go.
+    It keeps up to 64 files open and the dictionaries of 4,096 segments; ``close`` releases both.
     """
 
     def __init__(self, catalog: Path) -> None:
         """Bind to a catalog's folder; nothing is opened yet."""
-        self._catalog = os.fspath(catalog)
+        self._open = LocalFiles(catalog).open
         self._lock = threading.Lock()
-        self._files: OrderedDict[str, OpenFile] = OrderedDict()
+        self._files: OrderedDict[str, OpenObject] = OrderedDict()
         self._dictionaries: OrderedDict[Hashable, _Dictionaries] = OrderedDict()
 
     def __enter__(self) -> BatchReader:
@@ -254,36 +256,25 @@ class BatchReader:
     def _read_file(self, segment: SegmentRef, part: _Part) -> npt.NDArray[np.uint8]:
         file = self._file(segment.path)
         data = np.empty(part.length, np.uint8)
-        done = 0
         try:
-            while done < part.length:
-                read = os.preadv(file.descriptor, [data[done:].data], part.offset + done)
-                if not read:
-                    end = os.fstat(file.descriptor).st_size
-                    raise LogCorrupted(
-                        segment.path, end, "the file ends here, before its batches do"
-                    )
-                done += read
+            if file.read_into(data.data, part.offset) < part.length:
+                raise LogCorrupted(
+                    segment.path, file.size(), "the file ends here, before its batches do"
+                )
         except OSError as error:
             doing = f"cannot read {segment.path} at byte {part.offset}"
             raise translated(error, doing) from error
         return data
 
-    def _file(self, path: str) -> OpenFile:
+    def _file(self, path: str) -> OpenObject:
         with self._lock:
             file = self._files.get(path)
             if file is not None:
                 self._files.move_to_end(path)
                 return file
-            try:
-                file = self._opened(path)
-                # An entry keeps its lines when the records go that it carried.
-                gone = path.startswith(_ENTRIES) and os.pread(file.descriptor, 1, 0) == b"{"
-            except FileNotFoundError as error:
-                raise SegmentMissing(path) from error
-            except OSError as error:
-                raise translated(error, f"cannot read {path}") from error
-            if gone:
+            file = self._opened(path)
+            # An entry keeps its lines when the records that it carried are deleted.
+            if file is None or (path.startswith(_ENTRIES) and _begins_with_lines(file, path)):
                 del file  # or the traceback would keep it open
                 raise SegmentMissing(path)
             self._files[path] = file
@@ -291,16 +282,25 @@ class BatchReader:
                 self._files.popitem(last=False)
             return file
 
-    def _opened(self, path: str) -> OpenFile:
+    def _opened(self, path: str) -> OpenObject | None:
         """Open a file; in a process without descriptors, with one of those that are kept for later."""
         while True:
             try:
-                flags = os.O_RDONLY | os.O_CLOEXEC
-                return OpenFile(os.open(os.path.join(self._catalog, path), flags))
-            except OSError as error:
+                return self._open(path)
+            except LogError as error:
                 if not self._files or not is_scarce(error):
                     raise
             self._files.popitem(last=False)
+
+
+def _begins_with_lines(file: OpenObject, path: str) -> bool:
+    """Return whether an entry begins with its lines, which are JSON, and so carries no records."""
+    first = bytearray(1)
+    try:
+        file.read_into(memoryview(first), 0)
+    except OSError as error:
+        raise translated(error, f"cannot read {path}") from error
+    return first == b"{"
 
 
 @lru_cache(maxsize=_DICTIONARIES_MAX)

@@ -18,13 +18,12 @@ the file: it travels in the receipt and becomes part of the commit entry, which 
 the file begins. Versions in the file count from 0. A segment whose first row has an index above 0 continues
 the last transaction of the segment before it.
 
-A file is linked to its name when it is complete and durable; see objects.py.
+A file is linked to its name when it is complete and durable; see new_file.py.
 """
 
 from __future__ import annotations
 
 import io
-import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -32,15 +31,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from tailrace_server.failpoints import reach
-from tailrace_server.wal.files.objects import (
-    WRITE_BUFFERS_MAX,
-    NewFile,
-    begin_sync,
-    crc32c,
-    make_folder_of,
-    os_errors,
-    write_all,
-)
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import crc32c
+from tailrace_server.wal.files.system_errors import os_errors
 from tailrace_server.wal.record.columns import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
@@ -57,8 +50,6 @@ from tailrace_server.wal.segment.rows import Rows, RowsEncoder
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-TEMPORARY_SUFFIX: Final = ".tmp"
 
 WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
 _SYNC_BYTES: Final = 4 << 20
@@ -135,8 +126,8 @@ class SegmentWriter:
         self._prefix: list[tuple[int, int, int]] = []
         self._sink = _Sink()
         self._syncing = 0
-        with os_errors(f"cannot write {path}"):
-            self._file = _new_file(path)
+        place = relative_path(path)
+        self._file = LocalFiles(path.parents[place.count("/")]).begin(place)
         file = pa.PythonFile(self._sink, mode="w")
         self._arrow = pa.ipc.new_file(file, RECORD_SCHEMA, options=WRITE_OPTIONS)
 
@@ -174,7 +165,7 @@ class SegmentWriter:
         with os_errors(f"cannot write {self._path}"):
             self._write_out()
             if self._fsync:
-                os.fsync(self._file.descriptor)
+                self._file.sync()
             reach("segment.before_rename")
             self._file.link(sync=self._fsync)
             self._file.close()
@@ -257,23 +248,11 @@ class SegmentWriter:
 
     def _write_out(self) -> None:
         chunks, self._sink.chunks = self._sink.chunks, []
-        for place in range(0, len(chunks), WRITE_BUFFERS_MAX):
-            write_all(self._file.descriptor, chunks[place : place + WRITE_BUFFERS_MAX])
+        self._file.write(chunks)
         written = self._sink.position - self._syncing
         if self._fsync and written >= _SYNC_BYTES:
-            begin_sync(self._file.descriptor, self._syncing, written)
+            self._file.begin_sync(self._syncing, written)
             self._syncing += written
-
-
-def _new_file(path: Path) -> NewFile:
-    """Open the file of a segment, in a folder that is made if it is missing."""
-    text = str(path)
-    temporary = text + TEMPORARY_SUFFIX
-    try:
-        return NewFile(text, temporary)
-    except FileNotFoundError:
-        make_folder_of(path)
-        return NewFile(text, temporary)
 
 
 def relative_path(path: Path) -> str:

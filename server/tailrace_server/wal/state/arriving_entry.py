@@ -10,74 +10,52 @@ among the entries: then it is the same file, which is all that is left to see::
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.wal.files.documents import ENTRIES, ReadEntry, entry_in
-from tailrace_server.wal.files.objects import (
-    TEMPORARY_FOLDER,
-    OpenFile,
-    content_of,
-    is_mark,
-    object_name,
-    open_file,
-)
+from tailrace_server.wal.files.sealed import object_name
 
 if TYPE_CHECKING:
-    from tailrace_server.wal.files.objects import FileContent
+    from tailrace_server.wal.files.object_store import Arrivals, ArrivingObject
 
 BYTES_MAX: Final = 1 << 20
-"""A larger entry is read once it is there: a commit of many segments is no matter of a millisecond."""
+"""A larger entry is read only once it has its name: a commit of many segments takes no mere millisecond."""
 
 
 class ArrivingEntry:
-    """An entry under its temporary name. Its file stays open, so that no other can have its inode."""
+    """An entry under its temporary name. Its object is held, so that no other can be taken for it."""
 
-    __slots__ = ("_catalog", "_content", "_file", "read")
+    __slots__ = ("_object", "read")
 
-    def __init__(self, catalog: str, file: OpenFile, content: FileContent, read: ReadEntry) -> None:
+    def __init__(self, object: ArrivingObject, read: ReadEntry) -> None:
         """Hold what was read; use ``find``."""
-        self._catalog = catalog
-        self._file = file
-        self._content = content
+        self._object = object
         self.read = read
 
     @classmethod
-    def find(cls, catalog: str, name: str, number: int) -> ArrivingEntry | None:
+    def find(cls, arrivals: Arrivals | None, name: str, number: int) -> ArrivingEntry | None:
         """Return the entry of a number by its temporary name; None if it is another, or not whole.
 
         Only of a name that ``may_be`` that entry's.
         """
-        final = object_name(number)
-        path = os.path.join(catalog, TEMPORARY_FOLDER, name)
-        with suppress(Exception):  # what is wrong with it is said if it becomes an entry
-            descriptor = open_file(path)
-            if descriptor is None:
-                return None
-            file = OpenFile(descriptor)
-            if os.fstat(descriptor).st_size > BYTES_MAX:
-                return None
-            content = content_of(descriptor, path)
-            read = entry_in(f"{ENTRIES}/{final}", content)
-            if read.entry.number == number:
-                return cls(catalog, file, content, read)
+        # Whatever is wrong with it (half written, damaged, of a newer format) is no error yet: it may never
+        # become an entry. If it does, it is read again by its name, and then the error is raised.
+        with suppress(Exception):
+            found = None if arrivals is None else arrivals.open(name, BYTES_MAX)
+            if found is not None:
+                read = entry_in(f"{ENTRIES}/{object_name(number)}", found.content)
+                if read.entry.number == number:
+                    return cls(found, read)
         return None
 
     @staticmethod
     def may_be(name: str, number: int) -> bool:
-        """Whether a file's temporary name is that of an entry of a number."""
+        """Whether a temporary name is that of an entry of a number."""
         return name.startswith(f"{object_name(number)}.")
 
     def arrived(self) -> ReadEntry | None:
         """Return the entry if it has got its name; None if it has not, or another has."""
-        try:
-            status = os.stat(os.path.join(self._catalog, self.read.path))
-        except OSError:
-            return None
-        marked = is_mark(status.st_mtime_ns, self.read.entry.timestamp)
-        untouched = marked or status.st_mtime_ns == self._content.modified_ns
-        same = (status.st_dev, status.st_ino) == self._content.inode
-        if not same or not untouched or status.st_size != len(self.read.data):
-            return None
-        return self.read._replace(marked=marked)
+        timestamp = self.read.entry.timestamp
+        found = self._object.content_at(self.read.path, timestamp)
+        return None if found is None else self.read._replace(marked=found.mark == timestamp)

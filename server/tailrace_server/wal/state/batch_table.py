@@ -8,19 +8,21 @@ what is known of the segments 9 MB (segment_table.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tailrace.position import Position
-from tailrace_server.wal.state.segment_table import GrowingColumns, SegmentRef, SegmentTable
+from tailrace_server.wal.segment.refs import BatchRef
+from tailrace_server.wal.state.segment_table import GrowingColumns, SegmentTable
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
+
+    from tailrace_server.wal.segment.refs import SegmentRef
 
     Columns = npt.NDArray[np.int64]
 
@@ -58,32 +60,6 @@ SEGMENT: Final = len(BATCH_FIELDS)
 """Place of a batch's segment in the table's list."""
 
 _WIDTH: Final = len(BATCH_FIELDS) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRef:
-    """One record batch: where it lies, what it holds, and its checksums."""
-
-    segment: SegmentRef
-    offset: int
-    length: int
-    head_length: int
-    rows: int
-    first: Position
-    last: Position
-    first_row: int
-    """Running number of its first record in the catalog, leads included, from 0."""
-    crc_head: int
-    crc_body: tuple[int, int, int]
-    """Of ``change``, ``before`` and ``after``, apart, so that one can be read without the others."""
-    body_lengths: tuple[int, int, int] = (0, 0, 0)
-    body_nullable: int = 0
-    """Bit i: the i-th body begins with a validity bitmap."""
-
-    @property
-    def key(self) -> Hashable:
-        """What makes the batch's bytes unique in its catalog."""
-        return self.segment.path, self.offset
 
 
 class BatchTable(GrowingColumns):
@@ -204,11 +180,8 @@ __all__ = [
     "RECEIPT_FIELDS",
     "ROWS",
     "SEGMENT",
-    "BatchRef",
     "BatchTable",
     "CommitTable",
-    "SegmentRef",
-    "SegmentTable",
     "batch_ref",
     "end_of_rows",
     "find_position",

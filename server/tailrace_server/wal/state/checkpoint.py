@@ -12,25 +12,16 @@ a reader begins with the newest.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import CHECKPOINTS, ENTRIES
-from tailrace_server.wal.files.objects import (
-    carries_records,
-    create,
-    object_name,
-    object_numbers,
-    os_errors,
-    replace,
-)
+from tailrace_server.wal.files.sealed import object_name, object_numbers
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.state import LogState
 
@@ -74,43 +65,44 @@ def write_checkpoint(log: CommitLog, state: LogState, now: int) -> bool:
     """
     if state is log.state:
         log.read_newest_checkpoint()
-    # What has not had its grace is there: only the rest, which few wait in, is asked after.
-    settled = now - int(DELETE_GRACE_S * 1e6)
+    # 1. Forget the files that are deleted. One within its grace still exists: only the others, which are few,
+    #    are asked for.
+    before = now - int(DELETE_GRACE_S * 1e6)
     state.removed = {
         path: since
         for path, since in state.removed.items()
-        if since > settled or is_left(log.path, path)
+        if since > before or is_left(log.store, path)
     }
-    # A durable checkpoint must not name an entry that a power cut could take back.
+    # 2. A durable checkpoint must not name an entry that a power cut could take back.
     log.make_durable()
     header, body = state.to_checkpoint(timestamp=now)
     data, crc = documents.sealed(header, body)
     path = f"{CHECKPOINTS}/{object_name(header.number)}"
-    if not create(log.path, path, data, failpoint="checkpoint"):
+    # 3. Only the winner of the number may change its own state: the loser has to read the winner's checkpoint.
+    if not log.store.create(path, data, failpoint="checkpoint"):
         return False
     state.checkpoint, state.checkpoint_crc = header.number, crc
     state.checkpoint_entry = header.last_entry
     return True
 
 
-def is_left(catalog: Path, path: str) -> bool:
-    """Return whether a segment that nothing names is there still."""
+def is_left(store: ObjectStore, path: str) -> bool:
+    """Return whether a segment that nothing names still exists."""
     if path.startswith(f"{ENTRIES}/"):
-        return carries_records(catalog, path)
-    return os.path.exists(os.path.join(catalog, path))
+        return documents.carries_records(store, path)
+    return store.exists(path)
 
 
 def drop_old_bodies(log: CommitLog, *, before: int) -> None:
     """Replace old checkpoints by their headers, those that were made before a time, µs."""
     newest = log.state.checkpoint
-    for number in object_numbers(log.path / CHECKPOINTS):
+    for number in object_numbers(log.store.names(CHECKPOINTS)):
         path = f"{CHECKPOINTS}/{object_name(number)}"
         if number > newest - _KEPT:
             return
-        with os_errors(f"cannot read {path}"):
-            if os.stat(log.path / path).st_size <= _HEADER_BYTES_MAX:
-                continue
+        if (log.store.size(path) or 0) <= _HEADER_BYTES_MAX:
+            continue
         header = log.checkpoint_header(number)
         if header is not None and header.timestamp < before:
             superseded = msgspec.structs.replace(header, superseded=True)
-            replace(log.path, path, documents.sealed(superseded)[0])
+            log.store.replace(path, documents.sealed(superseded)[0])

@@ -13,7 +13,6 @@ durable itself. A follower reads the entry while it waits for the mark.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -33,27 +32,21 @@ from tailrace_server.wal.files.documents import (
     ReadEntry,
     RemovedFiles,
 )
-from tailrace_server.wal.files.objects import (
-    is_marked,
-    object_name,
-    object_numbers,
-    os_errors,
-    read_bytes,
-    sync_names,
-    translated,
-    unseal,
-)
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import object_name, object_numbers, unseal
+from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.state.arriving_entry import ArrivingEntry
-from tailrace_server.wal.state.batch_table import BatchRef, SegmentRef, end_of_rows
+from tailrace_server.wal.state.batch_table import end_of_rows
 from tailrace_server.wal.state.state import LogState
 from tailrace_server.wal.state.view import LogView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from pathlib import Path
     from uuid import UUID
 
     from tailrace.schema import Schema
+    from tailrace_server.wal.files.object_store import ObjectStore
 
     Prepare = Callable[[LogView, ReadEntry | None], None]
     """Makes ready what a view shows anew; is given the entry that was read last for it, if there was one."""
@@ -75,12 +68,13 @@ class CommitLog:
         """Hold the empty log of a catalog; use ``open``."""
         self._reads_only = reads_only
         self.path = path
+        self.store: ObjectStore = LocalFiles(path)
+        """The objects of the catalog's folder."""
         self.state = LogState(name, uuid)
         self._name = name
-        self._folder = str(path)
-        self._identity_file = os.path.join(path, CATALOG_FILE)
         self._lock = threading.RLock()
-        self._identity: tuple[int, int] | None = None
+        self._identity: Hashable = None
+        """Stamp of the catalog.json whose uuid was found to be this log's; None before the first look."""
         self._durable_entry = 0
         """The names of the entries up to this one are durable for certain."""
         self._marks = True
@@ -170,7 +164,7 @@ class CommitLog:
 
     def read_entry(self, number: int) -> ReadEntry | None:
         """Return one entry, or None where there is none yet."""
-        return documents.read_entry(self._folder, number)
+        return documents.read_entry(self.store, number)
 
     def check_folder(self) -> None:
         """Notice that another catalog stands here now: its catalog.json is another file.
@@ -178,13 +172,9 @@ class CommitLog:
         Raises:
             CatalogReplaced: Another log stands in this one's place, or none does.
         """
-        try:
-            status = os.stat(self._identity_file)
-        except (FileNotFoundError, NotADirectoryError):
-            raise CatalogReplaced(self._name, self.uuid, None) from None
-        except OSError as error:
-            raise translated(error, f"cannot read {self.path}") from error
-        identity = (status.st_ino, status.st_mtime_ns)
+        identity = self.store.stamp(CATALOG_FILE)
+        if identity is None:
+            raise CatalogReplaced(self._name, self.uuid, None)
         if identity != self._identity:
             found = read_catalog(self.path).uuid
             if found != self.uuid:
@@ -192,10 +182,7 @@ class CommitLog:
             self._identity = identity
 
     def _newest_checkpoint(self) -> int:
-        try:
-            return max(object_numbers(self.path / CHECKPOINTS), default=0)
-        except OSError as error:
-            raise translated(error, f"cannot read {self.path / CHECKPOINTS}") from error
+        return max(object_numbers(self.store.names(CHECKPOINTS)), default=0)
 
     def follow_checkpoints(self) -> None:
         """Take the newest checkpoint if it changes what the entries do not say: a compaction or a trim."""
@@ -223,20 +210,20 @@ class CommitLog:
     def checkpoint_header(self, number: int) -> CheckpointHeader | None:
         """Return a checkpoint's header without reading the rest; the checksum is checked when it is used."""
         path = _checkpoint_path(number)
-        data = read_bytes(os.path.join(self._folder, path), _HEADER_BYTES_MAX)
-        if data is None:
+        found = self.store.read(path, _HEADER_BYTES_MAX)
+        if found is None:
             return None
-        header = documents.parse(path, data.partition(b"\n")[0], CheckpointHeader)
+        header = documents.parse(path, found.data.partition(b"\n")[0], CheckpointHeader)
         if header.number != number:
             raise LogCorrupted(path, 0, f"it says that it is number {header.number}")
         return header
 
     def _read_checkpoint(self, path: str) -> tuple[CheckpointHeader, CheckpointBody, int]:
-        data = read_bytes(self.path / path)
-        if data is None:
+        found = self.store.read(path)
+        if found is None:
             raise LogCorrupted(path, 0, "the checkpoint is missing")
-        text, crc = unseal(path, memoryview(data))  # a large one is not copied
-        end = data.find(b"\n") + 1
+        text, crc = unseal(path, memoryview(found.data))  # a large one is not copied
+        end = found.data.find(b"\n") + 1
         header = documents.parse(path, text[:end], CheckpointHeader)
         body = documents.parse(path, text[end:], CheckpointBody, end)
         if header.uuid != self.uuid:
@@ -265,8 +252,7 @@ class CommitLog:
         if not marked and self._marks and wait is not None:
             marked = self._marks = wait(self._last_path, self._is_marked)
         if not marked:
-            with os_errors(f"cannot make {self.path / ENTRIES} durable"):
-                sync_names(self.path / ENTRIES)
+            self.store.make_durable(ENTRIES)
             marked = self._is_marked()  # its writer, too, has synced by now
         self._note_durable(entry, marked=marked)
 
@@ -282,18 +268,21 @@ class CommitLog:
 
     def _is_marked(self) -> bool:
         """Return whether the writer of the last entry has said that its name is durable."""
-        return is_marked(self._last_path, self.state.last_timestamp)
+        arrivals = self.store.arrivals
+        return (
+            arrivals is not None and arrivals.mark_of(self._last_path) == self.state.last_timestamp
+        )
 
     @property
     def _last_path(self) -> str:
-        """Where the last entry is."""
-        return os.path.join(self._folder, ENTRIES, object_name(self.state.last_entry))
+        """Path of the last entry."""
+        return f"{ENTRIES}/{object_name(self.state.last_entry)}"
 
     def _follow_publications(self) -> None:
         state = self.state
         while True:
             path = _publication_path(state.last_publication + 1)
-            found = documents.read(self._folder, path, PublicationDocument)
+            found = documents.read(self.store, path, PublicationDocument)
             if found is None:
                 return
             state.apply_publication(path, *found)
@@ -344,7 +333,7 @@ class CommitLog:
             number = self.state.last_entry + 1
             if not ArrivingEntry.may_be(name, number):
                 return None
-            self._arriving = ArrivingEntry.find(self._folder, name, number)
+            self._arriving = ArrivingEntry.find(self.store.arrivals, name, number)
             return None if self._arriving is None else self._arriving.read
 
     def forget_foreseen(self) -> None:
@@ -362,23 +351,20 @@ class CommitLog:
             what, missing = "entry", f"{ENTRIES}/{object_name(state.last_entry + 1)}"
             after_next = f"{ENTRIES}/{object_name(state.last_entry + 2)}"
             next_epoch = f"{SEGMENTS}/{state.epoch + 1}"
-            found = next(filter(self._exists, (after_next, next_epoch)), None)
+            found = next(filter(self.store.exists, (after_next, next_epoch)), None)
             if found is None:
                 what, missing = "publication", _publication_path(state.last_publication + 1)
                 found = _publication_path(state.last_publication + 2)
-                if not self._exists(found):
+                if not self.store.exists(found):
                     return
-            if not self._exists(missing):
+            if not self.store.exists(missing):
                 raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
             self.advance()
-
-    def _exists(self, path: str) -> bool:
-        return os.path.exists(os.path.join(self._folder, path))
 
     def _schema(self, id: int) -> Schema:
         known = self._schemas.get(id)
         if known is None:
-            known = documents.read_schema(self.path, id)
+            known = documents.read_schema(self.store, id)
             if known is None:
                 missing = "an entry names this schema, and it is missing"
                 raise LogCorrupted(f"{SCHEMAS}/{id}.json", 0, missing)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column, Schema
     from tailrace_server.wal.segment.reader import BatchReader
-    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.state.view import LogView
 

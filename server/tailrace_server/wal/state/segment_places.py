@@ -6,8 +6,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from tailrace_server.wal.files.documents import ENTRIES, SegmentDocument
-from tailrace_server.wal.files.objects import object_name
-from tailrace_server.wal.segment.carried import InlineSegment
+from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.segment.carried import CarriedSegment
 from tailrace_server.wal.state.batch_table import (
     BATCH_FIELDS,
     FIRST_INDEX,
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def carried_records(
-    segments: Sequence[SegmentReceipt | InlineSegment],
+    segments: Sequence[SegmentReceipt | CarriedSegment],
 ) -> tuple[bytes, list[SegmentReceipt]]:
     """Return the records that an entry is to carry, if any, and the receipts of all segments."""
     data, receipts = b"", []
     for place, segment in enumerate(segments):
-        if isinstance(segment, InlineSegment):
+        if isinstance(segment, CarriedSegment):
             assert place == 0, "an entry carries one segment, its first"
             data = segment.data
             receipts.append(segment.receipt)

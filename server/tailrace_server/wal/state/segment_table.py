@@ -13,7 +13,6 @@ thread that follows the log appends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from tailrace_server.wal.segment.refs import Prefix, SegmentRef
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -33,28 +34,11 @@ _SPARE: Final = 4
 """Columns that are full get room for one part in so many more: they are large for as long as the log is."""
 _BASE_VERSION, _ROWS, _BYTES, _PATH, _PATH_LENGTH, _SHAPE, _SHAPE_LENGTH = range(7)
 
-_Prefix = tuple[tuple[int, int, int], ...]
-Shape = tuple[_Prefix, dict[str, int] | None]
+Shape = tuple[Prefix, dict[str, int] | None]
 """What many segments have in common: ``prefix`` and ``counts``."""
 _encode_shape: Final = msgspec.msgpack.Encoder().encode
 _shape_decoder: Final[msgspec.msgpack.Decoder[Shape]] = msgspec.msgpack.Decoder(Shape)
 _SHAPES_MAX: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRef:
-    """One segment file."""
-
-    path: str
-    """Relative to the catalog's folder."""
-    base_version: int
-    """What is added to the versions in the file."""
-    prefix: _Prefix
-    """Offset, length and CRC-32C of the schema and dictionary messages."""
-    rows: int = 0
-    bytes: int = 0
-    counts: Mapping[str, int] | None = None
-    """Records by entity type; leads are not counted."""
 
 
 @lru_cache(maxsize=_SHAPES_MAX)

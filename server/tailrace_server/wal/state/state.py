@@ -31,15 +31,14 @@ from tailrace_server.wal.files.documents import (
     SegmentDocument,
     SegmentLists,
 )
+from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.state.batch_table import (
     BATCH_FIELDS,
     FIRST_ROW,
     LAST_VERSION,
     SEGMENT,
-    BatchRef,
     BatchTable,
     CommitTable,
-    SegmentRef,
     ref_of,
 )
 

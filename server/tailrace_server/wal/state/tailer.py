@@ -1,34 +1,20 @@
 """Following a log: a new view as soon as there is one.
 
-A thread waits for the folder to change and reads; the event loop only receives views. It waits on inotify
-where the file system has it, with a look at least every second in case an event was lost; elsewhere it
-polls, 1 ms after a change, doubling to 50 ms while nothing comes.
+A thread waits for the log to change and reads; the event loop only receives views. Where the store reports
+changes (inotify, for local files), everything is still read at least every second, in case a report was lost.
+Elsewhere the thread polls, 1 ms after a change, doubling to 50 ms while nothing comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import os
-import select
 import threading
 import time
-from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InternalError, LogError, TailraceError
-from tailrace_server.wal.files.documents import CHECKPOINTS, ENTRIES, PUBLICATIONS
-from tailrace_server.wal.files.inotify import (
-    CREATED,
-    GONE,
-    MARKED,
-    WRITTEN,
-    Inotify,
-    InotifyUnavailable,
-)
-from tailrace_server.wal.files.objects import TEMPORARY_FOLDER, is_scarce
+from tailrace_server.wal.files.system_errors import is_scarce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +34,6 @@ POLL_MAX_S: Final = 0.05
 
 WATCH_CHECK_S: Final = 1.0
 """Look at all of the log this often, also where inotify says nothing or tells of entries alone."""
-_NAMES_MAX: Final = 16
 MARK_PATIENCE_S: Final = 0.02
 """Wait so long for a writer to say that an entry's name is durable; a disk needs one or two milliseconds."""
 
@@ -88,16 +73,11 @@ class Tailer:
         self._poll_min_s = poll_min_s
         self._poll_max_s = poll_max_s
         self._use_inotify = inotify
-        self._changed: list[int] = []
-        """Whose events have come since the last look."""
-        self._entries: int | None = None
-        """Whose are the entries'."""
-        self._look_at = 0.0
-        """When to look at everything, whatever the events say."""
-        self._temporaries: int | None = None
-        """Whose are those of the files on their way; None where they cannot be watched."""
-        self._arriving_names: deque[str] = deque(maxlen=_NAMES_MAX)
-        """Names of the newest files on their way, each of which may be the next entry."""
+        self._watch = log.store.watch(notified=inotify)
+        self._notified = False
+        """Whether the watch reports changes; otherwise the log is polled."""
+        self._full_check_at = 0.0
+        """Monotonic time from which on everything is read, even if only entries are reported as new."""
         self._newest: LogView | None = None
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -107,7 +87,6 @@ class Tailer:
         """Start the thread."""
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name=f"tail {self._log.path.name}")
         self._thread.start()
         return self
@@ -120,13 +99,12 @@ class Tailer:
     ) -> None:
         """End the thread and wait for it, also if cancelled: what it uses is closed only then."""
         self._stopping = True
-        os.write(self._wake_write, b"\0")
+        self._watch.wake()
         try:
             await self._ended.wait()
         finally:
             self._thread.join()
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+            self._watch.close()
 
     def __aiter__(self) -> Tailer:
         return self
@@ -171,11 +149,9 @@ class Tailer:
             self._loop.call_soon_threadsafe(self._ended.set)
 
     def _follow(self) -> None:
-        self._watch = self._open_watch()
-        self._waiting = select.poll()
-        self._waiting.register(self._wake_read, select.POLLIN)
-        if self._watch is not None:
-            self._waiting.register(self._watch.descriptor, select.POLLIN)
+        # The watch begins before the first read: what changes during that read is reported, so nothing is
+        # missed.
+        self._notified = self._watch.start()
         try:
             while not self._stopping:
                 try:
@@ -186,101 +162,57 @@ class Tailer:
                     self._wait_out(error)
         finally:
             self._log.forget_foreseen()
-            if self._watch is not None:
-                self._watch.close()
 
     def _follow_on(self) -> None:
         wait_s = self._poll_min_s
         while not self._stopping:
+            # 1. Read what is new. Changes that are reported meanwhile stay in the watch for the next turn.
             self._log.refresh(
                 self._prepare,
                 new_entries=self._new_entries(),
-                wait=None if self._watch is None else self._wait_for,
+                wait=self._wait_for_mark if self._notified else None,
             )
+            # 2. Hand over the view if it is another than the last. ``log.view`` and not the value of
+            #    ``refresh``: whoever else refreshes this log may have made the view.
             view = self._log.view
             if view is not self._seen:
                 self._seen = view
                 self._loop.call_soon_threadsafe(self._receive, view, None)
                 wait_s = self._poll_min_s
-            self._wait_for_news(WATCH_CHECK_S if self._watch else wait_s)
+            # 3. Wait. Where changes are reported, the time is only a safeguard against a lost report. Where
+            #    they are not, it doubles while nothing comes, so that a quiet log costs little.
+            self._wait_for_change(WATCH_CHECK_S if self._notified else wait_s)
             wait_s = min(2 * wait_s, self._poll_max_s)
 
     def _wait_out(self, error: Exception) -> None:
-        """Let some time pass in which the process may get back what it lacks; then look at everything."""
+        """Let some time pass in which the process may get back what it lacks; then read everything."""
         _log.warning("catalog %s: %s; it is tried again", self._log.path.name, error)
-        self._look_at = 0.0
-        stopping = select.poll()
-        stopping.register(self._wake_read, select.POLLIN)
-        stopping.poll(math.ceil(1_000 * WATCH_CHECK_S))
+        self._full_check_at = 0.0
+        self._watch.wait_unless_woken(WATCH_CHECK_S)
 
-    def _wait_for_news(self, seconds: float) -> None:
+    def _wait_for_change(self, seconds: float) -> None:
         """Wait until the log may have changed, or for so long; read ahead meanwhile."""
         until = time.monotonic() + seconds
-        while not self._changed and not self._stopping and time.monotonic() < until:
-            names = dict.fromkeys(self._arriving_names)
-            self._arriving_names.clear()
-            for name in names:
+        while not self._watch.changed and not self._stopping and time.monotonic() < until:
+            # An entry on its way is read while its writer waits for the disk. That changes nothing in the
+            # log, so the wait goes on after it.
+            for name in self._watch.take_arriving():
                 if (read := self._log.foresee(name)) is not None:
                     self._foresee(read)
-            self._wait(until - time.monotonic())
+            self._watch.wait(until - time.monotonic())
 
     def _new_entries(self) -> int | None:
-        """Return how many names have appeared among the entries; None where all is to be looked at."""
-        changed, self._changed = self._changed, []
-        now = time.monotonic()
-        if set(changed) == {self._entries} and now < self._look_at:
-            return len(changed)
-        self._look_at = now + WATCH_CHECK_S
+        """Return how many entries have appeared; None if everything is to be read.
+
+        Reports of entries alone spare the look at checkpoints and publications, but not for longer than
+        WATCH_CHECK_S: a report may have been lost.
+        """
+        new, now = self._watch.take_new_entries(), time.monotonic()
+        if new is not None and now < self._full_check_at:
+            return new
+        self._full_check_at = now + WATCH_CHECK_S
         return None
 
-    def _wait_for(self, path: str, condition: Callable[[], bool]) -> bool:
-        """Wait until a condition holds that only a change of a file can bring about, or for a while."""
-        assert self._watch is not None
-        until = time.monotonic() + MARK_PATIENCE_S
-        try:
-            mark = self._watch.watch_file(path, MARKED | WRITTEN)
-        except InotifyUnavailable:
-            return False
-        try:
-            while not condition():
-                left = until - time.monotonic()
-                if left <= 0 or self._stopping:
-                    return False
-                self._wait(left)
-            return True
-        finally:
-            self._watch.forget(mark)
-            self._take_events()
-            self._changed = [each for each in self._changed if each != mark]
-
-    def _wait(self, seconds: float) -> None:
-        """Wait for the folder to change, or to be stopped."""
-        self._waiting.poll(math.ceil(1_000 * max(seconds, 0)))
-        self._take_events()
-
-    def _take_events(self) -> None:
-        for event in self._watch.drain() if self._watch is not None else ():
-            if event.watch == self._temporaries:
-                self._arriving_names.append(event.name)
-            else:
-                self._changed.append(event.watch)
-
-    def _open_watch(self) -> Inotify | None:
-        """Return a watch on all that a view depends on, None where the file system has none."""
-        if not self._use_inotify:
-            return None
-        try:
-            watch = Inotify()
-        except InotifyUnavailable:
-            return None
-        try:
-            watch.watch(self._log.path, GONE)
-            self._entries = watch.watch(self._log.path / ENTRIES, CREATED)
-            watch.watch(self._log.path / PUBLICATIONS, CREATED)
-            watch.watch(self._log.path / CHECKPOINTS, CREATED)
-        except InotifyUnavailable:
-            watch.close()
-            return None
-        with suppress(InotifyUnavailable):  # nothing is lost if nothing is read ahead
-            self._temporaries = watch.watch(self._log.path / TEMPORARY_FOLDER, WRITTEN)
-        return watch
+    def _wait_for_mark(self, path: str, is_marked: Callable[[], bool]) -> bool:
+        """Wait until an entry's writer has marked it, but no longer than a writer should take."""
+        return self._watch.wait_until(path, is_marked, MARK_PATIENCE_S)

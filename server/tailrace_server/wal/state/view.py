@@ -14,8 +14,6 @@ from tailrace_server.wal.state.batch_table import (
     FIRST_ROW,
     ROWS,
     SEGMENT,
-    BatchRef,
-    SegmentRef,
     batch_ref,
     find_position,
     find_row,
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace.position import Position
+    from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
     from tailrace_server.wal.state.segment_table import SegmentTable
 
 _EMPTY_SCHEMA = Schema()

@@ -14,7 +14,6 @@ number and has changed the tables, what was written is deleted and the work begi
 from __future__ import annotations
 
 import copy
-import os
 import secrets
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -22,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.wal.files.objects import sync_folder
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.state.batch_table import (
     FIRST_ROW,
@@ -32,9 +31,7 @@ from tailrace_server.wal.state.batch_table import (
     LAST_VERSION,
     ROWS,
     SEGMENT,
-    BatchRef,
     BatchTable,
-    SegmentRef,
     batch_ref,
 )
 from tailrace_server.wal.state.checkpoint import write_checkpoint
@@ -122,7 +119,7 @@ def compact(path: Path, now: int) -> Compaction | None:
         finally:
             if not named:
                 for receipt in written:
-                    (path / receipt.path).unlink(missing_ok=True)
+                    log.store.delete(receipt.path)
         if named:
             return Compaction(
                 segments_before=len(old),
@@ -152,13 +149,10 @@ def _name(
             return False
         for place, receipt in enumerate(written):
             path = f"{COMPACT_FOLDER}/{_file_name(log.state, receipt.path.split('-', 1)[1])}"
-            try:
-                os.link(log.path / receipt.path, log.path / path)
-            except FileNotFoundError:
-                return False  # taken for an orphan, since its number was gone
-            (log.path / receipt.path).unlink()
+            if not log.store.move(receipt.path, path):
+                return False  # deleted as an orphan, since its number was taken
             written[place] = replace(receipt, path=path)
-        sync_folder(log.path / COMPACT_FOLDER)
+        log.store.make_durable(COMPACT_FOLDER)
     return False
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.state import Holder, LogState
 
 

@@ -24,8 +24,8 @@ from tailrace_server.wal.upkeep.retention import (
 _log = logging.getLogger("tailrace.wal")
 
 
-def look(path: Path, now: int) -> None:
-    """Do what is due in a catalog.
+def run_if_due(path: Path, now: int) -> None:
+    """Run the upkeep that is due in a catalog.
 
     Args:
         path: The catalog's folder.
@@ -49,7 +49,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     for line in sys.stdin.buffer:
         try:
-            look(path, int(line))
+            run_if_due(path, int(line))
         except TailraceError as error:
             _log.warning("no upkeep of catalog %s: %s", path.name, error)
 

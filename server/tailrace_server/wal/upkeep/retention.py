@@ -21,22 +21,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-import os
-import time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tailrace.position import Position
 from tailrace_server.wal.files.documents import ENTRIES, SEGMENTS
-from tailrace_server.wal.files.objects import (
-    TEMPORARY_FOLDER,
-    os_errors,
-    read_bytes,
-    replace,
-    unseal,
-    without_records,
-)
+from tailrace_server.wal.files.sealed import unseal, without_records
 from tailrace_server.wal.state.batch_table import LAST_VERSION, SEGMENT, CommitTable
 from tailrace_server.wal.state.checkpoint import (
     DELETE_GRACE_S,
@@ -49,14 +40,12 @@ from tailrace_server.wal.state.commit_log import CommitLog
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace_server.wal.files.object_store import ObjectStore
     from tailrace_server.wal.state.state import LogState
 
 DELETE_FILES: Final = 4_096
 """Deleted in one look of a writer's upkeep, oldest first: some seconds, so that a compaction waits no longer
 for the files of a large trim, nor the end of the writer; the rest goes with the next look."""
-
-_TEMPORARY_MAX_AGE_S: Final = 3_600.0
-"""Objects on their way take milliseconds; deleting one too early would cost its writer a retry."""
 
 _ATTEMPTS: Final = 8
 
@@ -120,7 +109,7 @@ def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S
     due = _due(state, before)
     if not due:
         return False
-    if is_left(log.path, max(due)[1]):
+    if is_left(log.store, max(due)[1]):
         return True
     state.removed = {file: since for file, since in state.removed.items() if since > before}
     return False
@@ -147,13 +136,13 @@ def delete_unnamed(
     before = _before(now, grace_s)
     gone = [file for _, file in sorted(_due(log.state, before))]
     deleted: list[str] = []
-    with os_errors(f"cannot delete from {path}"):
-        for file in itertools.chain(gone, orphans(log)):
-            if len(deleted) == files_max:
-                break
-            if _delete(path, file):
-                deleted.append(file)
-        _delete_stale_temporaries(path)
+    for file in itertools.chain(gone, orphans(log)):
+        if len(deleted) == files_max:
+            break
+        if _delete(log.store, file):
+            deleted.append(file)
+    if log.store.arrivals is not None:
+        log.store.arrivals.delete_leftovers()
     drop_old_bodies(log, before=before)
     return deleted
 
@@ -166,7 +155,7 @@ def unnamed(log: CommitLog) -> list[str]:
     """
     log.read_newest_checkpoint()
     removed = sorted((since, file) for file, since in log.state.removed.items())
-    return [file for _, file in removed if is_left(log.path, file)]
+    return [file for _, file in removed if is_left(log.store, file)]
 
 
 def _before(now: int, grace_s: float) -> int:
@@ -182,26 +171,21 @@ def _due(state: LogState, before: int) -> list[tuple[int, str]]:
     return [(since, file) for file, since in state.removed.items() if since <= before]
 
 
-def _delete(catalog: Path, file: str) -> bool:
+def _delete(store: ObjectStore, file: str) -> bool:
     """Delete a segment; return whether it was there. An entry loses its records and keeps its lines."""
     if file.startswith(f"{ENTRIES}/"):
-        data = read_bytes(catalog / file)
-        if data is None or (text := without_records(data)) == data:
+        found = store.read(file)
+        if found is None or (text := without_records(found.data)) == found.data:
             return False
         unseal(file, text)
-        replace(catalog, file, text)
+        store.replace(file, text)
         return True
-    try:
-        os.unlink(catalog / file)
-    except FileNotFoundError:
-        return False
-    return True
+    return store.delete(file)
 
 
 def orphans(log: CommitLog) -> list[str]:
     """Return the files below ``segments`` that nothing names and nothing can name any more."""
-    with os_errors(f"cannot read {log.path / SEGMENTS}"), os.scandir(log.path / SEGMENTS) as found:
-        return _orphans_in(log, sorted(each.name for each in found if each.is_dir()))
+    return _orphans_in(log, log.store.names(SEGMENTS))
 
 
 def last_writer_left_orphans(log: CommitLog) -> bool:
@@ -210,19 +194,14 @@ def last_writer_left_orphans(log: CommitLog) -> bool:
     Raises:
         LogError: The device failed.
     """
-    folder = str(log.state.epoch - 1)
-    with os_errors(f"cannot read {log.path / SEGMENTS / folder}"):
-        try:
-            return bool(_orphans_in(log, [folder]))
-        except FileNotFoundError:
-            return False
+    return bool(_orphans_in(log, [str(log.state.epoch - 1)]))
 
 
 def _orphans_in(log: CommitLog, folders: list[str]) -> list[str]:
     files = [
         f"{SEGMENTS}/{folder}/{name}"
         for folder in folders
-        for name in sorted(os.listdir(log.path / SEGMENTS / folder))
+        for name in log.store.names(f"{SEGMENTS}/{folder}")
     ]
     if not files:
         return []
@@ -247,14 +226,3 @@ def _is_spent(state: LogState, file: str) -> bool:
     if not name.startswith(f"{writer}-") or not batch.isdecimal():
         return False
     return int(batch) < state.writers[writer].batch_id
-
-
-def _delete_stale_temporaries(path: Path) -> None:
-    limit = time.time() - _TEMPORARY_MAX_AGE_S
-    for name in os.listdir(path / TEMPORARY_FOLDER):
-        file = path / TEMPORARY_FOLDER / name
-        try:
-            if file.stat().st_mtime < limit:
-                file.unlink()
-        except FileNotFoundError:
-            continue

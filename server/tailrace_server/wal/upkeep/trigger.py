@@ -50,8 +50,8 @@ class Maintenance:
         self._next_deletion_check: float | None = None
         """By the monotonic clock; None before the first."""
 
-    def look(self, log: CommitLog) -> None:
-        """Have done what is due; cheap when nothing is."""
+    def run_if_due(self, log: CommitLog) -> None:
+        """Have upkeep done if it is due; cheap where it is not."""
         try:
             write_checkpoint_if_due(
                 log, self._clock.now(), times=_OVERDUE if self._is_running() else 1

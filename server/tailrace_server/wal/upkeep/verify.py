@@ -17,7 +17,6 @@ segment.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -39,18 +38,13 @@ from tailrace_server.wal.files.documents import (
     CheckpointHeader,
     PublicationDocument,
 )
-from tailrace_server.wal.files.objects import (
-    crc32c,
-    object_name,
-    object_numbers,
-    read_bytes,
-    unseal,
-)
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import crc32c, object_name, object_numbers, unseal
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.json_check import first_non_object
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 from tailrace_server.wal.segment.reader import BatchHead, BatchReader
-from tailrace_server.wal.state.batch_table import SegmentRef, batch_ref
+from tailrace_server.wal.state.batch_table import batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.state import LogState
 
@@ -58,7 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +120,23 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> Ve
         _note(result, error)
         return result
     if not result.faults:
-        _compare(path, log.state, chain, result)
+        _compare(log.store, log.state, chain, result)
     _Records(path, log, result, progress).verify()
-    _verify_pending(path, log.state, result)
+    _verify_pending(log.store, log.state, result)
     return result
 
 
 def _verify_objects(path: Path, result: Verification) -> LogState:
     """Read entries and publications from the first on; a fault ends its chain, not the other one."""
-    document = documents.read(path, documents.CATALOG_FILE, documents.CatalogDocument)
+    store = LocalFiles(path)
+    document = documents.read(store, documents.CATALOG_FILE, documents.CatalogDocument)
     if document is None:
         return CommitLog.open(path).state  # raises what a folder that is no catalog deserves
     check_folders(path)
     state = LogState(document[0].name, document[0].uuid)
     try:
         while True:
-            found = documents.read_entry(path, state.last_entry + 1)
+            found = documents.read_entry(store, state.last_entry + 1)
             if found is None:
                 break
             state.apply(found.path, found.entry, found.crc)
@@ -150,45 +146,46 @@ def _verify_objects(path: Path, result: Verification) -> LogState:
     try:
         while True:
             name = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
-            publication = documents.read(path, name, PublicationDocument)
+            publication = documents.read(store, name, PublicationDocument)
             if publication is None:
-                _refuse_hole(path, state.last_publication)
+                _refuse_hole(store, state.last_publication)
                 break
             state.apply_publication(name, *publication)
             result.publications += 1
     except LogCorrupted as error:
         _note(result, error)
-    _verify_checkpoints(path, result)
+    _verify_checkpoints(store, result)
     return state
 
 
-def _refuse_hole(path: Path, last: int) -> None:
-    """Notice that publications go on behind one that is not there."""
-    newest = max(object_numbers(path / PUBLICATIONS), default=0)
-    if newest > last:
+def _refuse_hole(store: ObjectStore, last: int) -> None:
+    """Notice that a publication is missing although later ones exist."""
+    later = object_numbers(store.names(PUBLICATIONS, after=object_name(last)))
+    if later:
         missing = f"{PUBLICATIONS}/{object_name(last + 1)}"
-        fault = f"the publication is missing, and they go on to {newest}"
+        fault = f"the publication is missing, and they go on to {later[-1]}"
         raise LogCorrupted(missing, 0, fault)
 
 
-def _verify_checkpoints(path: Path, result: Verification) -> None:
-    for number in range(1, max(object_numbers(path / CHECKPOINTS), default=0) + 1):
+def _verify_checkpoints(store: ObjectStore, result: Verification) -> None:
+    newest = max(object_numbers(store.names(CHECKPOINTS)), default=0)
+    for number in range(1, newest + 1):
         name = f"{CHECKPOINTS}/{object_name(number)}"
-        data = read_bytes(path / name)
+        found = store.read(name)
         result.checkpoints += 1
         try:
-            if data is None:
+            if found is None:
                 raise LogCorrupted(name, 0, "the checkpoint is missing")
-            text, _ = unseal(name, data)
+            text, _ = unseal(name, found.data)
             documents.parse(name, text.partition(b"\n")[0], CheckpointHeader)
         except LogCorrupted as error:
             _note(result, error)
 
 
-def _compare(path: Path, opened: LogState, chain: LogState, result: Verification) -> None:
+def _compare(store: ObjectStore, opened: LogState, chain: LogState, result: Verification) -> None:
     """Compare the state that a reader opens with the one that the entries alone give."""
     missing = f"{ENTRIES}/{object_name(chain.last_entry + 1)}"
-    if chain.last_entry < opened.last_entry and not (path / missing).exists():
+    if chain.last_entry < opened.last_entry and not store.exists(missing):
         fault = f"the entry is missing, and the log goes on to {opened.last_entry}"
         _note(result, LogCorrupted(missing, 0, fault))
     name = f"{CHECKPOINTS}/{object_name(opened.checkpoint)}"
@@ -214,6 +211,7 @@ class _Records:
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self._path = path
+        self._store = log.store
         self._state = state = log.state
         self._schema_of = log.view.schema_of
         self._result = result
@@ -254,9 +252,11 @@ class _Records:
         self._result.segments += 1
         self._result.bytes += segment.bytes
         try:
-            size = os.stat(self._path / segment.path).st_size
-        except OSError:
-            return  # its first batch will say so
+            size = self._store.size(segment.path)
+        except LogError:
+            return  # reading its first batch fails too, and is noted
+        if size is None:
+            return  # likewise
         if segment.path.startswith(f"{ENTRIES}/"):
             return  # the entry has been read, and the batches say what is missing
         if size != segment.bytes:
@@ -408,12 +408,12 @@ def _position(head: BatchHead, row: int) -> str:
     return f"({head.versions[row]}, {head.indexes[row]})"
 
 
-def _verify_pending(path: Path, state: LogState, result: Verification) -> None:
+def _verify_pending(store: ObjectStore, state: LogState, result: Verification) -> None:
     for pending in state.pending:
-        data = read_bytes(path / pending.path)
-        if data is None:
+        found = store.read(pending.path)
+        if found is None:
             _note(result, LogCorrupted(pending.path, 0, "the pending file is missing"))
-        elif len(data) != pending.bytes or crc32c(data) != pending.crc32c:
+        elif len(found.data) != pending.bytes or crc32c(found.data) != pending.crc32c:
             _note(result, LogCorrupted(pending.path, 0, "checksum of the pending file"))
 
 

@@ -11,8 +11,9 @@ from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
 from tailrace_server.wal.catalog import drop_catalog
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH, ask, client
 from tests.server.api.rest.conftest import closed, hear, say

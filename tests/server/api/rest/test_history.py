@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.retention import trim
-from tailrace_server.wal.writer import Mutation
 from tests.conformance import json_captures
 from tests.conformance.reading import published
 from tests.conformance.shop import COLUMNS, SHOP, upsert

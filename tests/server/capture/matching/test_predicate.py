@@ -9,9 +9,9 @@ from tailrace.schema import Column, Schema
 from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.matching.record_classes import group_by_class
 from tailrace_server.capture.reading.catalog_reader import BatchImages
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import update, upsert
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from tailrace_server.capture.reading import catalog_reader as reading_module
 from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import upsert
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.capture.reading.small_commits import FrameRequest, SmallBatch, SmallCommits
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.catalog_writer import CatalogWriter
-from tailrace_server.wal.files.objects import object_name
+from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import SteppingClock, upsert
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace_server.wal.state.batch_table import BatchRef
+    from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
 TAKER = FrameRequest(Predicate(canonical([Criteria(area=Area.DATA)])), PROTOBUF, Content.AFTER)

@@ -22,9 +22,9 @@ from tailrace_server.pipeline.cdcv2.state import read_control
 from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.stop_signals import Stopping
+from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter
 from tests.process.ingest.reading import data, leads, records
 from tests.server.pipeline.cdcv2.streams import (
     SCHEMA,
@@ -449,7 +449,7 @@ def test_a_catalog_takes_one_stream_only(stream: Stream) -> None:
 
 
 def test_contract_36_a_catalog_of_another_writer_is_refused(stream: Stream) -> None:
-    CatalogWriter.open(stream.log, "shop", writer="somebody").close()
+    open_writer(stream.log, "shop", writer="somebody").close()
     stream.add(update(A, 1, 1), finished(0, 2, t1=1))
     with pytest.raises(UnknownWriter, match="--take-over"):
         stream.ingest()

@@ -18,11 +18,12 @@ from tailrace_server.pipeline.cdcv2.seeding import seed_index
 from tailrace_server.pipeline.cdcv2.spark_pieces import Kind, decoded, encoded
 from tailrace_server.pipeline.cdcv2.spark_steps import FoldKeys
 from tailrace_server.pipeline.cdcv2.updates import joined, share_out
+from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.process.ingest.reading import data
 from tests.server.pipeline.cdcv2 import test_product_times as products
 from tests.server.pipeline.cdcv2.streams import SCHEMA
@@ -199,7 +200,7 @@ def test_each_share_of_a_large_batch_finds_its_keys_in_the_files_of_the_beginnin
     size = file.stat().st_size
     [came] = read_part(FilePart(str(file), 1, 0, size, size), SCHEMA)
     rows = finished_rows(joined(came.updates), folding)
-    with CatalogWriter.open(stream.log, "shop", writer=WRITER, take_over=True) as writer:
+    with open_writer(stream.log, "shop", writer=WRITER, take_over=True) as writer:
         files = tuple(seed_index(writer, folding, 0, file_rows=10))
         assert len(files) == 4
         assert sum(each.file.rows for each in files) == 40

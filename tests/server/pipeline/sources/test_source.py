@@ -21,7 +21,7 @@ from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA, decode_lines
 from tailrace_server.pipeline.transactions.settings import IngestSettings
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
+from tailrace_server.wal.catalog import create_catalog, open_writer
 from tests.process.ingest.reading import data, leads
 from tests.server.pipeline.sources.pairs import Pairs
 
@@ -37,8 +37,8 @@ class Ingest:
         self.settings = IngestSettings(
             input=root, log=root, catalog="shop", source=Pairs(), **settings
         )
-        LogWriter.create_catalog(root, "shop")
-        self.writer = CatalogWriter.open(root, "shop", writer="test")
+        create_catalog(root, "shop")
+        self.writer = open_writer(root, "shop", writer="test")
         self.driver = Driver(self.writer, self.settings)
 
     def batch(self, number: int, *lines: bytes) -> None:

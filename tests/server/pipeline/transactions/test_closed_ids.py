@@ -8,8 +8,8 @@ import pytest
 
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import upsert
 
 if TYPE_CHECKING:

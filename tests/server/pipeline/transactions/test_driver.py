@@ -13,8 +13,8 @@ from tailrace_server.pipeline.changes import FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
+from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.writer import CatalogWriter
 from tests.process.ingest.reading import leads, records
 from tests.server.pipeline.shapes import decoder, end, envelope, line, postgres
 from tests.support import failpoints
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.pipeline.changes import Change
-    from tailrace_server.wal.writer import PendingSegment
+    from tailrace_server.wal.files.documents import PendingSegment
 
 
 def row(lsn: int, tx: int) -> bytes:
@@ -48,7 +48,7 @@ class Run:
         self.restart()
 
     def restart(self) -> None:
-        writer = CatalogWriter.open(self.root, "shop", writer="test")
+        writer = open_writer(self.root, "shop", writer="test")
         self.driver = Driver(writer, self.settings)
 
     def pending(self) -> list[PendingSegment]:

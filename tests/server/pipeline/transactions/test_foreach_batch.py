@@ -11,8 +11,8 @@ from tailrace_server.pipeline.changes import FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink, run_if_due
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
+from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.writer import LogWriter
 from tests.server.pipeline.shapes import decoder, envelope, line, postgres
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> IngestSettings:
-    LogWriter.create_catalog(tmp_path, "shop")
+    create_catalog(tmp_path, "shop")
     return IngestSettings(
         input=tmp_path,
         log=tmp_path,

@@ -13,10 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import LogCorrupted
-from tailrace_server.wal.files.objects import carries_records
+from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.catalog_writer import CatalogWriter
+from tailrace_server.wal.files.documents import carries_records
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.columns import RECORD_SCHEMA
 from tailrace_server.wal.segment.arrow_ipc import MAGIC
-from tailrace_server.wal.segment.carried import BYTES_MAX, ROWS_MAX, inline_segment
+from tailrace_server.wal.segment.carried import BYTES_MAX, ROWS_MAX, carried_segment
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.segment.writer import SegmentWriter
 from tailrace_server.wal.state.checkpoint import DELETE_GRACE_S, write_checkpoint
@@ -24,7 +28,6 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.retention import delete_unnamed, trim
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.server.wal.logs import rows_of, segment_path, transactions_in, update, upsert, write
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ def test_the_messages_and_the_receipt_are_those_of_the_usual_writer(
         for index, row in enumerate([LEAD, *transaction])
     ]
     columns = [list(column) for column in zip(*rows, strict=True)]
-    inline = inline_segment(columns)
+    inline = carried_segment(columns)
     with TemporaryDirectory() as folder:
         receipt, file = usual(Path(folder), columns)
     magic = len(MAGIC)
@@ -117,7 +120,7 @@ def entries_with_records(catalog: Path) -> list[int]:
     return [
         int(path.stem)
         for path in sorted((catalog / "log").iterdir())
-        if carries_records(catalog, f"log/{path.name}")
+        if carries_records(LocalFiles(catalog), f"log/{path.name}")
     ]
 
 
@@ -162,9 +165,9 @@ def test_a_damaged_entry_keeps_its_records(log_root: Path) -> None:
 
 def test_a_lost_race_takes_the_records_to_the_next_entry(log_root: Path) -> None:
     """Two processes of one writer: who loses the number carries the same records under the next one."""
-    first = CatalogWriter.open(log_root, "shop", writer="w")
+    first = open_writer(log_root, "shop", writer="w")
     second = CatalogWriter.attach(log_root, "shop", epoch=first.epoch, writer="w")
-    segment = inline_segment([[0], [0], *([value] for value in LEAD)])
+    segment = carried_segment([[0], [0], *([value] for value in LEAD)])
     first.commit(batch_id=0, segments=[segment])
     receipt = second.commit(batch_id=1, segments=[segment])
     assert (receipt.entry, receipt.first_version) == (3, 2)

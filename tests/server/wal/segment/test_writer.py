@@ -21,14 +21,9 @@ from tailrace.errors import LogFull
 from tailrace_server.wal.record.columns import BATCH_BYTES_MAX, BODY_COLUMNS, NAME_TYPE
 from tailrace_server.wal.segment import writer as segment_writer
 from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
-from tailrace_server.wal.state.batch_table import (
-    BATCH_FIELDS,
-    BatchRef,
-    BatchTable,
-    SegmentRef,
-    batch_ref,
-)
+from tailrace_server.wal.state.batch_table import BATCH_FIELDS, BatchTable, batch_ref
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.wal.logs import armed, batch_rows, rows_of, segment_path, write, write_files
 

@@ -13,16 +13,20 @@ import pytest
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import ENTRIES, ReadEntry
-from tailrace_server.wal.files.objects import object_name
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.arriving_entry import ArrivingEntry
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.tailer import Tailer
-from tailrace_server.wal.writer import LogWriter, Mutation
 from tests.server.wal.logs import armed, rows_of, transactions_in, upsert
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.record.mutation import Mutation
 
 
 PATIENCE_S = 20.0
@@ -60,7 +64,7 @@ def test_an_entry_is_taken_once_it_has_its_name_and_not_before(
 ) -> None:
     catalog, data = log_root / "shop", published(log_root)
     path = on_its_way(catalog, data, f"{object_name(2)}.1-ab-0")
-    found = ArrivingEntry.find(str(catalog), path.name, 2)
+    found = ArrivingEntry.find(LocalFiles(catalog).arrivals, path.name, 2)
     assert found is not None
     assert found.read.data == data
     assert found.arrived() is None, "another file has the name"
@@ -83,13 +87,15 @@ def test_what_is_not_whole_or_is_not_next_is_not_taken_ahead(
     catalog, data = log_root / "shop", published(log_root)
     for torn in (data[:-1], data[: len(data) // 2], b"", b"{}\n", os.urandom(200)):
         path = on_its_way(catalog, torn)
-        assert ArrivingEntry.find(str(catalog), path.name, 3) is None
+        assert ArrivingEntry.find(LocalFiles(catalog).arrivals, path.name, 3) is None
     path = on_its_way(catalog, data)
-    assert ArrivingEntry.find(str(catalog), path.name, 3) is None, "it says that it is the second"
-    assert ArrivingEntry.find(str(catalog), f"{object_name(3)}.gone", 3) is None
+    assert ArrivingEntry.find(LocalFiles(catalog).arrivals, path.name, 3) is None, (
+        "it says that it is the second"
+    )
+    assert ArrivingEntry.find(LocalFiles(catalog).arrivals, f"{object_name(3)}.gone", 3) is None
     path.chmod(0)
     if os.geteuid():  # root reads what nobody may
-        assert ArrivingEntry.find(str(catalog), path.name, 3) is None
+        assert ArrivingEntry.find(LocalFiles(catalog).arrivals, path.name, 3) is None
 
 
 def test_contract_36_the_entry_that_got_the_name_is_read_and_not_the_one_foreseen(
@@ -124,8 +130,8 @@ async def test_contract_06_what_is_on_its_way_is_read_and_shown_to_nobody(
     read: list[int] = []
     read_entry = documents.read_entry
 
-    def noted(catalog: Path | str, number: int) -> ReadEntry | None:
-        found = read_entry(catalog, number)
+    def noted(store: ObjectStore, number: int) -> ReadEntry | None:
+        found = read_entry(store, number)
         read.extend([number] if found is not None else [])
         return found
 

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from tailrace.criteria import Area, Operation
 from tailrace.errors import CatalogUnknown, InvalidRequest, LogError, LogUnreadable
 from tailrace.position import END, Position
-from tailrace_server.wal.catalog import create_catalog, drop_catalog, read_catalog
-from tailrace_server.wal.files.objects import seal, without_records
+from tailrace_server.wal.catalog import create_catalog, drop_catalog, open_writer, read_catalog
+from tailrace_server.wal.catalog_writer import CatalogWriter
+from tailrace_server.wal.files.sealed import seal, without_records
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.state import checkpoint
 from tailrace_server.wal.state.batch_table import (
     BATCH_FIELDS,
@@ -31,7 +34,6 @@ from tailrace_server.wal.state.batch_table import (
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter, LogWriter, Mutation
 from tests.server.wal.logs import (
     AFTER,
     INDEX,
@@ -263,7 +265,7 @@ def test_a_repeat_that_publishes_releases_what_the_first_attempt_did_not(log_roo
 
 
 def test_a_commit_without_versions_may_publish_what_came_before(log_root: Path) -> None:
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         log = LogWriter(CatalogWriter.attach(log_root, "shop", epoch=1, writer="w"))
         log.append([upsert("1")])
         log.commit()
@@ -337,7 +339,7 @@ def test_a_reader_goes_without_where_folders_cannot_be_synced(
 
 def test_a_catalog_with_state_tables_is_not_published_by_a_commit(log_root: Path) -> None:
     """Its tables are brought up to date between the commit and the publication."""
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         with LogWriter(CatalogWriter.attach(log_root, "shop", epoch=1, writer="w")) as log:
             log.append([upsert("1")])
             log.commit()
@@ -362,7 +364,7 @@ def test_a_pipeline_may_publish_what_was_left_itself(log_root: Path) -> None:
     dead.append([upsert("1")])
     dead.commit()
     dead.close()
-    with CatalogWriter.open(log_root, "shop", writer="log-writer", publish_left=False) as writer:
+    with open_writer(log_root, "shop", writer="log-writer", publish_left=False) as writer:
         assert CommitLog.open(log_root / "shop").view.published == 0
         publication = writer.publish(state_versions={"order": 4})
         assert publication is not None
@@ -490,7 +492,7 @@ def test_a_folder_that_is_no_catalog_is_named_with_advice(log_root: Path) -> Non
         create_catalog(log_root, "mine")
     create_catalog(log_root, "shop")
     with pytest.raises(CatalogUnknown) as unknown:
-        CatalogWriter.open(log_root, "other", writer="w", create=False)
+        open_writer(log_root, "other", writer="w")
     assert unknown.value.known == ("shop",)
     for name in ("", "a/b", ".hidden", "..", "system", "x" * 200):
         with pytest.raises((InvalidRequest, LogUnreadable)):
@@ -516,7 +518,7 @@ from tailrace.errors import LogUnreadable
 from tailrace_server.wal.catalog import list_catalogs
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal.log_writer import LogWriter
 root = Path(sys.argv[1])
 if os.geteuid() == 0:
     os.setuid(65534)

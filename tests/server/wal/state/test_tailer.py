@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import CatalogReplaced, InternalError, LogCorrupted, LogError
-from tailrace_server.wal.catalog import drop_catalog
-from tailrace_server.wal.files import objects
+from tailrace_server.wal.catalog import create_catalog, drop_catalog
+from tailrace_server.wal.files import local_files
 from tailrace_server.wal.files.inotify import CREATED, Inotify, InotifyUnavailable
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state import tailer as tailer_module
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.tailer import Tailer
-from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import armed, finish, python, rows_of, transactions_in, upsert
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ async def test_a_process_without_descriptors_is_waited_out_and_nothing_is_lost(
 ) -> None:
     """The process is short of them, not the log damaged: no subscription is to end for it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    LogWriter.create_catalog(log_root, "shop")
+    create_catalog(log_root, "shop")
     writer = python(_PUBLISHES_WHEN_TOLD, log_root)
     assert writer.stdin is not None
     assert writer.stdout is not None
@@ -273,7 +273,7 @@ async def test_a_writer_that_marks_nothing_is_waited_for_once(
 
     with LogWriter.open(log_root, "shop") as writer, monkeypatch.context() as patch:
         log = CommitLog.open(log_root / "shop")
-        patch.setattr(objects, "_mark", lambda path, mark: None)
+        patch.setattr(local_files, "set_mark", lambda path, mark: None)
         for number in range(1, 4):
             writer.append([upsert(str(number))])
             writer.commit(publish=True)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import LogCorrupted, LogFull
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state import checkpoint
 from tailrace_server.wal.state.checkpoint import write_checkpoint
@@ -21,7 +22,6 @@ from tailrace_server.wal.upkeep import compaction, trigger
 from tailrace_server.wal.upkeep import process as upkeep_process
 from tailrace_server.wal.upkeep.retention import delete_unnamed, orphans, trim
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import (
     SteppingClock,
     armed,
@@ -305,7 +305,7 @@ def test_upkeep_is_a_process_that_ends_with_its_writer(
 def test_upkeep_does_not_outlive_a_killed_writer(log_root: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tailrace_server.wal.upkeep import trigger;"
-        "from tailrace_server.wal.writer import LogWriter; from tests.server.wal.logs import upsert;"
+        "from tailrace_server.wal.log_writer import LogWriter; from tests.server.wal.logs import upsert;"
         "trigger.is_due = lambda state: True;"
         "writer = LogWriter.open(Path(sys.argv[1]), 'shop'); writer.append([upsert('1')]);"
         "writer.commit(); writer.publish(); print('published', flush=True); sys.stdin.read()"
@@ -324,11 +324,11 @@ def test_upkeep_takes_what_is_due_and_nothing_else(
 ) -> None:
     write(log_root, "shop", 12)
     catalog = log_root / "shop"
-    upkeep_process.look(catalog, 5)
+    upkeep_process.run_if_due(catalog, 5)
     assert CommitLog.open(catalog).state.checkpoint == 0
     monkeypatch.setattr(checkpoint, "CHECKPOINT_ENTRIES_MIN", 8)
-    upkeep_process.look(catalog, 6)
+    upkeep_process.run_if_due(catalog, 6)
     assert (CommitLog.open(catalog).state.checkpoint, len(CommitLog.open(catalog).view)) == (1, 12)
     monkeypatch.setattr(compaction, "DUE_SEGMENTS", 8)
-    upkeep_process.look(catalog, 7)
+    upkeep_process.run_if_due(catalog, 7)
     assert (CommitLog.open(catalog).state.checkpoint, len(CommitLog.open(catalog).view)) == (2, 1)

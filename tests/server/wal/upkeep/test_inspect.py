@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.upkeep import inspect
-from tailrace_server.wal.writer import CatalogWriter, LogWriter
 from tests.server.wal.logs import upsert
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def test_the_newest_entries_are_told_from_the_published_ones(log_root: Path) -> 
         writer.append([upsert(str(version))])
         writer.commit(publish=version == 1)
     writer.close()
-    with CatalogWriter.open(log_root, "shop", writer="log-writer", publish_left=False):
+    with open_writer(log_root, "shop", writer="log-writer", publish_left=False):
         every = [each.published for each in inspect.entries(log_root / "shop")]
         assert every == [True, True, False, False]
         for first in range(1, len(every) + 1):

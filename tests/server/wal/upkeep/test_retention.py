@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from tailrace.position import Position
-from tailrace_server.wal.files.objects import crc32c
+from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.files.documents import PendingSegment
+from tailrace_server.wal.files.sealed import crc32c
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state import checkpoint, commit_log
 from tailrace_server.wal.state.checkpoint import write_checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -22,7 +25,6 @@ from tailrace_server.wal.upkeep.retention import (
     unnamed,
 )
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import CatalogWriter, LogWriter, PendingSegment
 from tests.server.wal.logs import (
     SteppingClock,
     armed,
@@ -143,7 +145,7 @@ def test_a_follower_keeps_no_more_trimmed_commits_than_it_may(
 def test_a_spent_pending_file_goes_after_its_grace_and_one_still_pending_never(
     log_root: Path,
 ) -> None:
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         pending = []
         for name in ("pending-0", "pending-1"):
             (writer.path / "segments" / "1" / name).write_bytes(b"rows")
@@ -164,14 +166,14 @@ def test_a_spent_pending_file_goes_after_its_grace_and_one_still_pending_never(
 
 def test_orphans_go_once_nothing_can_name_them_any_more(log_root: Path) -> None:
     catalog = log_root / "shop"
-    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+    with open_writer(log_root, "shop", writer="w") as writer:
         for batch_id in (0, 1, 2):
             writer.segment_path(batch_id, "lost").write_bytes(b"x")
         (catalog / "segments" / "1" / "pending-lost").write_bytes(b"x")
         writer.commit(batch_id=1)
         # Batch 1 may still be flushed, and batch 2 may still come.
         assert orphans(CommitLog.open(catalog)) == ["segments/1/w-0-lost.arrow"]
-    CatalogWriter.open(log_root, "shop", writer="w").close()
+    open_writer(log_root, "shop", writer="w").close()
     assert len(orphans(CommitLog.open(catalog))) == 4
     assert len(delete_unnamed(catalog, 0)) == 4
     assert files(catalog) == []
@@ -187,10 +189,10 @@ def test_upkeep_deletes_what_was_trimmed_once_it_has_had_its_grace_and_readers_g
     follower = CommitLog.open(catalog)
     old = follower.view
     trim(catalog, 4, now=1_000)
-    upkeep_process.look(catalog, 1_000 + GRACE - 1)
+    upkeep_process.run_if_due(catalog, 1_000 + GRACE - 1)
     assert len(files(catalog)) == 6
     assert transactions_in(rows_of(catalog, old)) == ["1", "2", "3", "4", "5", "6"]
-    upkeep_process.look(catalog, 1_000 + GRACE)
+    upkeep_process.run_if_due(catalog, 1_000 + GRACE)
     assert len(files(catalog)) == 3
     view = follower.refresh()
     assert view is not None
@@ -215,7 +217,7 @@ def test_a_large_deletion_is_spread_over_looks_that_begin_with_the_oldest(
     for left in (3, 1, 0):
         assert len(orphans(CommitLog.open(catalog))) == 1
         assert deletion_is_due(CommitLog.open(catalog), 6 + GRACE)
-        upkeep_process.look(catalog, 6 + GRACE)
+        upkeep_process.run_if_due(catalog, 6 + GRACE)
         assert unnamed(CommitLog.open(catalog)) == paths[5 - left :]
     assert not deletion_is_due(CommitLog.open(catalog), 6 + GRACE)
     assert orphans(CommitLog.open(catalog)) == []  # room was left for it in the last look
@@ -246,11 +248,11 @@ def test_a_writer_finds_what_the_one_before_it_has_left_and_no_file_that_is_name
     write(log_root, "shop", 2)
     catalog = log_root / "shop"
     assert not last_writer_left_orphans(CommitLog.open(catalog))
-    CatalogWriter.open(log_root, "shop", writer="writer", take_over=True).close()
+    open_writer(log_root, "shop", writer="writer", take_over=True).close()
     assert not last_writer_left_orphans(CommitLog.open(catalog))
     (catalog / "segments" / "1" / "pending-lost").write_bytes(b"x")
     assert last_writer_left_orphans(CommitLog.open(catalog))
-    upkeep_process.look(catalog, 0)
+    upkeep_process.run_if_due(catalog, 0)
     assert not last_writer_left_orphans(CommitLog.open(catalog))
     assert len(files(catalog)) == 2
 

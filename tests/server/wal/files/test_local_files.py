@@ -10,10 +10,11 @@ import pytest
 
 from tailrace.errors import LogFull
 from tailrace_server.wal.catalog import create_catalog
-from tailrace_server.wal.files import objects
-from tailrace_server.wal.files.objects import NewFile, create
+from tailrace_server.wal.files import new_file
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.new_file import NewFile
+from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.upkeep.verify import verify
-from tailrace_server.wal.writer import LogWriter
 from tests.server.wal.logs import armed, finish, python, rows_of, transactions_in, upsert, write
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ WRITER = """
 import os, sys
 from pathlib import Path
 from tests.support import failpoints
-from tailrace_server.wal import log_writer
-from tailrace_server.wal.files import objects
-from tailrace_server.wal.writer import LogWriter
+from tailrace_server.wal import transaction_writer
+from tailrace_server.wal.files import new_file
+from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
-log_writer.ROWS_MAX = 0  # segments as files
-objects.UNNAMED_FILES = sys.argv[2] == "unnamed"
+transaction_writer.ROWS_MAX = 0  # segments as files
+new_file.UNNAMED_FILES = sys.argv[2] == "unnamed"
 writer = LogWriter.open(Path(sys.argv[1]), "shop")
 failpoints.arm(sys.argv[3])
 writer.append([upsert("1")])
@@ -41,7 +42,7 @@ writer.publish()
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Files without a name; a system that has none; a file system that says that it has none."""
     if request.param == "named":
-        monkeypatch.setattr(objects, "UNNAMED_FILES", False)
+        monkeypatch.setattr(new_file, "UNNAMED_FILES", False)
     if request.param == "refused":
         # What a kernel does that does not know the flag: it opens the folder for writing, EISDIR.
         monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
@@ -57,8 +58,8 @@ def left(catalog: Path) -> list[str]:
 def test_a_name_is_given_once_and_the_loser_leaves_nothing(log_root: Path, way: str) -> None:
     create_catalog(log_root, "shop")
     catalog = log_root / "shop"
-    assert create(catalog, "log/x.json", b"first", failpoint="entry")
-    assert not create(catalog, "log/x.json", b"second", failpoint="entry")
+    assert LocalFiles(catalog).create("log/x.json", b"first", failpoint="entry")
+    assert not LocalFiles(catalog).create("log/x.json", b"second", failpoint="entry")
     assert (catalog / "log" / "x.json").read_bytes() == b"first"
     assert left(catalog) == []
 
@@ -67,7 +68,7 @@ def test_what_fails_before_it_is_linked_leaves_nothing(log_root: Path, way: str)
     create_catalog(log_root, "shop")
     catalog = log_root / "shop"
     with armed("entry.before_link=enospc"), pytest.raises(LogFull):
-        create(catalog, "log/x.json", b"first", failpoint="entry")
+        LocalFiles(catalog).create("log/x.json", b"first", failpoint="entry")
     assert list((catalog / "log").iterdir()) == []
     assert left(catalog) == []
 

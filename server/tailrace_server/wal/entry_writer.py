@@ -1,0 +1,107 @@
+"""Creating entries: who may, and how an epoch begins.
+
+Who may create entry n + 1 is decided by two rules: every entry up to n has been read, and none has a higher
+epoch than ours. If the name is taken meanwhile, its holder is read and judged by the same rules, never
+stepped over.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from tailrace.errors import UnknownWriter, WriterFenced
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.documents import (
+    ENTRIES,
+    FORMAT_VERSION,
+    SEGMENTS,
+    CommitEntry,
+    Entry,
+    OpenEntry,
+)
+from tailrace_server.wal.files.sealed import object_name, with_records
+
+if TYPE_CHECKING:
+    from tailrace.clock import Clock
+    from tailrace_server.wal.state.commit_log import CommitLog
+
+
+class EntryWriter:
+    """Creates the entries of one log under one epoch."""
+
+    def __init__(self, log: CommitLog, *, epoch: int, writer: str, clock: Clock) -> None:
+        """Write under an epoch that is open; with 0, call ``open_epoch`` first."""
+        self.epoch = epoch
+        self._writer = writer
+        self._log = log
+        self._create_object = log.store.create
+        self._clock = clock
+
+    def open_epoch(self, run_id: str, *, take_over: bool, may_be_fenced: bool) -> None:
+        """Create an OPEN entry: from then on every older writer finds a higher epoch than its own.
+
+        Raises:
+            UnknownWriter: The catalog belongs to other names, and ``take_over`` is False.
+            WriterFenced: ``may_be_fenced``, and another name holds the catalog.
+        """
+        while True:
+            # 1. Read to the end. After a failed attempt that includes the entry that took the number.
+            self._log.advance()
+            state = self._log.state
+            last = state.writers.get(self._writer)
+            # 2. Decide anew in each turn: the entry that took the number may be the OPEN entry of another name.
+            if may_be_fenced and last is not None and state.holder.writer != self._writer:
+                found = self._log.read_entry(last.entry)
+                epoch = found.entry.epoch if found is not None else 0
+                raise WriterFenced(epoch, state.epoch, str(state.holder))
+            if state.writers and self._writer not in state.writers and not take_over:
+                raise UnknownWriter(
+                    self._writer,
+                    sorted(state.writers),
+                    "if it is a new writer, or one that lost its checkpoint, give it leave with --take-over "
+                    "(take_over=True): it goes on behind what was committed, and older writers are fenced",
+                )
+            # 3. The number is free only if nothing was written since step 1: the creation decides.
+            entry = OpenEntry(
+                format_version=FORMAT_VERSION,
+                number=state.last_entry + 1,
+                uuid=state.uuid,
+                previous_crc32c=state.last_entry_crc,
+                epoch=state.epoch + 1,
+                timestamp=self.next_timestamp(),
+                writer=self._writer,
+                run_id=run_id,
+                host=socket.gethostname(),
+                take_over=take_over,
+            )
+            if self.create(entry):
+                break
+        self.epoch = entry.epoch
+        # 4. The folder of the epoch's segments comes after the entry: a reader that finds the folder and not
+        #    the entry knows that the entry was lost.
+        self._log.store.make_folder(f"{SEGMENTS}/{self.epoch}")
+
+    def create(self, entry: Entry, carried: bytes = b"") -> bool:
+        """Create an entry and apply it; False when another has its place, which is then to be read."""
+        path = f"{ENTRIES}/{object_name(entry.number)}"
+        text, crc = documents.sealed(entry)
+        data = with_records(carried, text)
+        publishes = isinstance(entry, CommitEntry) and entry.published
+        mark = entry.timestamp if publishes else None
+        if not self._create_object(path, data, failpoint="entry", mark=mark):
+            # Taken by another writer, or by this one: an attempt may fail after it has become visible.
+            found = self._log.store.read(path)
+            if found is None or found.data != data:
+                return False
+        self._log.state.apply(path, entry, crc)
+        return True
+
+    def check_fence(self) -> None:
+        """Raise WriterFenced if the log, as far as it has been read, has a newer epoch."""
+        if self._log.state.epoch != self.epoch:
+            raise WriterFenced(self.epoch, self._log.state.epoch, str(self._log.state.holder))
+
+    def next_timestamp(self) -> int:
+        """Return the timestamp, µs, of an entry that is created now; later than every one before."""
+        return max(self._clock.now(), self._log.state.last_timestamp + 1)

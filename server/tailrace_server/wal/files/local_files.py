@@ -1,0 +1,192 @@
+"""The store of a catalog as a folder of a local or mounted file system: the only store there is.
+
+An object is a file. It is created by a link from a file that is already durable; see new_file.py. Only
+retention replaces objects, by a part of themselves: an entry by its lines once nothing names the records that
+it carries, an old checkpoint by its header.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from contextlib import suppress
+from typing import Final
+
+from tailrace_server.failpoints import reach
+from tailrace_server.wal.files.local_arrivals import LocalArrivals, mark_in, set_mark
+from tailrace_server.wal.files.local_watch import LocalWatch
+from tailrace_server.wal.files.new_file import (
+    TEMPORARY_FOLDER,
+    NewFile,
+    make_folder_of,
+    sync_folder,
+    sync_names,
+    write_all,
+)
+from tailrace_server.wal.files.object_store import ObjectContent
+from tailrace_server.wal.files.open_file import OpenFile, open_file, read_open
+from tailrace_server.wal.files.system_errors import os_errors, translated
+
+_RANDOM: Final = os.urandom(4).hex()
+"""Tells this process from one of the same number on another machine."""
+_numbers = itertools.count()
+_BESIDE_SUFFIX: Final = ".tmp"
+"""Ends the temporary name of a file that is written in parts; it stands beside the final name."""
+
+
+class LocalFiles:
+    """The objects of one catalog as files below its folder; ``ObjectStore`` says what each method promises."""
+
+    __slots__ = ("_folder", "arrivals")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Bind to a catalog's folder; nothing is opened."""
+        self._folder = os.fspath(path)
+        self.arrivals = LocalArrivals(self._folder)
+
+    def create(
+        self, path: str, data: bytes, *, failpoint: str = "", mark: int | None = None
+    ) -> bool:
+        """Create a file durably, unless one of that name exists; return whether it was created.
+
+        A file with a mark is awaited by readers: it has a temporary name first, by which it can be read ahead.
+        """
+        final = f"{self._folder}/{path}"
+        with os_errors(f"cannot write {path}"):
+            file = NewFile(final, self._temporary_path(path), unnamed=mark is None)
+            try:
+                # 1. The content is durable before the name exists: what is visible is whole, after a power
+                #    cut too.
+                file.write([data])
+                file.sync()
+                reach(f"{failpoint}.before_link")
+                # 2. The link decides between writers. The loser has changed nothing.
+                try:
+                    file.link(failpoint=f"{failpoint}.linked")
+                except FileExistsError:
+                    return False
+                # 3. Readers are told only of a name that no power cut can take back.
+                if mark is not None:
+                    set_mark(final, mark)
+            finally:
+                file.close()
+        reach(f"{failpoint}.after_link")
+        return True
+
+    def begin(self, path: str) -> NewFile:
+        """Begin a file that is written in parts, in a folder that is made if it is missing."""
+        final = f"{self._folder}/{path}"
+        temporary = final + _BESIDE_SUFFIX
+        with os_errors(f"cannot write {final}"):
+            try:
+                return NewFile(final, temporary)
+            except FileNotFoundError:
+                make_folder_of(final)
+                return NewFile(final, temporary)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Put a file in the place of another. The new one is durable before it takes the name."""
+        with os_errors(f"cannot write {path}"):
+            temporary = self._temporary_path(path)
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+            )
+            try:
+                write_all(descriptor, [data])
+                os.fsync(descriptor)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, f"{self._folder}/{path}")
+
+    def read(self, path: str, limit: int | None = None) -> ObjectContent | None:
+        """Return what is in a file, its first ``limit`` bytes only if given; None where there is none."""
+        name = f"{self._folder}/{path}"
+        descriptor = open_file(name)
+        if descriptor is None:
+            return None
+        try:
+            data, status = read_open(descriptor, name, limit)
+        finally:
+            os.close(descriptor)
+        return ObjectContent(data, mark_in(status.st_mtime_ns))
+
+    def open(self, path: str) -> OpenFile | None:
+        """Return a file that is open for reading; None where there is none."""
+        descriptor = open_file(f"{self._folder}/{path}")
+        return None if descriptor is None else OpenFile(descriptor)
+
+    def size(self, path: str) -> int | None:
+        """Return a file's bytes; None where there is none."""
+        status = self._status(path)
+        return None if status is None else status.st_size
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder; one that cannot be looked at counts as missing."""
+        return os.path.exists(f"{self._folder}/{path}")
+
+    def stamp(self, path: str) -> tuple[int, int] | None:
+        """Return inode and time of modification of a file; None where there is none."""
+        status = self._status(path)
+        return None if status is None else (status.st_ino, status.st_mtime_ns)
+
+    def names(self, folder: str, *, after: str = "") -> list[str]:
+        """Return the names in a folder that come after one, sorted; none where there is no folder."""
+        path = f"{self._folder}/{folder}"
+        with os_errors(f"cannot read {path}"):
+            try:
+                return sorted(name for name in os.listdir(path) if name > after)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def delete(self, path: str) -> bool:
+        """Delete a file; return whether there was one."""
+        with os_errors(f"cannot delete from {self._folder}"):
+            try:
+                os.unlink(f"{self._folder}/{path}")
+            except FileNotFoundError:
+                return False
+        return True
+
+    def move(self, path: str, to: str) -> bool:
+        """Link a file to another name and unlink the first: a name that is taken is refused, not replaced."""
+        with os_errors(f"cannot write {to}"):
+            try:
+                os.link(f"{self._folder}/{path}", f"{self._folder}/{to}")
+            except FileNotFoundError:
+                return False
+            os.unlink(f"{self._folder}/{path}")
+        return True
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder durably, if it is missing."""
+        folder = f"{self._folder}/{path}"
+        with os_errors(f"cannot write {folder}"):
+            with suppress(FileExistsError):
+                os.mkdir(folder)
+            sync_folder(os.path.dirname(folder))
+
+    def make_durable(self, folder: str) -> None:
+        """Make the names in a folder durable, where the file system lets a reader do that."""
+        path = f"{self._folder}/{folder}"
+        with os_errors(f"cannot make {path} durable"):
+            sync_names(path)
+
+    def watch(self, *, notified: bool = True) -> LocalWatch:
+        """Return a watch on the folders of the log, by inotify unless ``notified`` is False."""
+        return LocalWatch(self._folder, notified=notified)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        try:
+            return os.stat(f"{self._folder}/{path}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise translated(error, f"cannot read {self._folder}/{path}") from error
+
+    def _temporary_path(self, path: str) -> str:
+        unique = f"{os.getpid()}-{_RANDOM}-{next(_numbers)}"
+        return f"{self._folder}/{TEMPORARY_FOLDER}/{os.path.basename(path)}.{unique}"

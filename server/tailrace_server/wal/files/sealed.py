@@ -1,0 +1,95 @@
+r"""The form of the log's small objects: JSON with a checksum.
+
+An object is lines of text::
+
+    <one JSON object, no line feed in it>\n        a checkpoint has two such lines, a header and a body
+    crc32c <8 lower-case hex digits>\n          CRC-32C of the lines before this line
+
+An entry may carry records before its one line, ended by a line feed: bytes from 0 that the line describes,
+under checksums of their own (segment/carried.py). They go when nothing names them any more; the lines stay.
+
+Valid if and only if the last line has this form and its number is right. An object appears whole
+(local_files.py), so one that is visible and not valid is ``LogCorrupted``, never a write in progress. Its CRC
+is its identity in the chain: the next entry carries it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import google_crc32c
+import numpy as np
+
+from tailrace.errors import LogCorrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CHECK_LENGTH: Final = len(b"crc32c 01234567\n")
+_OBJECT: Final = re.compile(r"[0-9]{20}", re.ASCII)
+_B = TypeVar("_B", bytes, memoryview)
+
+
+def crc32c(data: Any, crc: int = 0) -> int:
+    """Return the CRC-32C of bytes, a view, an Arrow buffer or a contiguous array, continued from ``crc``."""
+    if isinstance(data, memoryview):
+        data = np.frombuffer(data, np.uint8)  # the library takes no views
+    return int(google_crc32c.extend(crc, data))
+
+
+def object_name(number: int) -> str:
+    """Return the file name of a numbered object: 20 digits, so that names sort as numbers."""
+    return f"{number:020d}.json"
+
+
+def object_number(name: str) -> int | None:
+    """Return the number of a file that is named so; None for any other, which is not ours."""
+    stem = name.removesuffix(".json")
+    return int(stem) if name == f"{stem}.json" and _OBJECT.fullmatch(stem) else None
+
+
+def object_numbers(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the objects among some names, rising; files that are not ours do not count."""
+    return sorted(filter(None, map(object_number, names)))
+
+
+def seal(*lines: bytes) -> tuple[bytes, int]:
+    """Return an object's bytes and its CRC, from its lines of JSON."""
+    text = b"".join(line + b"\n" for line in lines)
+    crc = crc32c(text)
+    return text + b"crc32c %08x\n" % crc, crc
+
+
+def unseal(path: str, data: _B) -> tuple[_B, int]:
+    """Return an object's lines of JSON, line feeds included, and its CRC; of a view a view.
+
+    Args:
+        path: What to call it in an error, relative to the catalog.
+        data: The whole file.
+
+    Raises:
+        LogCorrupted: The bytes are not a valid object.
+    """
+    start = max(0, len(data) - _CHECK_LENGTH)
+    check = bytes(data[start:])
+    if not (len(check) == _CHECK_LENGTH and check.startswith(b"crc32c ") and check.endswith(b"\n")):
+        raise LogCorrupted(path, start, "the checksum line is missing or damaged")
+    digits = check[7:-1]
+    if digits.strip(b"0123456789abcdef"):
+        raise LogCorrupted(path, start + 7, "the checksum line is damaged")
+    text = data[:start]
+    crc = crc32c(text)
+    if int(digits, 16) != crc:
+        raise LogCorrupted(path, 0, f"its checksum is {crc:08x}, but {digits.decode()} was written")
+    return text, crc
+
+
+def with_records(records: bytes, text: bytes) -> bytes:
+    """Return an entry that carries records, from its lines."""
+    return b"%b\n%b" % (records, text) if records else text
+
+
+def without_records(data: bytes) -> bytes:
+    """Return the lines of an entry. JSON has no line feed in it, so the last one before it ends the records."""
+    return data[data.rfind(b"\n", 0, max(0, len(data) - _CHECK_LENGTH - 1)) + 1 :]
