@@ -1,4 +1,4 @@
-"""Column-level captures: the role of their column, and bodies cut down to it, byte for byte."""
+"""Column-level captures: the role of their column, and bodies with nothing but this column."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def roles_of(
 
 
 def cut_bodies(bodies: dict[str, Texts], names: tuple[str, ...]) -> dict[str, Texts]:
-    """Return each body as an object of the capture's one column; entity-level captures keep theirs whole."""
+    """Return each body as an object with the capture's one column; at entity level it stays whole."""
     found = {}
     for body, images in bodies.items():
         pairs = zip(images.array.to_pylist(), names, strict=True)
@@ -50,6 +50,7 @@ def cut_bodies(bodies: dict[str, Texts], names: tuple[str, ...]) -> dict[str, Te
 def _cut(image: bytes | None, name: str) -> bytes | None:
     if image is None or not name:
         return image
+    # The value is copied as bytes: parsing and writing it again could change a number.
     value = _columns_of.decode(image).get(name)
     if value is None:
         return None

@@ -1,8 +1,8 @@
-"""Criteria compiled to what the engine asks of a batch. Plain functions of values; any thread may call them.
+"""Predicates: criteria compiled to find their captures in a batch. Pure; any thread may call them.
 
-Each alternative (one ``Criteria``) is decided in three steps, from cheap to dear: by class (area,
-operation, entity type), by key, by column. Only the last needs the bodies, and only of inserted
-rows, whose every column counts.
+Each alternative (one ``Criteria``) is decided in three steps, from cheap to expensive: by class (area,
+operation, entity type), by key, by column. Only the last step needs bodies, and only those of inserts,
+which change every column.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LEVELS: Final[Mapping[int, ContainerType]] = {
     Area.SCHEMA: ContainerType.CATALOG,
     Area.DATA: ContainerType.ENTITY,
 }
-"""What the entity-level captures of an area speak of; a lead speaks of none."""
+"""Level of an area's captures at entity level; a lead has none."""
 _column_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Images(Protocol):
-    """Where a predicate finds what the head does not hold: row images and schemas."""
+    """Gives a predicate what the head does not hold: row images and schemas."""
 
     def after(self) -> pa.BinaryArray:
         """Return the batch's ``after`` images."""
@@ -46,7 +46,7 @@ class Images(Protocol):
 
 
 class _NoImages:
-    """For predicates that read heads only."""
+    """Stands for images where no predicate may ask for them."""
 
     def after(self) -> pa.BinaryArray:
         raise AssertionError("no predicate asked for images")
@@ -56,7 +56,7 @@ class _NoImages:
 
 
 NO_IMAGES: Final = _NoImages()
-"""For predicates that do not need them."""
+"""For predicates that read heads only."""
 
 
 class Alternative:
@@ -65,7 +65,7 @@ class Alternative:
     __slots__ = ("_areas", "_entity_types", "_kinds", "_operations", "criteria", "keys")
 
     def __init__(self, criteria: Criteria) -> None:
-        """Compile; the criteria have been validated by their own constructor."""
+        """Compile criteria, which their constructor has validated."""
         self.criteria = criteria
         self.keys = frozenset(criteria.primary_key)
         self._areas = frozenset({criteria.area} if criteria.area else ())
@@ -74,7 +74,7 @@ class Alternative:
         self._kinds = frozenset(criteria.container_type)
 
     def takes(self, record_class: RecordClass) -> bool:
-        """Decide all records of a class at once, before keys and columns."""
+        """Return whether records of a class can match at all, whatever their keys and columns."""
         area, operation, entity_type = record_class
         if self._areas and area not in self._areas:
             return False
@@ -93,24 +93,27 @@ class Alternative:
         return True
 
     def hashes(self, entity_types: Iterable[str]) -> dict[int, str]:
-        """Return the key hashes that it looks for, given the entity types that exist."""
+        """Return its keys by hash, for its own entity types or, if it names none, for those given."""
         types = self._entity_types or entity_types
         return {key_hash(type_seed(name), key): key for name in types for key in self.keys}
 
     def filter_keys(self, head: BatchHead, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Keep the rows whose key is wanted, and truncates, which stand for every key."""
+        """Keep the rows with one of its keys, and truncates, which concern every key."""
+        # 1. Hash the keys for each entity type that occurs: a hash covers type and key together.
         names = {
             head.entity_types[code]
             for code in np.unique(head.type_codes[rows]).tolist()
             if code >= 0
         }
+        # 2. Find candidates by hash; 0 stands for no key, which is a truncate's.
         wanted = np.array([0, *self.hashes(names)], np.uint64)
         found = rows[np.isin(head.key_hashes[rows], wanted)]
+        # 3. Compare the keys themselves, as two keys may have one hash. Few candidates are left here.
         keep = [self.has_key(head, row) for row in found.tolist()]
         return found[np.array(keep, bool)] if keep else found
 
     def has_key(self, head: BatchHead, row: int) -> bool:
-        """Compare the key itself: hashes only make candidates."""
+        """Return whether a record's key is one of its keys, or null, which concerns every key."""
         key = head.primary_keys[row].as_py()
         return key is None or key in self.keys
 
@@ -119,12 +122,16 @@ class Alternative:
 
         A column that the version's schema does not have is no match: a record must not end subscriptions.
         """
+        # 1. Records without columns: schema records and leads have one capture, and a removal touches no
+        # column, so only entity-level captures are left.
         if head.areas[row] != Area.DATA:
             return [(0, "")]
         captures = [(0, "")] if self.criteria.wants_entities else []
         code = int(head.type_codes[row])
         if head.operations[row] != Operation.UPSERT:
             return captures
+        # 2. Ordinals and roles come from the schema of the record's own version. With the newest one,
+        # a column that was added since would shift the ordinals of cursors.
         schema = images.schema_of(int(head.versions[row]))
         columns = {
             column.name: (ordinal, column.role)
@@ -132,9 +139,10 @@ class Alternative:
                 schema.entity_types.get(head.entity_types[code], ()), 1
             )
         }
+        # 3. Names that the record touched, in its order. `merge` sorts captures by ordinal.
         for name in self._touched(head, row, images):
             if name not in columns:
-                continue  # it has no ordinal, so no capture; `verify` tells of it
+                continue  # without an ordinal there is no capture; `verify` reports the name
             ordinal, role = columns[name]
             if self._takes_column(name, role):
                 captures.append((ordinal, name))
@@ -153,7 +161,7 @@ class Alternative:
 
 
 class Predicate:
-    """What one publisher matches: its alternatives, OR."""
+    """What one publisher matches: any of its alternatives."""
 
     __slots__ = ("alternatives", "criteria", "has_keys", "identity", "needs_images")
 
@@ -161,15 +169,17 @@ class Predicate:
         """Compile canonical criteria (``tailrace.criteria.canonical``)."""
         self.criteria = tuple(criteria)
         self.identity = blake2b(repr(self.criteria).encode(), digest_size=16).digest()
-        """Stands for the criteria in keys of the cache: equal for equal ones, and its hash is kept."""
+        """Digest of the criteria, for keys of the cache: bytes keep their hash, a tuple computes it anew."""
         self.alternatives = tuple(Alternative(each) for each in criteria)
         self.needs_images = any(each.criteria.wants_columns for each in self.alternatives)
         """Whether selecting reads row images, not the head alone."""
         self.has_keys = any(each.keys for each in self.alternatives)
-        """Whether selecting hashes keys, all that it names: the router is quicker for those."""
+        """Whether an alternative names keys; the router finds those faster than ``select``."""
 
     def select(self, grouped: GroupedHead, images: Images) -> BatchSelection:
-        """Return what it matches in a batch; reads ``images`` only if ``needs_images``."""
+        """Return its captures in a batch; asks ``images`` only if ``needs_images``."""
+        # Each alternative takes whole classes, then drops rows by key, then looks at columns: every step
+        # sees only what the cheaper ones before it have left.
         head = grouped.head
         rows: list[NDArray[np.int32]] = []
         captures: set[tuple[int, int, str]] = set()
@@ -195,6 +205,8 @@ class Predicate:
         captures: set[tuple[int, int, str]],
     ) -> BatchSelection:
         """Join what the alternatives found, each capture once, in order."""
+        # 1. With column-level captures all become triples, so that sorting puts those of one record
+        # together by ordinal, and the set drops what two alternatives found.
         if captures:
             captures.update((row, 0, "") for found in rows for row in found.tolist())
             ordered = sorted(captures)
@@ -204,6 +216,8 @@ class Predicate:
                 np.array([ordinal for _, ordinal, _ in ordered], np.int32),
                 tuple(name for _, _, name in ordered),
             )
+        # 2. Else rows are enough. A selection of the whole batch must be `whole_batch`, whose identity all
+        # publishers share: only so are its frames encoded once for all of them.
         present = [found for found in rows if len(found)]
         if not present:
             return NO_MATCH

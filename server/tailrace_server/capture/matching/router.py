@@ -1,17 +1,16 @@
 """The router: one pass over a batch finds the rows of all publishers.
 
-Three kinds of publisher, by their alternatives:
+There are three kinds of publishers, by their alternatives:
 
-* *broad* ones name no key and no column: decided per class. Which publishers take a class is
-  remembered, so a batch
-  costs (classes present x publishers that take them), and publishers with equal classes share one
-  array.
-* *keyed* ones name keys: a boolean table indexed by the key hash's top bits leaves few candidates,
-  a dict of hashes
-  finds their publishers, and the key itself is compared. Flat from 1 to 100,000 keys.
-* the rest (columns, or a mixture) run their predicate's own ``select``.
+* *broad*: no alternative names a key or a column. They are decided by class. The router remembers which
+  publishers take a class, so a batch costs (its classes x publishers that take them), and publishers
+  that take equal classes share one array.
+* *keyed*: every alternative names keys. A table of booleans by the top bits of key hashes leaves few
+  candidates, a dict of hashes finds their publishers, and the key itself is compared. The cost does not
+  grow from 1 to 100,000 keys.
+* the others, with columns or a mixture: each runs its predicate's own ``select``.
 
-The law: ``router.route(batch)[p]`` equals ``p.predicate.select(batch)``; a test says so for
+For each publisher the router finds exactly what its predicate's ``select`` returns; a test compares both for
 generated criteria.
 """
 
@@ -38,14 +37,14 @@ _SLOTS_PER_KEY: Final = 16
 
 
 class Router:
-    """Predicates registered under integer ids, and the tables that find their matches."""
+    """Predicates by integer id, and the tables that find their matches."""
 
     def __init__(self) -> None:
         """Make a router without predicates."""
         self._predicates: dict[int, Predicate] = {}
         self._broad: dict[int, Predicate] = {}
-        self._special: dict[int, Predicate] = {}
-        self._takers: dict[RecordClass, tuple[int, ...]] = {}
+        self._selecting: dict[int, Predicate] = {}
+        self._ids_by_class: dict[RecordClass, tuple[int, ...]] = {}
         self._keys = _KeyTable()
 
     def __len__(self) -> int:
@@ -54,43 +53,46 @@ class Router:
 
     @property
     def needs_images(self) -> bool:
-        """Whether routing reads row images, not heads alone."""
-        return any(predicate.needs_images for predicate in self._special.values())
+        """Whether a predicate needs row images."""
+        return any(predicate.needs_images for predicate in self._selecting.values())
 
     def add(self, id: int, predicate: Predicate) -> None:
         """Register a predicate; the next batch is routed to it."""
+        # The order matters: a predicate with keys and columns needs images, and the key table has none.
+        # One that names keys in some alternatives only would be found by the table for a part of them.
         assert id not in self._predicates
         self._predicates[id] = predicate
         if predicate.needs_images:
-            self._special[id] = predicate
+            self._selecting[id] = predicate
         elif all(alternative.keys for alternative in predicate.alternatives):
             self._keys.add(id, predicate)
         elif predicate.has_keys:
-            self._special[id] = predicate
+            self._selecting[id] = predicate
         else:
             self._broad[id] = predicate
-            self._takers.clear()
+            self._ids_by_class.clear()
 
     def remove(self, id: int) -> None:
         """Forget a predicate."""
         predicate = self._predicates.pop(id)
         if self._broad.pop(id, None) is not None:
-            self._takers.clear()
-        elif self._special.pop(id, None) is None:
+            self._ids_by_class.clear()
+        elif self._selecting.pop(id, None) is None:
             self._keys.remove(id, predicate)
 
     def route(
         self, grouped: GroupedHead, images: Images
     ) -> Iterator[tuple[int, BatchSelection | Exception]]:
-        """Yield (id, what it matches) for every predicate that matches something in a batch.
+        """Yield (id, its captures) for every predicate that matches something in a batch.
 
-        What a predicate raises takes the place of its matches, and is nobody else's trouble. Predicates may
-        be added and removed while it is iterated; whether it finds those is open.
+        An exception that a predicate raises is yielded in place of its captures, and the others go on.
+        Predicates may be added and removed during the iteration; it may yield those or not.
         """
+        # The cheap kinds come first, so that their publishers are served before any image is parsed.
         if self._broad:
             yield from self._route_broad(grouped)
         yield from self._keys.route(grouped)
-        for id, predicate in tuple(self._special.items()):
+        for id, predicate in tuple(self._selecting.items()):
             try:
                 selection = predicate.select(grouped, images)
             except Exception as error:
@@ -100,21 +102,25 @@ class Router:
                 yield id, selection
 
     def _route_broad(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
+        # 1. A batch of one class is a whole batch for everyone who takes it: no array is made.
         groups = grouped.groups
-        takers = [self._takers_of(key) for key, _ in groups]
+        takers = [self._ids_taking(key) for key, _ in groups]
         batch_rows = len(grouped.head.versions)
         if len(groups) == 1:
             for id in takers[0]:
                 yield id, whole_batch(batch_rows)
             return
+        # 2. Turn (ids by class) into (classes by id), as places in `groups`.
         taken: dict[int, list[int]] = {}
         for place, ids in enumerate(takers):
             for id in ids:
                 taken.setdefault(id, []).append(place)
+        # 3. Join the rows of each combination of classes once: a thousand publishers with equal criteria
+        # for this batch share one selection. Its identity is the first one's, and so are its frames.
         joined: dict[tuple[int, ...], BatchSelection] = {}
         for id, places in taken.items():
             if id not in self._broad:
-                continue
+                continue  # removed while this was iterated
             selection = joined.get(classes := tuple(places))
             if selection is None:
                 selection = self._broad[id].merge(
@@ -123,37 +129,41 @@ class Router:
                 joined[classes] = selection
             yield id, selection
 
-    def _takers_of(self, record_class: RecordClass) -> tuple[int, ...]:
-        ids = self._takers.get(record_class)
+    def _ids_taking(self, record_class: RecordClass) -> tuple[int, ...]:
+        ids = self._ids_by_class.get(record_class)
         if ids is None:
             ids = tuple(
                 id
                 for id, predicate in self._broad.items()
                 if any(alternative.takes(record_class) for alternative in predicate.alternatives)
             )
-            self._takers[record_class] = ids
+            self._ids_by_class[record_class] = ids
         return ids
 
 
 class _KeyTable:
-    """Alternatives with keys, found by hash."""
+    """Predicates with keys, found by hash."""
 
     def __init__(self) -> None:
         self._owners: dict[int, tuple[tuple[int, Alternative], ...]] = {}
+        """Ids and alternatives that name a key, by its hash."""
         self._predicates: dict[int, Predicate] = {}
         self._typeless: dict[int, Predicate] = {}
+        """Predicates with an alternative for keys of every entity type."""
         self._entity_types: set[str] = set()
+        """Entity types that batches had so far; keys of typeless predicates are hashed for each."""
         self._bits = _TABLE_BITS_MIN
         self._table: NDArray[np.bool_] = np.zeros(1 << self._bits, np.bool_)
+        """True at the top bits of each hash in ``_owners``, and at places of removed ones."""
 
     def add(self, id: int, predicate: Predicate) -> None:
         self._predicates[id] = predicate
         if any(not alternative.criteria.entity_type for alternative in predicate.alternatives):
             self._typeless[id] = predicate
-        self._enter(id, predicate, self._entity_types)
+        self._add_hashes(id, predicate, self._entity_types)
 
     def remove(self, id: int, predicate: Predicate) -> None:
-        """Forget a predicate; its slots stay set in the table and cost a look-up until it is rebuilt."""
+        """Remove a predicate; its places stay True and cost look-ups until the table is rebuilt."""
         del self._predicates[id]
         self._typeless.pop(id, None)
         for alternative in predicate.alternatives:
@@ -167,11 +177,15 @@ class _KeyTable:
     def route(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
         if not self._predicates:
             return
+        # 1. Hashes cover type and key, so an entity type that is new must be hashed before the batch is
+        # searched, or its first batch would lack matches.
         head = grouped.head
         if self._typeless and not self._entity_types.issuperset(head.entity_types):
-            self._learn(set(head.entity_types) - self._entity_types)
+            self._add_entity_types(set(head.entity_types) - self._entity_types)
+        # 2. One indexed read for all rows leaves the candidates; most batches have none.
         hashes = head.key_hashes
         candidates = np.flatnonzero(self._table[hashes >> np.uint64(64 - self._bits)])
+        # 3. Of each candidate the owners of its hash, then the alternative itself, then the very key.
         found: dict[int, list[int]] = {}
         owners_of = self._owners
         for row, hash in zip(candidates.tolist(), hashes[candidates].tolist(), strict=True):
@@ -182,14 +196,15 @@ class _KeyTable:
             for id, alternative in owners:
                 if alternative.takes(record_class) and alternative.has_key(head, row):
                     found.setdefault(id, []).append(row)
+        # 4. Truncates have no key, so no hash finds them. They come last, and the rows are sorted then.
         self._add_truncates(grouped, found)
         for id, rows in found.items():
-            if id in self._predicates:
+            if id in self._predicates:  # else removed while this was iterated
                 offsets = np.array(sorted(set(rows)), np.int32)
                 yield id, self._predicates[id].merge(len(hashes), [offsets], set())
 
     def _add_truncates(self, grouped: GroupedHead, found: dict[int, list[int]]) -> None:
-        """Give truncates (null key) to every key of their entity type."""
+        """Add each truncate (a null key) for all predicates that take its class."""
         head = grouped.head
         for row in np.flatnonzero((head.key_hashes == 0) & (head.type_codes >= 0)).tolist():
             record_class = _class_of(grouped, row)
@@ -197,24 +212,27 @@ class _KeyTable:
                 if any(alternative.takes(record_class) for alternative in predicate.alternatives):
                     found.setdefault(id, []).append(row)
 
-    def _learn(self, entity_types: set[str]) -> None:
+    def _add_entity_types(self, entity_types: set[str]) -> None:
         self._entity_types |= entity_types
         for id, predicate in self._typeless.items():
-            self._enter(id, predicate, entity_types)
+            self._add_hashes(id, predicate, entity_types)
 
-    def _enter(self, id: int, predicate: Predicate, entity_types: set[str]) -> None:
-        entered: list[int] = []
+    def _add_hashes(self, id: int, predicate: Predicate, entity_types: set[str]) -> None:
+        # An alternative with types of its own is met again whenever types are added: it is one owner still.
+        added: list[int] = []
         for alternative in predicate.alternatives:
             for hash in alternative.hashes(entity_types):
                 owner = (id, alternative)
                 owners = self._owners.get(hash, ())
                 if owner not in owners:
                     self._owners[hash] = (*owners, owner)
-                    entered.append(hash)
+                    added.append(hash)
+        # At most a sixteenth of the table is True, so that few rows pass by chance. Beyond the largest table
+        # more do, and the dict behind it still decides.
         if len(self._owners) * _SLOTS_PER_KEY > len(self._table) and self._bits < _TABLE_BITS_MAX:
             self._rebuild()
-        elif entered:
-            self._table[np.array(entered, np.uint64) >> np.uint64(64 - self._bits)] = True
+        elif added:
+            self._table[np.array(added, np.uint64) >> np.uint64(64 - self._bits)] = True
 
     def _rebuild(self) -> None:
         while self._bits < _TABLE_BITS_MAX and len(self._owners) * _SLOTS_PER_KEY > 1 << self._bits:

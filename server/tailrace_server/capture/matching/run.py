@@ -1,4 +1,4 @@
-"""A run: what one predicate matched in one record batch, as references, without the bytes.
+"""A run: what one predicate matched in one record batch. It holds references, not bytes.
 
 The engine's inner coordinate is the *row*: the running number of a record in its catalog, dense
 from 0 and untouched by compaction. A *mark* is (row, ordinal), a place between captures; a
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """A place between captures: the next one has at least this row and ordinal."""
+    """A place between captures: the next capture has at least this row and ordinal."""
 
     row: int
     ordinal: int = 0
@@ -40,26 +40,29 @@ class BatchSelection:
     """The captures of one batch that a predicate matches, in order."""
 
     identity: Hashable
-    """Equal for selections of one batch that are equal; None for the whole batch, entity level."""
+    """Equal for equal selections of one batch; None for the whole batch at entity level."""
     rows: NDArray[np.int32]
-    """Offset in the batch, one a capture, not falling."""
+    """Offset in the batch of each capture's record, not falling."""
     ordinals: NDArray[np.int32] | None = None
-    """Ordinal of each capture; None where all are 0."""
+    """Ordinal of each capture; None if all are 0."""
     names: tuple[str, ...] | None = None
-    """Column name of each capture, "" at entity level; None where all are entity level."""
+    """Column name of each capture, "" at entity level; None if all are at entity level."""
 
     def __len__(self) -> int:
         """Return the number of captures."""
         return len(self.rows)
 
     def first_at_or_after(self, offset: int, ordinal: int) -> int:
-        """Return the place of the first capture at or after a record's offset in the batch and an ordinal.
+        """Return the place of the first capture at or after a record's offset and an ordinal.
 
-        Not of an empty selection. Before the first is where most ask, so numpy is not asked for that.
+        The selection must not be empty.
         """
+        # 1. Most callers ask from before the first capture, and get by without numpy.
         first = self.rows.item(0)
         if offset < first or (offset == first and not ordinal):
             return 0
+        # 2. The first capture of the record or behind it; then step over captures of lower ordinals.
+        # A selection without ordinals has one capture a record, of ordinal 0.
         place = int(np.searchsorted(self.rows, offset))
         if ordinal and self.ordinals is not None:
             while (
@@ -81,13 +84,14 @@ class BatchSelection:
 
 
 _RUN_BYTES: Final = 200
+"""Measured bytes of a run without its selection."""
 _SELECTION_BYTES: Final = 230
-"""As measured, beside the rows."""
+"""Measured bytes of a selection without its rows."""
 
 NO_MATCH: Final = BatchSelection((), np.empty(0, np.int32))
 
 _OFFSETS: Final = np.arange(1 << 16, dtype=np.int32)
-"""Shared by all whole-batch selections, so that they cost nothing."""
+"""Rows of all whole-batch selections, shared, so that such a selection has no rows of its own."""
 
 _WHOLE_SMALL: Final = tuple(
     BatchSelection(None, _OFFSETS[:rows]) for rows in range(SMALL_LENGTH + 1)
@@ -109,9 +113,9 @@ class Run:
     batch: BatchRef
     selection: BatchSelection
     first: Position
-    """Position of its first capture's record."""
+    """Position of the record of the first capture."""
     crowded: bool = False
-    """Whether the publishers together match so much of the batch that encoding all of it once is cheapest."""
+    """Whether the publishers match so much of the batch together that it is encoded whole, once."""
 
     def __len__(self) -> int:
         """Return the number of captures."""
@@ -119,19 +123,19 @@ class Run:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the references take: next to nothing for a whole batch."""
+        """Bytes that the run holds; few for a whole batch, whose rows are shared."""
         selection = self.selection
         rows = 0 if selection.identity is None else _SELECTION_BYTES + selection.rows.nbytes
         return _RUN_BYTES + rows
 
     @property
     def first_row(self) -> int:
-        """Running number of its first capture's record."""
+        """Running number of the record of the first capture."""
         return self.batch.first_row + self.selection.rows.item(0)
 
     @property
     def last_row(self) -> int:
-        """Running number of its last capture's record."""
+        """Running number of the record of the last capture."""
         return self.batch.first_row + self.selection.rows.item(-1)
 
     def mark(self, place: int) -> Mark:
@@ -141,5 +145,5 @@ class Run:
         return Mark(self.batch.first_row + selection.rows.item(place), ordinal)
 
     def place_of(self, mark: Mark) -> int:
-        """Return the place of the first capture at or after a mark; ``len(self)`` if there is none."""
+        """Return the place of the first capture at or after a mark, ``len(self)`` if there is none."""
         return self.selection.first_at_or_after(mark.row - self.batch.first_row, mark.ordinal)

@@ -10,8 +10,8 @@ subscriptions are open, the fewer frames are kept. With only one, frames that it
 there is nobody to share them with. When room is short all the same, frames are evicted first.
 
 The budget is kept by measurement. The cache holds half of it at most. Whenever the whole process is near
-the budget, the cache evicts a quarter of what it holds, lowers its limit to the rest, and hands freed pages
-back to the system. Where there is room again, the limit rises step by step.
+the budget, the cache evicts a quarter of what it holds and lowers its limit to the rest. Then it hands freed
+pages back to the system. Where there is room again, the limit rises step by step.
 """
 
 from __future__ import annotations

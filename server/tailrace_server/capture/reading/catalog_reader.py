@@ -1,7 +1,7 @@
 """Reading one catalog's log for the engine: every read goes through the batch cache, in reader threads.
 
-Scans come in *windows*: stretches of neighbouring batches with fixed borders, so that laggards at
-near positions ask for the same window and share one reading of it.
+A scan reads a *window*: neighbouring batches between fixed borders. So subscriptions that read the log at
+near positions ask for the same window, and share one reading of it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 
 
 _READ_AHEAD_BATCHES_MAX: Final = 8
+"""Heads that one load reads where they are needed one after the other."""
 _READ_AHEAD_BYTES_MAX: Final = 2 << 20
-"""Heads that are read in one go where one is needed after the other: so many, and so large in all."""
+"""Bytes of these heads in all."""
 _READ_AHEAD_CACHE_PART: Final = 8
-"""They may be one part in so many of the cache at most, or they would push each other out."""
+"""These heads may take one part in so many of the bound of reads, or they would evict each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +53,23 @@ class Scan:
 
     runs: tuple[Run, ...]
     first_row: int
-    """First row of the window; it may lie before the row that was asked for."""
+    """First row of the window; may lie before the row that was asked for."""
     end_row: int
     """First row behind the window."""
     end: Position
-    """Position of the last record in it."""
+    """Position of the last record of the window."""
     nbytes: int
+    """Bytes that the runs hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchImages:
-    """The images of one batch for a predicate that asks for columns; reads them when first asked."""
+    """The images of one batch for a predicate with columns."""
 
     read_after: Callable[[], pa.BinaryArray]
+    """Returns the ``after`` images; it may read them from the log."""
     schemas: Callable[[int], Schema]
+    """Returns the schema of a version."""
 
     def after(self) -> pa.BinaryArray:
         """Return the ``after`` images."""
@@ -77,7 +81,7 @@ class BatchImages:
 
 
 class CatalogReader:
-    """Reads of one catalog; the loop calls it, reader threads do the work."""
+    """Reads of one catalog. The event loop calls it, and reader threads do the work."""
 
     def __init__(
         self,
@@ -89,26 +93,26 @@ class CatalogReader:
         """Bind a catalog's reader to the process's cache."""
         self._uuid = uuid
         self._id = uuid.bytes
-        """In keys of the cache: bytes keep their hash, a UUID and a flag make theirs anew."""
+        """The catalog in keys of the cache; bytes keep their hash, and a UUID computes it each time."""
         self._reader = reader
         self._cache = cache
         self._settings = settings
         self.small_commits = SmallCommits(uuid, reader, settings)
-        """Small batches that were published last; its ``prepare`` is the tailer's."""
+        """The newest small batches; the tailer fills it."""
 
     async def grouped(self, ref: BatchRef) -> GroupedHead:
         """Return a batch's head, grouped by class."""
-        fresh = self.small_commits.get(ref)
-        if fresh is not None:
-            return fresh.grouped
+        recent = self.small_commits.get(ref)
+        if recent is not None:
+            return recent.grouped
         key = (self._id, ref.key)
         return await self._cache.get(Kind.HEAD, key, partial(self._load_grouped, ref))
 
     async def grouped_reading_ahead(self, view: LogView, place: int) -> GroupedHead:
-        """Return the head of the batch at a place; if it must be read, those behind it are read with it."""
+        """Return the head of the batch at a place; if it must be read, so are the heads behind it."""
         ref = view.batch(place)
-        if (fresh := self.small_commits.get(ref)) is not None:
-            return fresh.grouped
+        if (recent := self.small_commits.get(ref)) is not None:
+            return recent.grouped
         key = (self._id, ref.key)
         found: list[GroupedHead] = []
         grouped = await self._cache.get(
@@ -118,14 +122,14 @@ class CatalogReader:
         return grouped
 
     def has_head(self, view: LogView, row: int) -> bool:
-        """Return whether the head of the batch that holds a retained row needs no reading."""
+        """Return whether the row is retained and the head of its batch is in memory."""
         return (
             row >= view.first_row
             and self._head_in_memory(view.batch(view.find_row(row))) is not None
         )
 
     async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
-        """Return a batch's ``after`` images, read now."""
+        """Return a batch's ``after`` images, read before it returns."""
         bodies = await self._cache.get(
             Kind.BODY,
             (self._id, ref.key, ("after",)),
@@ -157,7 +161,7 @@ class CatalogReader:
         return Position(int(head.versions[offset]), int(head.indexes[offset]))
 
     async def scan(self, view: LogView, row: int, predicate: Predicate) -> Scan:
-        """Return what a predicate matches in the window that holds ``row``; it may begin before it."""
+        """Return what a predicate matches in the window that holds ``row``."""
         place = view.find_row(row)
         window = self._window(view, place)
         try:
@@ -165,17 +169,17 @@ class CatalogReader:
         except (SegmentMissing, LogCorrupted):
             if len(window) == 1:
                 raise
-            # The fault may lie in a part of the shared window that this reader does not need.
+            # The damage may lie in a batch of the shared window that this caller does not need.
             return await self._scan(view, range(place, place + 1), predicate)
 
     async def _scan(self, view: LogView, window: range, predicate: Predicate) -> Scan:
-        # Places stay what they are until a compaction or a trim, and those change the revision.
+        # A place names the same batch until a compaction or a trim, and these change the revision.
         key = (self._id, view.revision, predicate.identity, window.start, window.stop)
         matched: list[GroupedHead] = []
         scan = await self._cache.get(
             Kind.SCAN, key, partial(self._load_scan, view, window, predicate, matched)
         )
-        self._keep_heads(matched)  # their frames are asked for next
+        self._keep_heads(matched)  # their frames are needed next
         return scan
 
     def _keep_heads(self, heads: Sequence[GroupedHead]) -> None:
@@ -184,22 +188,28 @@ class CatalogReader:
             self._cache.put(Kind.HEAD, (self._id, grouped.head.ref.key), grouped)
 
     def _window(self, view: LogView, place: int) -> range:
-        """Return the places of the window that holds a batch: a fixed number, fewer where batches are large."""
+        """Return the places of the window that holds a batch; large batches make short windows."""
         size = max(
             1, min(self._settings.scan_batches, self._settings.scan_rows // view.rows(place))
         )
-        size = 1 << (size.bit_length() - 1)  # borders of different sizes fall together
+        # With powers of two a border of a long window is one of every shorter window too, so that
+        # neighbours with batches of different sizes do not overlap.
+        size = 1 << (size.bit_length() - 1)
         start = place - place % size
         return range(start, min(start + size, len(view)))
 
     def ready_frames(self, run: Run, codec: Codec, content: Content) -> FrameBlock | None:
-        """Return a run's frames if no reading is needed for them."""
+        """Return a run's frames if they need no reading."""
+        # 1. The very frames, in the cache.
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
         block = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, key))
-        if block is None and (fresh := self.small_commits.get(run.batch)) is not None:
-            block = fresh.frames.pop(key[2:], None)
+        # 2. Frames that were made ahead. They move to the cache, whose budget counts them from then on.
+        if block is None and (recent := self.small_commits.get(run.batch)) is not None:
+            block = recent.frames.pop(key[2:], None)
             if block is not None:
                 self._cache.put(Kind.FRAMES, key, block)
+        # 3. Frames of the whole batch, of which this run picks its own: copying is cheaper than encoding.
+        # Captures of columns are not among them.
         if block is None and run.selection.names is None:
             all_frames = self._frames_key(run.batch, None, codec, content)
             of_batch = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, all_frames))
@@ -209,72 +219,79 @@ class CatalogReader:
         return block
 
     async def frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
-        """Return a run's frames, encoded once for all who want the same content.
+        """Return a run's frames, encoded once for all subscriptions with the same content.
 
-        One run at a time: while two are read in one go the client takes all that it was sent before, then it
-        waits; and while they are sent, the server waits for it (docs/adr/0033).
+        It reads one run at a time. With two in one load the client would use up what it was sent and then
+        wait for both, and the server would wait while both are sent (docs/adr/0033).
         """
         block = self.ready_frames(run, codec, content)
         if block is not None:
             return block
         key, load = self._frames_job(run, view, codec, content)
-        if self.small_commits.get(run.batch) is not None:  # no file to read, and few captures
+        # A small batch in memory is encoded right here: the trip to a reader thread would cost more.
+        if self.small_commits.get(run.batch) is not None:
             block = load()
             self._cache.put(Kind.FRAMES, key, block)
         else:
             block = await self._cache.get(Kind.FRAMES, key, load)
+        # The job may have encoded the whole batch; then the run's own frames are picked.
         if key[2] == run.selection.identity:
             return block
         return block.pick(run.selection, self._settings.message_bytes)
 
     def drop_frames_unless_shared(self, run: Run, codec: Codec, content: Content) -> None:
-        """Let go of a run's frames, which a subscription has had, if there is no other that may want them."""
+        """Drop a run's frames, which a subscription has had, unless others are open that may need them."""
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
         self._cache.drop_unless_shared(Kind.FRAMES, key)
 
     def prefetch_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> None:
-        """Begin to encode a run that is about to be sent, and whose frames are not ready."""
+        """Begin to encode a run whose frames are not ready and will be sent soon."""
         key, load = self._frames_job(run, view, codec, content)
         self._cache.prefetch(Kind.FRAMES, key, load)
 
     def _frames_job(
         self, run: Run, view: LogView, codec: Codec, content: Content
     ) -> tuple[tuple[bytes, Hashable, Hashable, str, int], Callable[[], FrameBlock]]:
-        """Decide whether to encode the run alone or its whole batch, of which others want their part."""
+        """Return the cache key and the load of a run's frames: of the run alone, or of its whole batch.
+
+        The whole batch is encoded if the publishers together match most of it, as each picks its part.
+        """
         selection = run.selection
         if run.crowded and selection.names is None:
             selection = whole_batch(run.batch.rows)
         key = self._frames_key(run.batch, selection.identity, codec, content)
-        wanted = Run(run.batch, selection, run.first)
-        return key, partial(self._load_frames, wanted, view, codec, content)
+        encoded = Run(run.batch, selection, run.first)
+        return key, partial(self._load_frames, encoded, view, codec, content)
 
     def _frames_key(
         self, ref: BatchRef, identity: Hashable, codec: Codec, content: Content
     ) -> tuple[bytes, Hashable, Hashable, str, int]:
         return (self._id, ref.key, identity, codec.name, content.value)
 
-    # From here on: reader threads.
+    # All methods below run in reader threads.
 
     def _head(self, ref: BatchRef) -> GroupedHead:
-        held = self._head_in_memory(ref)
-        return self._load_grouped(ref) if held is None else held
+        found = self._head_in_memory(ref)
+        return self._load_grouped(ref) if found is None else found
 
     def _head_in_memory(self, ref: BatchRef) -> GroupedHead | None:
-        fresh = self.small_commits.get(ref)
-        if fresh is not None:
-            return fresh.grouped
+        recent = self.small_commits.get(ref)
+        if recent is not None:
+            return recent.grouped
         return cast("GroupedHead | None", self._cache.peek(Kind.HEAD, (self._id, ref.key)))
 
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
         return group_by_class(self._reader.head(ref))
 
     def _load_ahead(self, view: LogView, place: int, found: list[GroupedHead]) -> GroupedHead:
-        """Return a batch's head and add those behind it to ``found``, up to one that cannot be read."""
+        """Return a batch's head, and add the heads behind it to ``found`` up to one that cannot be read."""
+        # 1. The head that was asked for. Its error is the caller's; nothing has been read ahead yet.
         ref = view.batch(place)
         grouped = self._load_grouped(ref)
+        # 2. Those behind it, as by-products: the caller puts them into the cache on the event loop.
         bytes_max = min(_READ_AHEAD_BYTES_MAX, self._settings.reads_bytes // _READ_AHEAD_CACHE_PART)
         behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
-        with suppress(LogError):  # it is asked for again, and fails then
+        with suppress(LogError):  # whoever needs it reads it again, and meets the error
             found.extend(map(self._head, behind))
         return grouped
 
@@ -282,11 +299,11 @@ class CatalogReader:
         return Bodies(self._reader.texts(ref, names))
 
     def _bodies(self, ref: BatchRef, names: tuple[str, ...]) -> Bodies:
-        fresh = self.small_commits.get(ref)
-        if fresh is not None:
-            return fresh.bodies
-        held = self._cache.peek(Kind.BODY, (self._id, ref.key, names))
-        return self._load_bodies(ref, names) if held is None else cast("Bodies", held)
+        recent = self.small_commits.get(ref)
+        if recent is not None:
+            return recent.bodies
+        found = self._cache.peek(Kind.BODY, (self._id, ref.key, names))
+        return self._load_bodies(ref, names) if found is None else cast("Bodies", found)
 
     def _load_scan(
         self,
@@ -295,7 +312,9 @@ class CatalogReader:
         predicate: Predicate,
         matched: list[GroupedHead],
     ) -> Scan:
-        """Scan a window, and add to ``matched`` the heads of the batches with matches."""
+        """Scan a window, and add the heads of the batches with matches to ``matched``."""
+        # Bodies are read only if the predicate asks for images, and then of one batch at a time: a window
+        # may hold more than the cache does. They are not kept, as a scan goes by once.
         runs = []
         refs = [view.batch(place) for place in window]
         for ref in refs:
@@ -314,9 +333,10 @@ class CatalogReader:
 
     def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         names = body_columns(content)
-        held = self._head_in_memory(run.batch)
+        # A head that is read here is not grouped: nobody selects from it.
+        found = self._head_in_memory(run.batch)
         return encode(
-            self._reader.head(run.batch) if held is None else held.head,
+            self._reader.head(run.batch) if found is None else found.head,
             self._bodies(run.batch, names).only(names) if names else {},
             run.selection,
             codec=codec,
@@ -328,7 +348,7 @@ class CatalogReader:
 
 
 def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:
-    """Return the batches behind one, as many as may be read with it, with heads of at most so many bytes."""
+    """Return the batches behind a place whose heads are read with its own, up to ``bytes_max`` of heads."""
     found = []
     for next_place in range(place + 1, min(place + _READ_AHEAD_BATCHES_MAX, len(view))):
         ref = view.batch(next_place)
@@ -346,7 +366,7 @@ def first_position(grouped: GroupedHead, offset: int) -> Position:
 
 
 def position_after(position: Position) -> Position:
-    """Return the first position that can follow a record."""
+    """Return the lowest position that can follow a record."""
     if position.index >= END:
         return Position(min(position.version + 1, MAX_VERSION), 0)
     return Position(position.version, position.index + 1)

@@ -1,7 +1,7 @@
-"""Frames of one run, encoded once and shared by everybody who is sent them.
+"""Frames of one run, encoded once and shared by all subscriptions that they are sent to.
 
-A block holds a run's frames end to end, already cut into messages of about ``message_bytes``: a
-subscriber that takes a whole one gets the block's own object, so a hundred of them hold one copy.
+A block holds a run's frames end to end, already cut into messages of about ``message_bytes``. A
+subscription that takes a whole message gets the block's own object, so a hundred of them share one copy.
 
     frames     |0|1|2|3| … |319|320| … |
     messages   |<------ 0 ------>|<------ 1 ------>|
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.reader import BatchHead
 
 _ONE_BY_ONE_MAX: Final = 16
-"""So many frames are picked faster one by one than by Arrow."""
+"""Up to so many frames are picked one by one, which is faster than Arrow."""
 _BLOCK_BYTES: Final = 1_800
-"""What a block takes beside its frames, with its place in the cache: nearly all, where commits are small."""
+"""Bytes of a block and its cache entry beside the frames: of a small commit nearly all."""
 
 
 class Frames(NamedTuple):
-    """Captures on their way to a transport: wire bytes, and where they stand in the log."""
+    """Captures for a transport: their wire bytes, and the place of the last one in the log."""
 
     data: bytes
     """The frames end to end, as the codec joins them."""
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs here
-    """Captures in it."""
+    """Number of captures."""
     last: tuple[int, int, int]
     """Version, index and ordinal of the last capture."""
 
@@ -74,7 +74,7 @@ class FrameBlock:
         indexes: NDArray[np.int32],
         ordinals: NDArray[np.int32] | None,
     ) -> None:
-        """Keep a codec's messages and where their captures stand."""
+        """Keep a codec's messages with the places of their captures in the log."""
         self.versions = versions
         self.indexes = indexes
         self.ordinals = ordinals
@@ -83,10 +83,11 @@ class FrameBlock:
         stops = self.starts[1:]
         counts = map(sub, stops, self.starts)
         lasts = self._coordinates([*map(sub, stops, repeat(1))])
-        # Without a step of Python for each: that is a fifth of what a batch takes beside machine code.
+        # One C call makes all of them. A step of Python for each message would be a fifth of what a batch
+        # takes beside the compiled encoder.
         each = map(tuple.__new__, repeat(Frames), zip(messages.data, counts, lasts, strict=True))
         self.messages: dict[int, Frames] = dict(zip(self.starts, each, strict=False))
-        """By the frame that each begins with."""
+        """Messages by the number of their first frame."""
         self.nbytes = int(self.offsets[-1]) + 24 * len(versions) + _BLOCK_BYTES
 
     def __len__(self) -> int:
@@ -96,11 +97,13 @@ class FrameBlock:
     def take(self, start: int, count_max: int) -> Frames:
         """Return frames from ``start`` to the end of their message, at most ``count_max``.
 
-        Messages that are taken whole are shared, not copied.
+        A message that is taken whole is shared, not copied.
         """
+        # 1. The common case: a whole message, found by its first frame.
         message = self.messages.get(start)
         if message is not None and message.count <= count_max:
             return message
+        # 2. Else a part. It never reaches into the next message, as joining two would copy both.
         place = bisect_right(self.starts, start) - 1
         first = self.starts[place]
         message = self.messages[first]
@@ -111,7 +114,9 @@ class FrameBlock:
         return Frames(data, count, self.coordinates(stop - 1))
 
     def fitting(self, start: int, count_max: int, bytes_max: int) -> Frames:
-        """Return the same, as many as come to at most ``bytes_max``; at least one."""
+        """Return the same within ``bytes_max``, but at least one frame."""
+        # At least one, or a frame above the bound would stop its subscription for ever. The caller
+        # decides what becomes of it.
         frames = self.take(start, count_max)
         if len(frames.data) <= bytes_max:
             return frames
@@ -137,7 +142,7 @@ class FrameBlock:
         return zip(versions, indexes, ordinals, strict=False)
 
     def pick(self, selection: BatchSelection, message_bytes: int) -> FrameBlock:
-        """Return the block of a smaller, entity-level selection; this one must be of the whole batch."""
+        """Return the block of an entity-level selection; this block must be of the whole batch."""
         rows = selection.rows
         versions, indexes = self.versions.take(rows), self.indexes.take(rows)
         return FrameBlock(
@@ -147,6 +152,8 @@ class FrameBlock:
     def _frames_of(self, rows: NDArray[np.int32]) -> pa.BinaryArray:
         if len(rows) <= _ONE_BY_ONE_MAX:
             return pa.array([self.frame(row) for row in rows.tolist()], pa.binary())
+        # Each message is its own piece of memory, so Arrow takes from one after the other. `borders` are
+        # the places in `rows` where the frames of the next message begin.
         parts = []
         borders = np.searchsorted(rows, self.starts)
         for piece, (start, message) in enumerate(self.messages.items()):
@@ -181,9 +188,12 @@ def encode(
     schema_of: Callable[[int], Schema],
     message_bytes: int,
 ) -> FrameBlock:
-    """Encode a selection of a batch. Pure; called in reader threads."""
+    """Encode a selection of a batch. Pure; any thread may call it."""
+    # 1. What a capture needs of its own is taken by row; the other columns stay the batch's, and the codec
+    # finds a record by `rows`. So a whole batch copies nothing.
     rows = None if selection.identity is None else selection.rows
     versions, indexes = head.versions, head.indexes
+    # Few rows go without numpy's functions, whose first call after a pause takes longer than all of this.
     if rows is not None and len(rows) <= SMALL_LENGTH:
         few = rows.tolist()
         versions, indexes = int64s([*map(versions.item, few)]), int32s([*map(indexes.item, few)])
@@ -205,6 +215,8 @@ def encode(
         rows=rows,
         ordinals=selection.ordinals,
     )
+    # 2. Column-level captures of one record differ in their bodies, so each gets a record of its own.
+    # Only then are the bodies cut: cutting them first would change the record for its other captures.
     if selection.names is not None:
         columns = columns.gathered()
         columns = replace(

@@ -2,7 +2,7 @@
 
 Every live subscription needs a commit of a few rows at once, and reading it costs less than two round trips
 to a reader thread. So the tailer's thread reads the batch, or takes it out of the entry that it has just
-read, and the event loop then routes and encodes it without a file. The batch of an entry that still has its
+read. The event loop then routes and encodes it without a file. The batch of an entry that still has its
 temporary name is read, and encoded for a few kinds of subscriptions, before it is published. No
 subscription gets it before that.
 """
