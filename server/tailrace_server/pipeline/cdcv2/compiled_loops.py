@@ -1,10 +1,10 @@
-"""The loops over millions of updates: cutting Avro apart, hashing, telling duplicates, copying.
+"""The loops over millions of updates: cutting Avro apart, hashing, finding duplicates, copying.
 
-Python that numba compiles, on first use or from its cache; loading takes about a second, so it is for
-batches of tens of thousands of updates (`updates.COMPILED_ROWS`). Each loop has a plain twin, in
-`cutting` and `updates`, and the two are held against each other.
+Numba compiles them on first use, or loads them from its cache. Loading takes about a second, so they serve
+batches of tens of thousands of updates (`updates.COMPILED_ROWS`). Each loop has a plain twin in `cutting` or
+`updates`; tests compare the two.
 
-What the *program* of `cut` is, `cutting` says. All numbers are int64 unless they say otherwise.
+`cutting` describes the *program* of `cut`. Numbers are int64 unless a docstring says otherwise.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-any-return"
@@ -87,7 +87,7 @@ def _is_one_of_its_kind(data, at, size):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _skip(data, at, end, program):  # type: ignore[no-untyped-def]
-    """Return where a datum ends, or -1 where it is none of the program's schema."""
+    """Return where a datum ends; -1 if it does not have the program's schema."""
     pc = 0
     while True:
         op = program[pc]
@@ -221,7 +221,7 @@ def cut(data, at, messages, program, starts, lengths, times, diffs, which, progr
 
 @compiled()
 def hashes(data, offsets, times, out):  # type: ignore[no-untyped-def]
-    """Put the hash of each (data, time) into ``out``, uint64: `wal.keyhash` with the time as seed."""
+    """Put the hash of each (data, time) into ``out``, uint64: `wal.record.key_hash`, seeded with the time."""
     for row in range(len(times)):
         value = np.uint64(times[row]) * _WORD
         at, end = offsets[row], offsets[row + 1]

@@ -1,21 +1,21 @@
 """Messages in Avro binary, cut apart without decoding their rows.
 
 A message is ``long branch`` and then an array of ``(data, long time, long diff)`` or a progress record.
-To find where the data of an update ends, its schema is made a *program* that a loop runs over the bytes::
+To find the end of an update's data, the schema is compiled to a *program*, which a loop runs over the bytes::
 
     LONG | INT | BYTES | TEXT | BOOLEAN          one value
     FLOAT | DOUBLE                               a number that is not minus zero nor NaN
     SKIP n                                       n bytes
     ENUM n                                       a number below n
-    UNION n, at 1, …, at n                       goes on where the branch begins
-    JUMP at                                      goes on elsewhere
+    UNION n, at 1, …, at n                       reads a branch, goes on at its place in the program
+    JUMP at                                      goes on at that place
     END
 
 The data of an update in its *canonical* bytes is what `AvroForm` would write: shortest numbers, one zero
-and one NaN. Rows are equal if and only if those are. Only schemas have a program of which every encoding
-that it accepts is canonical: no arrays, maps or recursion, which Avro lets a writer lay out as it likes. The
-others, and bytes that a program does not accept, go through `AvroForm`, a message at a time, which makes
-their form canonical or says what is wrong.
+and one NaN. Rows are equal if and only if their canonical bytes are. A program accepts canonical encodings
+only. So schemas with arrays, maps or recursion, which Avro lets a writer lay out in many ways, have no program.
+Those schemas, and bytes that a program does not accept, go through `AvroForm`, one message at a time. It makes
+the form canonical or says what is wrong.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Longs = npt.NDArray[np.int64]
 
 TIME_MAX: Final = 2**63 - 1
-"""The largest time; as an upper bound, what lies above all."""
+"""The largest time."""
 
 _END, _LONG, _INT, _SKIP, _BYTES, _TEXT, _BOOLEAN, _ENUM, _UNION, _JUMP, _FLOAT, _DOUBLE = range(12)
 _SIMPLE: Final = {
@@ -61,42 +61,42 @@ _UPDATE_BYTES_MIN: Final = 2
 
 
 class IntegerProgress(NamedTuple):
-    """A progress statement; integers, so that both bounds are one number."""
+    """A progress statement of integer times, so that each bound is one number."""
 
     lower: int
     upper: int | None
-    """None is the end of time."""
+    """Exclusive; None is the end of time."""
     counts: tuple[tuple[int, int], ...]
-    """(time, distinct updates), without those of zero."""
+    """(time, number of distinct updates), without zeros."""
     message: int
-    """Its place."""
+    """Its place, `updates.place_of`."""
 
 
 class RefusedMessage(NamedTuple):
     """A message that cannot be used."""
 
     message: int
-    """Its place."""
+    """Its place, `updates.place_of`."""
     reason: str
     raw: bytes
 
 
 @dataclass(slots=True)
 class CutMessages:
-    """What was read of some messages."""
+    """The content of some messages."""
 
     updates: list[pa.RecordBatch] = field(default_factory=list)
     """Of `updates.UPDATES`, in the order of reading."""
     progress: list[IntegerProgress] = field(default_factory=list)
     refused: list[RefusedMessage] = field(default_factory=list)
     products: list[tuple[int, AnyStatement[Any]]] = field(default_factory=list)
-    """Of product times instead of the two above: place and statement, data as canonical bytes."""
+    """For product times, instead of the two above: place and statement, with data as canonical bytes."""
     messages: int = 0
-    """Read, refused ones included."""
+    """Number of messages, refused ones included."""
 
 
 class RowCutter:
-    """Cuts messages of one schema; made once, used by one task after the other."""
+    """Cuts messages of one schema; made once and used again."""
 
     def __init__(self, form: AvroForm) -> None:
         """Take the schema."""
@@ -110,13 +110,13 @@ class RowCutter:
     def cut(
         self, data: bytes, messages: int, places: Sequence[int] | int, out: CutMessages
     ) -> None:
-        """Cut messages that stand one behind the other.
+        """Cut consecutive messages.
 
         Args:
             data: Their bytes.
-            messages: How many there are.
-            places: Of each of them, or one for all.
-            out: Gets what is found.
+            messages: Their number.
+            places: Place of each message, or one place for all.
+            out: Receives the content.
         """
         at = done = 0
         if self._program is not None and len(data) >= COMPILED_BYTES:
@@ -126,9 +126,10 @@ class RowCutter:
     def _cut_compiled(
         self, data: bytes, messages: int, places: Sequence[int] | int, out: CutMessages
     ) -> tuple[int, int]:
-        """Cut what the program accepts; return how many messages that is, and where it ends."""
+        """Cut the messages that the program accepts; return their number, and the byte behind them."""
         from tailrace_server.pipeline.cdcv2 import compiled_loops
 
+        # 1. Cut into arrays that hold as much as so many bytes could say; the loop cannot allocate.
         room = len(data) // _UPDATE_BYTES_MIN + 1
         starts, lengths, times, diffs = (np.empty(room, np.int64) for _ in range(4))
         which = np.empty(room, np.int64)
@@ -141,16 +142,19 @@ class RowCutter:
         )
         updates, numbers, whole, at = done.tolist()
         times, diffs, which = times[:updates], diffs[:updates], which[:updates]
+        # 2. The loop does not judge values. At the first message with a bad one cut again, up to it: the plain
+        #    way below reads that message, says what is wrong, and goes on behind it.
         if updates and (times.min() < 0 or not diffs.all()):
             bad = int(which[np.flatnonzero((times < 0) | (diffs == 0))[0]])
-            # The plain way says what is wrong with it, and goes on behind it.
             return self._cut_up_to(data, bad, places, out)
+        # 3. Progress statements, each checked by itself.
         for each in _progress_in(told[:numbers].tolist(), places):
             problem = invalid(each)
             if problem is not None:
                 out.refused.append(RefusedMessage(each.message, problem, b""))
             else:
                 out.progress.append(_without_zeros(each))
+        # 4. Updates as one table: their data is copied out, so that the block's bytes can be freed.
         if updates:
             values = np.empty(int(lengths[:updates].sum()), np.uint8)
             offsets = np.empty(updates + 1, np.int64)
@@ -196,17 +200,17 @@ class RowCutter:
                 more = f"; the {left} behind it in this block are lost too" if left else ""
                 out.refused.append(RefusedMessage(place, f"{error.reason}{more}", data[begin:]))
                 break
-            problem = take(statement, place, rows, out)
+            problem = add_statement(statement, place, rows, out)
             if problem is not None:
                 out.refused.append(RefusedMessage(place, problem, data[begin : stream.tell()]))
         rows.finish(out)
 
 
 class UpdateCollector:
-    """Updates on their way into a table, one by one."""
+    """Collects updates one by one, for a table."""
 
     def __init__(self, form: AvroForm) -> None:
-        """Begin with none."""
+        """Begin with no updates."""
         self.form = form
         self._data: list[bytes] = []
         self._times: list[int] = []
@@ -214,7 +218,7 @@ class UpdateCollector:
         self._places: list[int] = []
 
     def add(self, updates: Iterable[tuple[Any, int, int]], place: int) -> str | None:
-        """Add the updates of a message, or return why none of them can be."""
+        """Add the updates of a message, or return why the message cannot be used."""
         added = []
         for row, time, diff in updates:
             if not 0 <= time <= TIME_MAX:
@@ -234,14 +238,16 @@ class UpdateCollector:
         return None
 
     def finish(self, out: CutMessages) -> None:
-        """Give what was added, as a table."""
+        """Append the collected updates to ``out`` as a table."""
         if self._times:
             numbers = (np.array(n, np.int64) for n in (self._times, self._diffs, self._places))
             out.updates.append(updates_table(pa.array(self._data, pa.large_binary()), *numbers))
 
 
-def take(statement: Any, place: int, rows: UpdateCollector, out: CutMessages) -> str | None:
-    """Take one message, or return why it cannot be used."""
+def add_statement(
+    statement: Any, place: int, rows: UpdateCollector, out: CutMessages
+) -> str | None:
+    """Add one message to ``rows`` or ``out``, or return why it cannot be used."""
     if rows.form.arity is not None:
         return _add_product_statement(statement, place, rows.form, out)
     if not isinstance(statement, Statement):
@@ -257,14 +263,14 @@ def take(statement: Any, place: int, rows: UpdateCollector, out: CutMessages) ->
 def _add_product_statement(
     statement: AnyStatement[Any], place: int, form: AvroForm, out: CutMessages
 ) -> str | None:
-    """Take one message of product times as it is, but for its data."""
+    """Add one message of product times, with its data made canonical."""
     assert form.arity is not None
     try:
         if not isinstance(statement, Statement):
             statement = [
                 update._replace(data=_canonical(form, update.data)) for update in statement
             ]
-        # Alone it contradicts nothing, so that a new reader finds what is wrong with it by itself.
+        # A new reader has heard nothing that the message could contradict, so it finds its own faults only.
         Reader(product(form.arity), on_conflict="first").receive(statement)
     except InvalidStatement as error:
         return error.reason
@@ -301,7 +307,7 @@ def _without_zeros(progress: IntegerProgress) -> IntegerProgress:
 def bounds_of(lower: Sequence[int], upper: Sequence[int]) -> tuple[int, int | None]:
     """Return the bounds of an interval from its antichains."""
     if not lower:
-        # No time is at or after an element of nothing: an interval without any.
+        # No time is at or after an element of an empty antichain: the interval is empty.
         return TIME_MAX, (min(upper) if upper else None)
     return min(lower), (min(upper) if upper else None)
 
@@ -334,7 +340,7 @@ def _canonical(form: AvroForm, row: Any) -> bytes:
 
 
 def _one_zero(value: Any) -> Any:
-    """Return a row in which zero has no sign: 0.0 and -0.0 are equal, and equal rows have equal bytes."""
+    """Return a row without negative zeros: 0.0 and -0.0 are equal, so they must have equal bytes."""
     if type(value) is float:
         return value + 0.0
     if isinstance(value, Tagged):
@@ -343,7 +349,7 @@ def _one_zero(value: Any) -> Any:
 
 
 def _assemble(schema: Any, named: dict[str, tuple[int, ...]], ops: list[int]) -> bool:
-    """Append the program of a canonical schema; return whether it has one."""
+    """Append the program of a canonical schema to ``ops``; return whether it has one."""
     if isinstance(schema, list):
         return _assemble_union(schema, named, ops)
     kind = schema if isinstance(schema, str) else schema["type"]

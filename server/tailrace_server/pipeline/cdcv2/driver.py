@@ -7,12 +7,11 @@
                        ├─▶ progress ─▶ times ──▶ frontier ─┘     index ──▲           ├─▶ entry ─▶ publication
                        └─▶ refused ─▶ quarantine            files consumed, frontier ┘
 
-The log is the checkpoint: an entry carries the versions, the files that were consumed, the frontier and the
-names of all state files, so that a batch has happened or has not. A batch that is run again need not be
-the same batch.
+The log is the checkpoint. One entry names the versions, the consumed files, the frontier and all state files,
+so a batch is in the log as a whole or not at all. After a crash the next batch need not be the same one.
 
-Small batches run here as a whole. Large ones run as a Spark job (`stage`) that uses the same functions on
-shares of the updates, of the times and of the keys; both leave the same state and the same log.
+Small batches run here. Large ones run as Spark jobs (`spark_frames`), which use the same functions on shares
+of the updates, of the times and of the keys. Both leave the same state and the same log.
 """
 
 from __future__ import annotations
@@ -91,12 +90,12 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
 FRONTIER: Final = "cdcv2:frontier"
-"""The source position that tells the finished frontier: an antichain in JSON."""
+"""Name of the source position that holds the finished frontier, an antichain in JSON."""
 
 _MERGED_ROWS_MAX: Final = 1_000_000
 """Index rows that the driver merges by itself; larger tiers are merged in tasks."""
 _BYTES_PER_ROW: Final = 32
-"""What an update is taken to have, to tell small batches by their files' sizes."""
+"""Assumed size of an update, to estimate the rows of a batch from the sizes of its files."""
 
 
 class SourceFile(NamedTuple):
@@ -110,32 +109,32 @@ class SourceFile(NamedTuple):
 
 
 class BatchResult(NamedTuple):
-    """What a batch comes to, before it is committed."""
+    """The result of a batch, before it is committed."""
 
     control: Control
-    """With the files of the state behind it."""
+    """The control after the batch, with its state files."""
     segments: list[SegmentReceipt]
     sightings: list[Sighting]
     refused: list[RefusedMessage]
     messages: Mapping[int, int]
-    """Ordinal of a file → messages in it."""
+    """Ordinal of a file → number of messages in it."""
     versions: int
 
 
 class LargeBatchRunner(Protocol):
-    """Runs a batch on Spark; see `stage`."""
+    """Runs a batch on Spark; see `spark_frames`."""
 
     def __call__(
         self, driver: Cdcv2Driver, batch_id: int, files: Sequence[SourceFile], control: Control
     ) -> BatchResult:
-        """Return what the batch comes to; ``control`` has the files' ordinals."""
+        """Return the result of a batch; ``control`` has the ordinals of its files."""
 
 
 class Cdcv2Driver(CatalogDriver):
     """Commits batches to one catalog."""
 
     def __init__(self, writer: CatalogWriter, settings: Cdcv2Settings) -> None:
-        """Go on from what the log says.
+        """Go on from the state in the log.
 
         Raises:
             InvalidRequest: The catalog holds another stream, or this one with other columns or another
@@ -144,8 +143,8 @@ class Cdcv2Driver(CatalogDriver):
         """
         super().__init__(writer)
         self.settings = settings
-        self.large: LargeBatchRunner | None = None
-        """Runs what is too much for this process; None where there is no Spark yet."""
+        self.run_large: LargeBatchRunner | None = None
+        """Runs batches that are too large for this process; None while there is no Spark."""
         found = read_control(writer.path, writer.state.pending)
         self._begins = found is None
         self.control = self._check_stream(found)
@@ -163,54 +162,55 @@ class Cdcv2Driver(CatalogDriver):
         return self.control.frontier is None
 
     def is_consumed(self, name: str) -> bool:
-        """Whether the log holds what a file says."""
+        """Whether the log holds the messages of a file."""
         return f"file:{name}" in self.writer.state.source_positions
 
     def is_small(self, files: Sequence[SourceFile]) -> bool:
-        """Whether a batch, and the state that it meets, are for this process alone."""
+        """Whether a batch and the state that it meets are small enough for this process."""
         rows = self.settings.small_batch_rows
         size = sum(file.bytes for file in files)
         return size <= rows * _BYTES_PER_ROW and self.control.rows(UPDATES_KIND) <= 10 * rows
 
     def why_waiting(self, limit: int = 20) -> list[Waiting[Any]]:
-        """Return what keeps the frontier where it is."""
+        """Return what the frontier waits for, ``limit`` reasons at most."""
         control = self.control
         times = read_rows(self.writer.path, control.of_kind(TIMES_KIND), TIMES)
         return why_waiting(control.frontier, control.coverage, times, limit)
 
     def batch(self, files: Sequence[SourceFile]) -> None:
-        """Take some files, and commit what they finish.
+        """Read some files, and commit the times that they finish.
 
         Raises:
             CdcError: Messages contradict each other; nothing of the batch was kept.
-            KeyConflict: A time does to a key what no row can hold.
+            KeyConflict: A time changes a key in a way that no row can follow.
             LineRefused: A message cannot be used, and the settings are strict.
             SchemaDiffers: A file has another schema.
             SchemaConflict: The catalog's columns cannot hold the stream's.
             WriterFenced: Another writer holds the catalog.
             LogFull: No room.
-            PositionCompacted: As `seed_index`, by the first batch of a stream.
+            PositionCompacted: See `seed_index`; only in the first batch of a stream.
         """
         batch_id = self.last_batch + 1
         control = _copied(self.control)
         if self._begins:
             control.files = seed_index(self.writer, self.folding, batch_id)
-        # A place has room for eight million files; numbers that the state points to no more are given again.
+        # A place has room for eight million files, so numbers that the state no longer needs are used again.
         control.next_ordinal = max(control.names, default=0) + 1
         for file in files:
             control.names[control.next_ordinal] = file.name
             control.next_ordinal += 1
-        if self.large is None or self.is_small(files):
-            stage = self._run_here(batch_id, files, control)
+        if self.run_large is None or self.is_small(files):
+            result = self._run_here(batch_id, files, control)
         else:
-            stage = self.large(self, batch_id, files, control)
-        self._commit(batch_id, files, stage)
+            result = self.run_large(self, batch_id, files, control)
+        self._commit(batch_id, files, result)
 
-    # The stage, in this process.
+    # A batch in this process.
 
     def _run_here(
         self, batch_id: int, files: Sequence[SourceFile], control: Control
     ) -> BatchResult:
+        # 1. Read all files, then drop updates below the frontier: their times are versions already.
         ordinals = self.ordinals(files, control)
         read: list[CutMessages] = []
         messages: dict[int, int] = {}
@@ -223,6 +223,8 @@ class Cdcv2Driver(CatalogDriver):
         old = read_rows(self.writer.path, control.of_kind(UPDATES_KIND), UPDATES)
         came = joined([batch for each in read for batch in each.updates])
         news = since(came, frontier)
+        # 2. Old updates first, then new ones in the order of reading: the first of equal ones is kept, so the
+        #    new updates stand behind the old ones, and the message that was heard first stands.
         known = distinct(joined([old, news]) if old.num_rows else news)
         if known.conflict is not None:
             both = joined([old, news])
@@ -239,6 +241,9 @@ class Cdcv2Driver(CatalogDriver):
             dropped=came.num_rows - news.num_rows,
             refused=len(refused),
         )
+        # 3. Update the times, and move the frontier as far as all announced updates have come. Counts are
+        #    compared with distinct updates, hence after step 2. A contradiction raises before anything is
+        #    written.
         effects, index = EFFECTS.empty_table(), INDEX.empty_table()
         kept = known.updates
         times = read_rows(self.writer.path, control.of_kind(TIMES_KIND), TIMES)
@@ -258,11 +263,13 @@ class Cdcv2Driver(CatalogDriver):
             coverage = joined_coverage(control.coverage, intervals, frontier)
             control.frontier = frontier_after(frontier, coverage, [updated.lowest])
             control.coverage = coverage_after(coverage, control.frontier)
+            # 4. What lies below the new frontier is finished and becomes versions; the rest stays open.
             finished = before(kept, control.frontier)
             kept, times = since(kept, control.frontier), since(updated.times, control.frontier)
             folded = self._fold(finished, control)
             effects, index = folded.effects, folded.index
             control.statistics.finished_updates += finished.num_rows
+        # 5. Write. No entry names these files yet, so a crash from here on leaves orphans only.
         segments, versions = self._write_segment(batch_id, effects)
         control.files = [
             *self._state_files(batch_id, control, kept, times),
@@ -272,7 +279,7 @@ class Cdcv2Driver(CatalogDriver):
         return BatchResult(control, segments, self.sightings(versions), refused, messages, versions)
 
     def ordinals(self, files: Sequence[SourceFile], control: Control) -> range:
-        """Return the ordinals that a batch's files were given."""
+        """Return the ordinals of the files of a batch."""
         return range(control.next_ordinal - len(files), control.next_ordinal)
 
     def note_conflicts(
@@ -282,7 +289,7 @@ class Cdcv2Driver(CatalogDriver):
         first: Mapping[str, Any],
         second: Mapping[str, Any],
     ) -> None:
-        """Count updates that contradict each other, or raise the first two, given as rows of `UPDATES`."""
+        """Count updates that contradict each other, or raise the first two, which are rows of `UPDATES`."""
         if self.settings.first_stands:
             control.statistics.conflicts += conflicts
             return
@@ -291,7 +298,7 @@ class Cdcv2Driver(CatalogDriver):
         raise DiffsDisagree(image, first["time"], *sides)
 
     def error_of(self, control: Control, found: Contradiction) -> TailraceError:
-        """Return the error of counts that contradict each other or what has come."""
+        """Return the error for counts that contradict each other or the received updates."""
         first, second = (
             (count, self._origin(control, message))
             for count, message in (found.first, found.second)
@@ -301,7 +308,7 @@ class Cdcv2Driver(CatalogDriver):
         return CountsDisagree(found.time, first, second)
 
     def sightings(self, versions: int) -> list[Sighting]:
-        """Return what a commit of so many versions tells of the columns: the schema says it all at once."""
+        """Return the columns for a commit of so many versions: all those of the stream's schema, at once."""
         folding = self.folding
         if not versions:
             return []
@@ -329,7 +336,7 @@ class Cdcv2Driver(CatalogDriver):
     def _state_files(
         self, batch_id: int, control: Control, kept: pa.RecordBatch, times: pa.RecordBatch
     ) -> list[StateFile]:
-        """Write updates and times; where nothing changed the files stay."""
+        """Write the open updates and times."""
         return [
             StateFile(kind, self.write_state(batch_id, kind, rows))
             for kind, rows in ((UPDATES_KIND, kept), (TIMES_KIND, times))
@@ -339,7 +346,7 @@ class Cdcv2Driver(CatalogDriver):
     def _index_files(
         self, batch_id: int, control: Control, index: pa.RecordBatch
     ) -> list[StateFile]:
-        """Write what the index gains, merged with tiers that are not much larger."""
+        """Write the new rows of the index, merged with the newest tiers that are not much larger."""
         files = control.of_kind(INDEX_KIND)
         if not index.num_rows:
             return files
@@ -360,9 +367,9 @@ class Cdcv2Driver(CatalogDriver):
         return write_pending(path, rows)
 
     def _keep_names_of(self, control: Control, kept: pa.RecordBatch, times: pa.RecordBatch) -> None:
-        """Keep the names of those files only that the state points to."""
-        wanted = ordinals_in(kept) | ordinals_in(times)
-        control.names = {n: name for n, name in control.names.items() if n in wanted}
+        """Keep only the names of files that the state points to."""
+        named = ordinals_in(kept) | ordinals_in(times)
+        control.names = {n: name for n, name in control.names.items() if n in named}
 
     def _origin(self, control: Control, message: int) -> str | None:
         if message < 0:
@@ -372,35 +379,39 @@ class Cdcv2Driver(CatalogDriver):
 
     # The commit.
 
-    def _commit(self, batch_id: int, files: Sequence[SourceFile], stage: BatchResult) -> None:
-        control = stage.control
-        self._check_refused(stage.refused, control, files)
-        schemas = evolve(self.schema, stage.sightings)
-        if stage.refused:
-            self._quarantine(batch_id, control, stage.refused, files)
+    def _commit(self, batch_id: int, files: Sequence[SourceFile], result: BatchResult) -> None:
+        # 1. Refuse first: with ``--strict`` nothing of the batch may stay, and a schema that cannot be held
+        #    ends the ingest without a quarantine file.
+        control = result.control
+        self._check_refused(result.refused, control, files)
+        schemas = evolve(self.schema, result.sightings)
+        if result.refused:
+            self._quarantine(batch_id, control, result.refused, files)
+        # 2. The control file, then the entry that names it with everything else.
         path = self.writer.segment_path(batch_id, f"pending-{CONTROL_NAME}")
         written = write_pending(path, control.table())
         ordinals = self.ordinals(files, control)
         positions: dict[str, int | str] = {
-            f"file:{file.name}": stage.messages.get(ordinal, 0)
+            f"file:{file.name}": result.messages.get(ordinal, 0)
             for ordinal, file in zip(ordinals, files, strict=True)
         }
         frontier = [] if control.frontier is None else [control.frontier]
         positions[FRONTIER] = json.dumps(control.antichain or frontier)
         self.commit_entry(
             batch_id=batch_id,
-            segments=stage.segments,
+            segments=result.segments,
             schemas=schemas,
             pending=[written, *(each.file for each in control.files)],
             source_positions=positions,
         )
+        # 3. Only now does this object change: had the commit failed, it would still agree with the log.
         rows = control.statistics.finished_updates - self.control.statistics.finished_updates
         self.control, self._begins = control, False
         self._index.keep(control.files)
-        self.counters.lines += sum(stage.messages.values())
+        self.counters.lines += sum(result.messages.values())
         self.counters.rows += rows
-        self.counters.quarantined += len(stage.refused)
-        self.counters.versions += stage.versions
+        self.counters.quarantined += len(result.refused)
+        self.counters.versions += result.versions
         self.publish_now()
 
     def _check_refused(
@@ -437,7 +448,7 @@ class Cdcv2Driver(CatalogDriver):
         self.quarantine(batch_id, lines, {})
 
     def _check_stream(self, found: Control | None) -> Control:
-        """Check that the log's stream is the one that is asked for; begin one where there is none."""
+        """Check that the stream of the catalog is that of the settings; begin one if there is none."""
         folding, start = self.folding, self.settings.start
         if found is None:
             begin = start or 0

@@ -6,8 +6,8 @@ Two kinds of files, told by their names:
   by its sync marker.
 * ``.json``, ``.jsonl``, ``.ndjson``: Avro JSON, one message a line. Parts begin behind a line's end.
 
-What cannot be used is refused, message by message, and never lost: a container's block is read as far as
-it can be, and reading goes on behind its sync marker. Another schema is no such thing; it stops.
+Messages that cannot be used are refused one by one, and kept. A damaged block of a container is read as far as
+possible, and reading goes on behind its sync marker. A file with another schema is an error.
 
 Source: Apache Avro 1.11 specification, "Object Container Files", "JSON Encoding".
 """
@@ -41,7 +41,7 @@ from tailrace_server.pipeline.cdcv2.cutting import (
     RefusedMessage,
     RowCutter,
     UpdateCollector,
-    take,
+    add_statement,
 )
 from tailrace_server.pipeline.cdcv2.updates import place_of
 from tailrace_server.pipeline.images import key_text
@@ -67,11 +67,11 @@ class FilePart(NamedTuple):
     start: int
     stop: int
     whole: int
-    """Bytes of the file."""
+    """Size of the file."""
 
 
 def _around(text: str) -> str:
-    """Return the schema of messages of what may be the schema of their rows."""
+    """Return the schema of messages, given that or the schema of their rows."""
     try:
         schema = json.loads(text)
     except ValueError:
@@ -81,13 +81,13 @@ def _around(text: str) -> str:
 
 
 class StreamSchema:
-    """The schema of a stream's messages, and what a catalog needs to know of its rows. Pickles."""
+    """The schema of a stream's messages, and how its rows become images and keys. Can be pickled."""
 
     def __init__(self, text: str) -> None:
         """Take the text of an Avro schema.
 
         Raises:
-            SchemaDiffers: It is not that of CDCv2; says where.
+            SchemaDiffers: It is not a schema of CDCv2; the error says where.
         """
         self.text = text
         self.form = AvroForm.of(text, product_times=True)
@@ -119,10 +119,10 @@ class StreamSchema:
         return [name for name, _ in self._columns]
 
     def check_same(self, other: AvroForm, where: str) -> None:
-        """Compare a file's schema with ours.
+        """Compare the schema of a file with this one.
 
         Raises:
-            InvalidRequest: It is another; says where they differ.
+            InvalidRequest: They differ; the error says where.
         """
         try:
             same(self.form.schema, other.schema)
@@ -130,7 +130,7 @@ class StreamSchema:
             raise InvalidRequest(f"{where} has another schema: {error}") from error
 
     def listing(self, key: Sequence[str]) -> str:
-        """Return what rows say of the columns, in the form of `pipeline.columns`."""
+        """Return the columns with their types and key, in the form of `pipeline.columns`."""
         columns = [(name, *_sql_type(kind), _nullable(kind)) for name, kind in self._columns]
         return msgspec.json.encode((columns, tuple(key))).decode()
 
@@ -142,7 +142,7 @@ class StreamSchema:
         return orjson.dumps(values, default=_base64), values
 
     def normalised(self, image: bytes) -> bytes:
-        """Return another source's image of a row as `image` writes it; as it is where it is no such row."""
+        """Return an image from another source as `image` would write it; unchanged if it fits no row."""
         try:
             given = orjson.loads(image)
             values = {name: given.get(name) for name in self.columns} | given
@@ -163,15 +163,15 @@ class StreamSchema:
         return key_text([orjson.dumps(values[name], default=_base64) for name in key])
 
 
-def parts_of_file(path: str, ordinal: int, size: int, wanted: int) -> list[FilePart]:
-    """Return the parts of a file, of about ``wanted`` bytes each."""
-    parts = max(1, round(size / wanted))
+def parts_of_file(path: str, ordinal: int, size: int, part_bytes: int) -> list[FilePart]:
+    """Return the parts of a file, of about ``part_bytes`` each."""
+    parts = max(1, round(size / part_bytes))
     cuts = [size * part // parts for part in range(parts + 1)]
     return [FilePart(path, ordinal, cuts[n], cuts[n + 1], size) for n in range(parts)]
 
 
 def read_part(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
-    """Yield what a part of a file holds, a few megabytes at a time.
+    """Yield the messages of a part of a file, a few megabytes at a time.
 
     Raises:
         SchemaDiffers: A container has another schema.
@@ -248,7 +248,7 @@ def _block_at(file: BinaryIO, at: int, sync: bytes, whole: int) -> tuple[int, by
 
 
 def _next_block(file: BinaryIO, at: int, sync: bytes) -> int:
-    """Return where the first block begins whose sync marker before it ends behind ``at``."""
+    """Return where the first block begins of which the sync marker before it ends behind ``at``."""
     at = max(0, at - _SYNC)
     file.seek(at)
     kept = b""
@@ -279,7 +279,7 @@ def _read_lines(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
             line = file.readline()
             if not line:
                 break
-            reader.take(line, place_of(split.ordinal, at))
+            reader.add(line, place_of(split.ordinal, at))
             at += len(line)
             read += len(line)
             if read >= _READ_BYTES:
@@ -305,12 +305,12 @@ class _JsonReader:
         self._begin()
         return out
 
-    def take(self, line: bytes, place: int) -> None:
+    def add(self, line: bytes, place: int) -> None:
         if not line.strip():
             return
         self._out.messages += 1
         try:
-            problem = take(read_line(self._form, line), place, self._rows, self._out)
+            problem = add_statement(read_line(self._form, line), place, self._rows, self._out)
         except MessageUnreadable as error:
             problem = error.reason
         if problem is not None:

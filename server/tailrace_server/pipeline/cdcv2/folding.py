@@ -1,16 +1,16 @@
-"""From finished updates to the records of versions: what a time did to each key.
+"""From finished updates to the records of versions: how a time changes each key.
 
 A finished time that has updates is a version. With key columns a key is touched once a time::
 
-    (old, -1) and (new, +1)    UPSERT, before = old      a lone +1    UPSERT, before = what was last said
+    (old, -1) and (new, +1)    UPSERT, before = old      a lone +1    UPSERT, before = the key's last row
     a lone -1                  REMOVE                    anything else is a KeyConflict
 
-Without them the row itself is the key. ``change`` is ``{"diff": d}``; it is a REMOVE when the row's
-multiplicity comes to zero, and only then. A row that went more often than it came has a negative one: until
-that is made up for it counts as there, an UPSERT, so that operations and the sum of diffs end alike.
+Without them the row itself is the key. ``change`` is ``{"diff": d}``. The operation is REMOVE if and only if
+the row's multiplicity becomes zero. A row that was removed more often than added has a negative multiplicity:
+it counts as present, an UPSERT, so that operations and the sum of diffs agree in the end.
 
-What was last said of a key is kept in the *index* (`INDEX`), of which every commit adds what it changed. It
-begins with what the log says when the stream does (`seeding`).
+The last row of each key is kept in the *index* (`INDEX`); each commit adds the keys that it changed. The index
+begins with what the log holds when the stream begins (`seeding`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FINISHED: Final = pa.schema(
         pa.field("image", pa.large_binary(), nullable=False),
     ]
 )
-"""Finished updates, their rows as JSON; ``hash`` is the key's, as in the log."""
+"""Finished updates, with rows as JSON; ``hash`` is the hash of the key, as in the log."""
 
 INDEX: Final = pa.schema(
     [
@@ -55,7 +55,7 @@ INDEX: Final = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
     ]
 )
-"""What was last said of keys: the row, or none; without key columns only how often the row is there."""
+"""The last row of each key, null for none; without key columns only its multiplicity, ``count``."""
 
 EFFECTS: Final = pa.schema(
     [
@@ -71,19 +71,19 @@ EFFECTS: Final = pa.schema(
 """Records of versions. A null key stands for no record: ``operation`` updates had no effect."""
 
 Time = int | tuple[int, ...]
-"""A time as the stream has it."""
+"""A time of the stream: an integer or a tuple of such."""
 
 Last = tuple[bytes | None, int]
 """Image and count of an index row."""
 
 
 class KeyConflict(TailraceError):
-    """A time does to one key what no row can hold. The source's doing, or the key is not one."""
+    """A time changes one key in a way that no row can follow. The source's doing, or the key is not unique."""
 
     code = "CDC_KEY_CONFLICT"
 
     def __init__(self, time: Time, key: str | None, reason: str) -> None:
-        """Keep the time, the key and what is wrong, with the values."""
+        """Keep the time, the key and the reason, with the values."""
         super().__init__(f"time {time}, key {key}: {reason}")
         self.time = time
         self.key = key
@@ -104,12 +104,12 @@ class Folding(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """What a share of the keys came to."""
+    """The result of folding a share of the keys."""
 
     effects: pa.RecordBatch
     """Of `EFFECTS`."""
     index: pa.RecordBatch
-    """Of `INDEX`: what it says of the keys now."""
+    """Of `INDEX`: the keys that changed, with their rows now."""
 
 
 def finished_rows(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:
@@ -144,16 +144,17 @@ def finished_rows(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:
 
 
 def fold(rows: pa.RecordBatch, last_rows: Mapping[str, Last], *, keyed: bool) -> Folded:
-    """Return what finished updates of a share of the keys do, time by time.
+    """Return the effects of the finished updates of a share of the keys.
 
     Args:
-        rows: Of `FINISHED`, in any order; all of a key that finish in this commit.
-        last_rows: What was last said of their keys.
+        rows: Of `FINISHED`, in any order; all updates of these keys that finish in this commit.
+        last_rows: The last rows of their keys.
         keyed: Whether there are key columns.
 
     Raises:
         KeyConflict: See the head of the module.
     """
+    # 1. By time: the changes of a key must be folded in order.
     order = np.argsort(rows.column("time").to_numpy(), kind="stable")
     ordered = rows.take(pa.array(order))
     columns = (
@@ -167,6 +168,7 @@ def fold(rows: pa.RecordBatch, last_rows: Mapping[str, Last], *, keyed: bool) ->
             held = by_key[key] = []
             hashes[key] = hashed
         held.append((time, diff, image))
+    # 2. Key by key. The index gets only the keys that end in another state than before.
     effects: list[tuple[Any, ...]] = []
     index: list[tuple[Any, ...]] = []
     for key, changes in by_key.items():
@@ -180,10 +182,11 @@ def fold(rows: pa.RecordBatch, last_rows: Mapping[str, Last], *, keyed: bool) ->
 def _rows(
     key: str, changes: Sequence[tuple[int, int, bytes]], last: Last, effects: list[tuple[Any, ...]]
 ) -> Last:
-    """Append what the times did to one row; return what is said of it last."""
+    """Append the effects of the changes of one key; return its last row."""
     image = last[0]
     at = 0
     while at < len(changes):
+        # 1. All changes of one time, as a row added, a row removed, or both. Anything else has no single row.
         time = changes[at][0]
         added: bytes | None = None
         removed: bytes | None = None
@@ -197,6 +200,8 @@ def _rows(
             else:
                 raise KeyConflict(time, key, _conflict(diff, added if diff > 0 else removed, row))
             at += 1
+        # 2. The removed row is what the source says stood there; only without one the index is asked. A time
+        #    without effect still counts its updates, since the lead tells how many the source made.
         before = removed if removed is not None else image
         image = added
         effect = _effect(time, key, before, added)
@@ -235,7 +240,7 @@ def _nothing(time: int, updates: int) -> tuple[Any, ...]:
 def _multiples(
     key: str, changes: Sequence[tuple[int, int, bytes]], last: Last, effects: list[tuple[Any, ...]]
 ) -> Last:
-    """Append what the times did to how often a row is there."""
+    """Append the effects of the changes of one row's multiplicity; return the last one."""
     count = last[1]
     for time, diff, row in changes:
         before = row if count else None
@@ -257,9 +262,9 @@ def records(
 
     Args:
         effects: Of whole times, in any order.
-        entity_type: Of every row.
-        rows_per_table: A table closes at the first version behind so many records.
-        times: What the times of the effects stand for, where they are places in a list of product times.
+        entity_type: Entity type of every row.
+        rows_per_table: A table ends with the version that reaches so many records.
+        times: For product times, the list that the times of the effects are places in.
     """
     order = effects.sort_by([("time", "ascending"), ("key", "ascending")])
     rows: list[Row] = []

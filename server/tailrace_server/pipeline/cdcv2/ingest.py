@@ -1,7 +1,6 @@
-"""`tailrace ingest cdcv2` from its start to its end: which files are next, and when to stop.
+"""`tailrace ingest cdcv2` from start to end: which files are next, and when to stop.
 
-Spark is started by the first batch that is large enough for it, so that a small input is done before a JVM
-would have begun.
+Spark is started by the first batch that needs it. A small input is done before a JVM would have started.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.stop_signals import Stopping
 
 WRITER: Final = "cdcv2"
-"""The writer's name in the log. What was consumed stands in the log itself, so that no checkpoint of ours can
-be lost, and the name needs to tell none."""
+"""The writer's name in the log. The log itself holds what was consumed, so there is no checkpoint whose loss
+another name would have to show."""
 
 _POLL_S: Final = 0.05
 _REASONS_MAX: Final = 20
-"""Reasons that are told one by one; a stream that lost a file has as many as that had times."""
+"""Reasons that are listed; a stream that lost a file has one for each of its times."""
 
 
 class Cdcv2Outcome(NamedTuple):
@@ -45,13 +44,13 @@ class Cdcv2Outcome(NamedTuple):
 
     counters: IngestCounters
     waiting: list[Waiting[Any]]
-    """What keeps the stream from being finished; the first reasons, twenty at most."""
+    """What the stream waits for: the first reasons, twenty at most."""
     waiting_more: int
-    """How many reasons there are besides."""
+    """Number of further reasons."""
     closed: bool
     """Whether the stream is complete."""
     signal: int | None
-    """The signal that ended it."""
+    """The signal that ended it; None if none did."""
 
 
 def ingest_cdcv2(
@@ -65,14 +64,14 @@ def ingest_cdcv2(
 
     Args:
         settings: What to do.
-        reporter: Who is told of it.
+        reporter: Shows the progress.
         stopping: Ends it when set.
         spark: A session for large batches; None starts one when it is needed.
 
     Raises:
-        InvalidRequest: The input is not a folder that can be read, or the catalog holds something else.
+        InvalidRequest: The input is not a readable folder, or the catalog holds something else.
         UnknownWriter: The catalog belongs to another writer.
-        CdcError: See `Cdcv2Driver.batch`, as for the others.
+        CdcError: See `Cdcv2Driver.batch`, also for further errors.
     """
     check_input(settings.input)
     with open_writer(settings) as writer, ExitStack() as resources:
@@ -83,7 +82,7 @@ def ingest_cdcv2(
         while not stopping.is_set() and not driver.closed:
             files = new_files(settings.input, driver)
             for batch in batches(files, settings.batch_bytes):
-                if driver.large is None and not driver.is_small(batch):
+                if driver.run_large is None and not driver.is_small(batch):
                     _start_spark(driver, settings, reporter, resources, batch)
                 if stopping.is_set() or driver.closed:
                     break
@@ -119,7 +118,7 @@ def open_writer(settings: Cdcv2Settings) -> CatalogWriter:
 
 
 def new_files(folder: Path, driver: Cdcv2Driver) -> list[SourceFile]:
-    """Return the files that the log knows nothing of, by their modification times."""
+    """Return the files that the log has not consumed, by modification time."""
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
@@ -137,7 +136,7 @@ def new_files(folder: Path, driver: Cdcv2Driver) -> list[SourceFile]:
 
 
 def batches(files: Sequence[SourceFile], batch_bytes: int) -> Iterator[list[SourceFile]]:
-    """Yield files in their order, so many together as fit; a larger one alone."""
+    """Yield files in their order, as many together as fit; a larger file alone."""
     batch: list[SourceFile] = []
     size = 0
     for file in files:
@@ -171,4 +170,4 @@ def _start_spark(
 def _give_spark(driver: Cdcv2Driver, spark: SparkSession) -> None:
     from tailrace_server.pipeline.cdcv2.spark_frames import large_batch_runner
 
-    driver.large = large_batch_runner(spark)
+    driver.run_large = large_batch_runner(spark)

@@ -5,17 +5,17 @@
     files ─▶ messages ─▶ pure reader ─▶ finished, not yet released ─▶ fold ─▶ segments ─▶ entry ─▶ publication
                              └───────── state: one row ─────┘
 
-Such streams are rare and, as they are read by the pure reader, not for Spark: each batch runs here as a whole.
-All that the reader holds is written anew by each commit.
+Such streams are rare. The pure reader reads them, so Spark is not used: each batch runs in the driver. Each
+commit writes everything that the reader holds anew.
 
 Versions are totally ordered, so the times are put into one *linear extension*: by the sum of their
 coordinates, then by the coordinates from the first on. Only finitely many times come before another there, so
-none waits for ever for what is not before it; ordered by the first coordinate alone it would. A finished time
-is released once all that come before it are finished too. So the log is the same however the stream was
-repeated, reordered and cut.
+no time waits for ever; in the order of the first coordinate alone, one could. A finished time is *released*
+once all times that come before it are finished too. So the log is the same however the stream was repeated,
+reordered and cut.
 
-Every unfinished time is at or after an element of the frontier, hence comes at or after it in any linear
-extension: what comes before the first element of the frontier can be released.
+Every unfinished time is at or after an element of the frontier, so it comes at or after that element in any
+linear extension. Hence all finished times before the frontier's first element can be released.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _STATE: Final = pa.schema([pa.field("state", pa.binary(), nullable=False)])
 
 
 class _State(msgspec.Struct, frozen=True):
-    """What is kept between batches."""
+    """The state between batches."""
 
     reader: str
-    """As `Reader.save` has it, data in base64."""
+    """What `Reader.save` returns, with data in base64."""
     held: list[tuple[str, Product, int]]
     """Finished updates that are not released: data in base64, time, diff."""
 
@@ -67,11 +67,11 @@ class ProductDriver(Cdcv2Driver):
     """Commits batches to one catalog; see `Cdcv2Driver`."""
 
     def is_small(self, files: Sequence[SourceFile]) -> bool:
-        """Return that a batch is for this process alone, however large."""
+        """Return True: every batch runs in this process, however large."""
         return True
 
     def why_waiting(self, limit: int = 20) -> list[Waiting[Any]]:
-        """Return what keeps the frontier, or times that are finished, where they are."""
+        """Return what the frontier waits for, or else what finished times wait for."""
         reader, held = self._restored(self.control)
         reasons = reader.why_waiting(limit)
         if held and not reasons:
@@ -95,6 +95,7 @@ class ProductDriver(Cdcv2Driver):
     def _run_here(
         self, batch_id: int, files: Sequence[SourceFile], control: Control
     ) -> BatchResult:
+        # 1. Read on from the saved state. Finished updates that were held are candidates again.
         reader, finished = self._restored(control)
         refused: list[RefusedMessage] = []
         messages: dict[int, int] = {}
@@ -107,6 +108,8 @@ class ProductDriver(Cdcv2Driver):
                 for at, statement in some.products:
                     for piece in self._receive(reader, statement, self._origin(control, at)):
                         finished.extend(piece.updates)
+        # 2. Release, in the linear extension. The fold takes integers for times, so each released time goes
+        #    by its place in the sorted list, which keeps the order.
         leaving, held = released(finished, reader.frontier)
         times = sorted({update.time for update in leaving}, key=in_order)
         folded = self._fold_products(leaving, times, control)
@@ -145,7 +148,7 @@ class ProductDriver(Cdcv2Driver):
     def _fold_products(
         self, leaving: Sequence[Update[Product]], times: Sequence[Product], control: Control
     ) -> Folded | None:
-        """Return what updates do, their times being places in ``times``; None where there are none."""
+        """Return the effects of updates, with times as places in ``times``; None if there are no updates."""
         if not leaving:
             return None
         places = {time: number for number, time in enumerate(times)}
@@ -164,7 +167,7 @@ class ProductDriver(Cdcv2Driver):
     # State.
 
     def _restored(self, control: Control) -> tuple[Reader[Product], list[Update[Product]]]:
-        """Return the reader as it was left, and what it had finished that is not released."""
+        """Return the reader of the last commit, and the finished updates that were held."""
         lattice = product(self._arity)
         policy: OnConflict = "first" if self.settings.first_stands else "error"
         files = control.of_kind(PRODUCT_KIND)
@@ -213,7 +216,7 @@ def in_order(time: Product) -> tuple[int, Product]:
 def released(
     finished: Iterable[Update[Product]], frontier: Sequence[Product]
 ) -> tuple[list[Update[Product]], list[Update[Product]]]:
-    """Return the updates before all that is not finished in the linear extension, and the others.
+    """Return the updates that can be released, and those that are held.
 
     Args:
         finished: Updates of finished times.

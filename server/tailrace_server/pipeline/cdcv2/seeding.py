@@ -1,8 +1,8 @@
-"""What a log said of keys before a stream begins in it: the first files of the stream's index.
+"""The first files of a stream's index: the rows that the log holds when the stream begins.
 
-A catalog may hold records of the entity type that another source wrote. They are folded once, by the first
-batch, and committed with it; where that fails, the next attempt does it again. Memory is that of the live keys
-and of one version.
+A catalog may hold records of the entity type that another source wrote. The first batch folds them and commits
+the result with its own; if that fails, the next attempt folds them again. The rows of all live keys and one
+version are held in memory.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ FILE_ROWS: Final = 100_000
 def seed_index(
     writer: CatalogWriter, folding: Folding, batch_id: int, file_rows: int = FILE_ROWS
 ) -> list[StateFile]:
-    """Fold the records of the stream's entity type, and write what they say of its keys.
+    """Fold the records of the stream's entity type, and write the last row of each key.
 
     What another writer committed and did not publish is published first, as the batch would do anyway.
 
     Args:
-        writer: Of the catalog.
-        folding: Of the stream.
+        writer: The writer of the catalog.
+        folding: How the stream's rows become records.
         batch_id: The first batch.
         file_rows: About so many keys go into a file.
 
     Returns:
-        A tier older than that of any batch; none without key columns, where rows are counted from the
-        stream's beginning, nor of a log that knows no row of the entity type.
+        A tier older than that of any batch. Without key columns there is none, since multiplicities count
+        from the beginning of the stream; nor if the log has no row of the entity type.
 
     Raises:
         PositionCompacted: Retention has taken a version while it was read.
@@ -58,6 +58,8 @@ def seed_index(
     """
     if not folding.key:
         return []
+    # Readers, and so the fold below, stop at the watermark. What another writer committed and left unpublished
+    # would be missing from the index for good.
     if writer.state.published != writer.state.last_version:
         writer.publish()
     writer.log.refresh()
@@ -75,25 +77,26 @@ def seed_index(
 
 
 def _live_rows(records: EntityRecords) -> dict[str, bytes]:
-    """Return the image that each key was last given; retention may have taken that of some."""
+    """Return the last image of each key; retention may have deleted some."""
     view = records.view
+    # Columns may have been renamed since. Images keep the names of their time, the stream uses those of today.
     columns = records.columns_in(view.schema_of(view.published))
     names = {column.id: column.name for column in columns}
     rows: dict[str, bytes] = {}
     for version in records.versions(view.oldest.version, view.published + 1):
         renamed = _renamed(version.columns, names)
         for record in version.records:
-            if record.key is None:
+            if record.key is None:  # a truncate
                 rows.clear()
             elif record.operation == Operation.UPSERT and record.after is not None:
                 rows[record.key] = _under(record.after, renamed) if renamed else record.after
-            else:  # gone, or the log has no image of it
+            else:  # removed, or the log has no image of it
                 rows.pop(record.key, None)
     return rows
 
 
 def _renamed(columns: tuple[Column, ...], names: Mapping[int, str]) -> dict[str, str]:
-    """Return the names of a version's columns that are others now, with these."""
+    """Return the columns of a version that have another name now: the old name → the new one."""
     now = ((column.name, names.get(column.id, column.name)) for column in columns)
     return {name: new for name, new in now if name != new}
 
@@ -110,10 +113,10 @@ def _under(image: bytes, renamed: Mapping[str, str]) -> bytes:
 def _written(
     rows: dict[str, bytes], writer: CatalogWriter, folding: Folding, batch_id: int, file_rows: int
 ) -> list[StateFile]:
-    """Write rows by the slots of their keys, so that a share of the keys need not read all files."""
+    """Write rows by the slots of their keys, so that a task reads the files of its share only."""
     keys = np.array(list(rows), object)
     texts = pa.array(keys, pa.string())
-    # The log's own hashes are of the name that the entity type had.
+    # Not the hashes in the log: those are seeded with the name that the entity type had then.
     hashed = key_hashes(np.full(len(keys), type_seed(folding.entity_type), np.uint64), texts)
     parts = min(SLOTS, 1 << (max(0, len(keys) - 1) // file_rows).bit_length())
     of_part = slots(hashed) % np.uint16(parts)

@@ -79,7 +79,7 @@ class Cdcv2Settings:
     )
     """A larger file is a batch alone."""
     partitions: int | None = None
-    """Shares of the exchanges; None is two a core."""
+    """Number of shares of a large batch; None is two for each core."""
     master: str = option("--master", "Spark master.", text("URL"), "local[*]", panel=RUNNING)
     take_over: bool = option(
         "--take-over", "Go on where another writer left off.", FLAG, False, panel=RUNNING

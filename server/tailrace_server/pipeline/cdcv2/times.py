@@ -1,17 +1,17 @@
 """What is known of times, and how far they are finished: tables of numbers, no updates.
 
-`TIMES` has a row for each time that is not finished and of which an update or a count above zero is known::
+`TIMES` has a row for each open time with an update or a count above zero::
 
     time   announced    received     -1 announced: no progress statement covers it yet
     4      1            1
-    6      3            2            ◀─ the frontier goes no further than the first such row,
-    9      -1           5               nor than where the intervals that join end
+    6      3            2            ◀─ the frontier goes no further than the first row with updates missing,
+    9      -1           5               and no further than the end of the coverage that it lies in
 
 *Coverage* is the union of the intervals of all progress statements, as disjoint intervals in order. A
 covered time without a row has a count of zero. Both are cut off below the frontier.
 
-`update_times` brings the rows of a share of the times up to date, shares being told by a hash of the time; the
-frontier is then the least of what the shares find, and of where the coverage ends.
+Times are shared out by a hash, and `update_times` works on one share. The frontier is then the least of the
+first times that miss updates in each share, and of the end of the coverage.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Interval = tuple[int, int | None]
 """Half-open; None is the end of time."""
 
 END: Final = 2**63
-"""The end of time as a number."""
+"""The end of time as an upper bound."""
 
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -50,7 +50,7 @@ TIMES: Final = pa.schema(
         pa.field("received_at", pa.int64(), nullable=False),
     ]
 )
-"""``…_at`` are places of messages: that of the count, and the last of the updates."""
+"""``announced_at`` is the place of the count's message, ``received_at`` that of the last update's."""
 
 COUNTS: Final = pa.schema(
     [
@@ -59,7 +59,7 @@ COUNTS: Final = pa.schema(
         pa.field("message", pa.int64(), nullable=False),
     ]
 )
-"""Counts as progress statements list them, or updates as they were received; ``message`` is the place."""
+"""Counts of progress statements, or numbers of received updates; ``message`` is the place."""
 
 INTERVALS: Final = pa.schema(
     [
@@ -78,7 +78,7 @@ class Contradiction(NamedTuple):
     """A count, and the place of its message."""
     second: tuple[int, int]
     exceeded: bool = False
-    """Whether the second is how many updates have come; else it is another count."""
+    """Whether the second is the number of received updates; else it is another count."""
 
 
 class UpdatedTimes(NamedTuple):
@@ -114,7 +114,7 @@ def received_table(updates: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def hashes_of_times(times: Longs) -> npt.NDArray[np.uint64]:
-    """Return the hash that tells a time's share."""
+    """Return the hash by which times are shared out."""
     return times.astype(np.uint64) * _FACTOR
 
 
@@ -131,17 +131,20 @@ def update_times(
     """Bring a share of the times up to date.
 
     Args:
-        old: What was known of the share's times, of `TIMES`.
-        coverage: What was covered.
+        old: The known times of the share, of `TIMES`.
+        coverage: The coverage so far.
         intervals: All new progress statements, of `INTERVALS`, whatever share their counts are in.
-        counts: What they list of the share's times, of `COUNTS`.
-        received: Distinct updates that are new, of `COUNTS`; several rows of one time add up.
+        counts: Their counts for times of the share, of `COUNTS`.
+        received: Numbers of new distinct updates, of `COUNTS`; rows of one time add up.
         frontier: Times below it are finished.
-        first: Let the count that was heard first stand, instead of telling the contradiction.
+        first: Let the count that was heard first stand, instead of reporting the contradiction.
     """
+    # 1. The counts, each time once. What the intervals cover is needed for it: a statement that covers a time
+    #    and lists no count for it says zero.
     cover = _Cover([*coverage], intervals, frontier)
     contradictions: list[Contradiction] = []
     listed, count, place = _listed(old, counts, cover, contradictions, first=first)
+    # 2. One row for each time that is listed, known or new. Order matters: what is new overrides what is old.
     news = _since(received, frontier)
     olds = _since(old, frontier)
     times, inverse = np.unique(
@@ -159,6 +162,7 @@ def update_times(
     got_at = np.full(len(times), -1, np.int64)
     got_at[of_old] = olds["received_at"]
     np.maximum.at(got_at, of_new, news["message"])
+    # 3. More updates than announced can never be put right. Fewer only mean that the time waits.
     too_many = np.flatnonzero((announced >= 0) & (got > announced))
     if len(too_many):
         row = int(too_many[0])
@@ -190,6 +194,8 @@ def joined_coverage(
     coverage: Sequence[Interval], intervals: pa.RecordBatch, frontier: int
 ) -> list[Interval]:
     """Return the union of intervals from the frontier on."""
+    # With lower bounds in order, an interval begins a new part of the union if and only if it begins above all
+    # upper bounds before it.
     lowers, uppers = _clipped([*coverage], intervals, frontier)
     order = np.argsort(lowers, kind="stable")
     lowers, uppers = lowers[order], uppers[order]
@@ -212,9 +218,9 @@ def frontier_after(
     """Return the finished frontier; None when all time is finished.
 
     Args:
-        frontier: Where it was.
-        coverage: What is covered now.
-        lowest: What the shares of the times found.
+        frontier: The frontier before.
+        coverage: The coverage now.
+        lowest: From each share of the times the first one that misses updates, or None.
     """
     end: int | None = frontier
     if coverage and coverage[0][0] <= frontier:
@@ -224,7 +230,7 @@ def frontier_after(
 
 
 def coverage_after(coverage: Sequence[Interval], frontier: int | None) -> list[Interval]:
-    """Return what of the coverage lies at or above the frontier."""
+    """Return the part of the coverage at or above the frontier."""
     if frontier is None:
         return []
     return [(max(low, frontier), high) for low, high in coverage if high is None or high > frontier]
@@ -252,7 +258,7 @@ def why_waiting(
 
 
 class _Cover:
-    """How many statements cover a time; what was covered before counts as one."""
+    """How many statements cover a time; the coverage so far counts as one."""
 
     def __init__(
         self, coverage: Sequence[Interval], intervals: pa.RecordBatch, frontier: int
@@ -268,7 +274,7 @@ class _Cover:
         return below - np.searchsorted(self._uppers, asked, "right")
 
     def place_of(self, time: int, others: set[int], *, new: bool = False) -> int:
-        """Return the message of a statement that covers a time and is none of some; -1 for an old one."""
+        """Return the message of a statement that covers a time and is not in ``others``; -1 for an old one."""
         for low, high in () if new else self._old:
             if low <= time and (high is None or time < high):
                 return -1
@@ -287,7 +293,8 @@ def _listed(
     *,
     first: bool,
 ) -> tuple[Longs, Longs, Longs]:
-    """Return times that are listed, the counts heard first, and their places."""
+    """Return the times with counts, for each the count that was heard first, and its place."""
+    # 1. Old counts above zero and new ones, in one list.
     olds = {name: old.column(name).to_numpy() for name in ("time", "announced", "announced_at")}
     told = olds["announced"] > 0
     news = {name: counts.column(name).to_numpy() for name in COUNTS.names}
@@ -296,16 +303,18 @@ def _listed(
     place = np.concatenate([olds["announced_at"][told], news["message"]])
     is_old = np.zeros(len(times), np.bool_)
     is_old[: np.count_nonzero(told)] = True
-    # What is covered no more is below the frontier.
+    # 2. Times that nothing covers any more lie below the frontier.
     current = cover.depth(times) > 0
     times, count, place, is_old = times[current], count[current], place[current], is_old[current]
     if not len(times):
         return times, count, place
+    # 3. Group by time, the count heard first at the front: old before new, then by place.
     order = np.lexsort((place, ~is_old, times))
     times, count, place, is_old = times[order], count[order], place[order], is_old[order]
     starts = np.flatnonzero(np.concatenate([[True], times[1:] != times[:-1]]))
     low, high = np.minimum.reduceat(count, starts), np.maximum.reduceat(count, starts)
     listing = np.diff(np.append(starts, len(times)))
+    # 4. Two counts of one time that differ: the first such time is enough for the error.
     for group in np.flatnonzero(low != high)[:1].tolist():
         start = int(starts[group])
         other = start + int(np.flatnonzero(count[start:] != count[start])[0])
@@ -316,6 +325,8 @@ def _listed(
                 (int(count[other]), int(place[other])),
             )
         )
+    # 5. A time that more statements cover than list is said to be zero by one of them. If that one was heard
+    #    before the count, zero is what stands; so with ``first`` every such time is corrected.
     silent_groups = np.flatnonzero(cover.depth(times[starts]) > listing)
     for group in silent_groups[: None if first else 1].tolist():
         start = int(starts[group])
@@ -352,5 +363,5 @@ def _clipped(
 
 def _since(rows: pa.RecordBatch, frontier: int) -> dict[str, Longs]:
     times = rows.column("time").to_numpy()
-    wanted = times >= frontier
-    return {name: rows.column(name).to_numpy()[wanted] for name in rows.schema.names}
+    kept = times >= frontier
+    return {name: rows.column(name).to_numpy()[kept] for name in rows.schema.names}

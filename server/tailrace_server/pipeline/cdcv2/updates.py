@@ -1,12 +1,11 @@
 """Updates as Arrow tables: hashed, deduplicated, shared out over slots.
 
-`UPDATES` is the form in which they travel between tasks and rest in state files. ``data`` is the Avro
-binary of the row, in its one canonical form, so that rows are equal if and only if their bytes are;
-nothing decodes it before it is known to be wanted.
+`UPDATES` is their form in state files and between tasks. ``data`` is the Avro binary of the row in canonical
+form, so rows are equal if and only if their bytes are. It is decoded once the update is finished, not before.
 
-The *slot* of an update, from 0 to `SLOTS` - 1, is the top of its hash: what is in one slot can be
-deduplicated without looking at others. A task has all slots that are equal modulo the number of tasks,
-so state that was written by some number of tasks can be read by any other.
+The *slot* of an update, from 0 to `SLOTS` - 1, is the top byte of its hash. Updates of one slot can be
+deduplicated without the others. A task has all slots that are equal modulo the number of tasks, so any number
+of tasks can read the state that any other number wrote.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ SLOTS: Final = 256
 COMPILED_ROWS: Final = 20_000
 """From so many rows on the compiled loops are worth loading."""
 _FEW_ROWS: Final = 64
-"""Up to so many they are not worth calling."""
-_MACHINE: Final = "tailrace_server.pipeline.cdcv2.compiled_loops"
+"""Up to so many rows the compiled loops are not worth calling."""
+_COMPILED: Final = "tailrace_server.pipeline.cdcv2.compiled_loops"
 
 UPDATES: Final = pa.schema(
     [
@@ -43,23 +42,23 @@ UPDATES: Final = pa.schema(
         pa.field("data", pa.large_binary(), nullable=False),
     ]
 )
-"""``message`` is where it was read, `place_of`."""
+"""``message`` is the place where it was read, `place_of`."""
 
 _OFFSET_BITS: Final = 40
 _WORD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Place(NamedTuple):
-    """Where a message stands."""
+    """The place of a message in the input."""
 
     ordinal: int
-    """Number of the file, in the order in which files were taken."""
+    """Number of the file, in the order in which files were read."""
     offset: int
-    """Byte of the file: of the line, or of the container's block."""
+    """First byte of the line, or of the container's block."""
 
 
 def place_of(ordinal: int, offset: int) -> int:
-    """Return a place as one number; places compare as files were taken and as they are read."""
+    """Return a place as one number; numbers compare in the order of reading."""
     return ordinal << _OFFSET_BITS | offset
 
 
@@ -69,7 +68,7 @@ def place(number: int) -> Place:
 
 
 def updates_table(data: pa.Array, times: Longs, diffs: Longs, messages: Longs) -> pa.RecordBatch:
-    """Return updates with their hashes; ``data`` is large_binary."""
+    """Return a table of `UPDATES`; ``data`` is a large_binary array."""
     return pa.RecordBatch.from_arrays(
         [pa.array(hashes(data, times)), *map(pa.array, (times, diffs, messages)), data],
         schema=UPDATES,
@@ -78,7 +77,7 @@ def updates_table(data: pa.Array, times: Longs, diffs: Longs, messages: Longs) -
 
 def hashes(data: pa.Array, times: Longs) -> npt.NDArray[np.uint64]:
     """Return the hash of each (data, time)."""
-    if len(data) >= COMPILED_ROWS or (len(data) > _FEW_ROWS and _MACHINE in sys.modules):
+    if len(data) >= COMPILED_ROWS or (len(data) > _FEW_ROWS and _COMPILED in sys.modules):
         from tailrace_server.pipeline.cdcv2 import compiled_loops
 
         values, offsets = _bytes_of(data)
@@ -93,13 +92,13 @@ def hashes(data: pa.Array, times: Longs) -> npt.NDArray[np.uint64]:
 
 
 class Distinct(NamedTuple):
-    """Updates, each once."""
+    """Updates without repeats."""
 
     updates: pa.RecordBatch
     duplicates: int
     conflicts: int
     conflict: tuple[int, int] | None
-    """Rows of the input of the first pair that differs in its diff."""
+    """Rows, in the input, of the first two updates that differ in their diff only."""
 
 
 def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
@@ -107,8 +106,7 @@ def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
 
     Args:
         updates: In the order that decides which is first.
-        both: Keep updates that differ from an earlier one in their diff, so that whoever comes next sees
-            them.
+        both: Keep updates that differ from an earlier one in their diff only, for a later step to judge.
     """
     times = updates.column("time").to_numpy()
     diffs = updates.column("diff").to_numpy()
@@ -155,7 +153,7 @@ def slots(hashed: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint16]:
 def share_out(
     rows: pa.RecordBatch, hashed: npt.NDArray[np.uint64], parts: int
 ) -> list[tuple[int, pa.RecordBatch]]:
-    """Return rows by the task of their slot, without the empty ones; each in the order given."""
+    """Return rows by the task of their slot, without empty tasks; rows of a task keep their order."""
     if parts == 1 or not len(hashed):
         return [(0, rows)] if len(hashed) else []
     tasks = slots(hashed) % np.uint16(parts)

@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.cdcv2 import CdcError, Progress, Reader, Update
-from tailrace_server.pipeline.cdcv2.cutting import CutMessages, RowCutter, UpdateCollector, take
+from tailrace_server.pipeline.cdcv2.cutting import (
+    CutMessages,
+    RowCutter,
+    UpdateCollector,
+    add_statement,
+)
 from tailrace_server.pipeline.cdcv2.times import (
     TIMES,
     counts_table,
@@ -62,7 +67,7 @@ class Shared:
             return []
         out, rows = CutMessages(), UpdateCollector(SCHEMA.form)
         for message in batch:
-            assert take(message, place, rows, out) is None
+            assert add_statement(message, place, rows, out) is None
         rows.finish(out)
         news = since(joined(out.updates), self.frontier)
         olds = self._parts(self.kept, self.kept.column("hash").to_numpy())
