@@ -25,6 +25,9 @@ import orjson
 import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
+from tailrace.errors import LogError
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.segment.object_file import ObjectFile
 from tailrace_server.wal.segment.writer import SegmentWriter
 
 if TYPE_CHECKING:
@@ -219,17 +222,19 @@ def _with_records(
     catalog: Path, receipt: SegmentReceipt, by_version: Mapping[int, Sequence[SchemaRecord]]
 ) -> SegmentReceipt:
     """Write a segment again with records behind the leads of some versions, and delete the old file."""
-    old = catalog / receipt.path
+    store, old = LocalFiles(catalog), catalog / receipt.path
+    file = store.open(receipt.path)
+    if file is None:
+        raise LogError(f"segment {receipt.path} is missing")
     with (
         SegmentWriter(old.with_name(f"{old.stem}{SUFFIX}{old.suffix}")) as segment,
-        pa.OSFile(str(old)) as file,
-        pa.ipc.open_file(file) as reader,
+        pa.ipc.open_file(ObjectFile(file)) as reader,
     ):
         for place in range(reader.num_record_batches):
             for part in _parts(reader.get_batch(place), by_version):
                 segment.write(part)
         written = segment.close()
-    old.unlink()
+    store.delete(receipt.path)
     return written
 
 
