@@ -1,6 +1,6 @@
 """Python that numba compiles to machine code which runs without the GIL.
 
-Import it only from modules that are loaded once there is work for them: numba takes about a second.
+Import it only from modules that are loaded on demand: importing numba takes about a second.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 def compiled(*signature: Any) -> Callable[[Any], Any]:
-    """Return a decorator that compiles, or takes the code from the cache.
+    """Return a decorator that compiles a function, or takes its code from numba's cache.
 
     Args:
-        signature: Of numba; compiled for it at once. Without one, on first use, for what is given then.
+        signature: A signature of numba, compiled for at once. None: on each first call with new types.
     """
 
     def compile_(function: Any) -> Any:
@@ -35,20 +35,20 @@ def compiled(*signature: Any) -> Callable[[Any], Any]:
 
 
 def inlined(function: _F) -> _F:
-    """Make a part of compiled code of a function, wherever it is called there."""
+    """Have compiled code contain a function's body wherever it calls the function."""
     return numba.njit(inline="always")(function)  # type: ignore[no-any-return]
 
 
 def called(function: _F) -> _F:
-    """Make a function that compiled code may call; it lies in the caches of its callers."""
+    """Compile a function for compiled callers, whose caches hold its code."""
     return numba.njit(function)  # type: ignore[no-any-return]
 
 
-def load(kind: Any) -> Any:
-    """Return what loads a number of numba's type ``kind`` from an address in compiled code, aligned or not."""
+def number_at(kind: Any) -> Any:
+    """Return a function for compiled code: the number of type ``kind`` at an address, aligned or not."""
 
     @intrinsic  # type: ignore[untyped-decorator]
-    def load_(context: Any, at: Any) -> Any:
+    def at_address(context: Any, at: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             pointer = ir.IntType(kind.bitwidth).as_pointer()
             loaded = builder.load(builder.inttoptr(arguments[0], pointer))
@@ -57,13 +57,13 @@ def load(kind: Any) -> Any:
 
         return kind(types.int64), generate
 
-    return load_
+    return at_address
 
 
-_uint8_at = load(types.uint8)
+_uint8_at = number_at(types.uint8)
 
 
 @inlined
 def is_present(validity: Any, row: Any) -> Any:
-    """Return whether a row of an Arrow column has a value, by the address of its bitmap; 0: all have one."""
+    """Return whether a row of an Arrow column has a value; ``validity`` 0: the column has no bitmap."""
     return validity == 0 or (_uint8_at(validity + (row >> 3)) >> (row & 7)) & 1 != 0

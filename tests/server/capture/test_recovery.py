@@ -27,7 +27,7 @@ from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.memory_budget import MemoryGovernor
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.observer import Observer
-from tailrace_server.capture.reading.batch_cache import BatchCache, Kind
+from tailrace_server.capture.reading.batch_cache import BatchCache, CacheKind
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.catalog import drop_catalog
@@ -293,7 +293,7 @@ async def test_a_cache_that_cannot_measure_still_answers(tmp_path: Path) -> None
     with ThreadPoolExecutor(1) as threads:
         cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads, measure=unmeasurable)
         async with asyncio.timeout(PATIENCE_S):
-            assert isinstance(await cache.get(Kind.HEAD, "key", Value), Value)
+            assert isinstance(await cache.get(CacheKind.HEAD, "key", Value), Value)
 
 
 async def test_what_could_not_be_loaded_for_want_of_a_thread_is_loaded_for_the_next_reader() -> (
@@ -313,10 +313,10 @@ async def test_what_could_not_be_loaded_for_want_of_a_thread_is_loaded_for_the_n
     with Threads(1) as threads:
         cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads)
         with pytest.raises(RuntimeError, match="thread"):
-            await cache.get(Kind.HEAD, "key", Value)
+            await cache.get(CacheKind.HEAD, "key", Value)
         threads.exhausted = False
         async with asyncio.timeout(PATIENCE_S):
-            assert isinstance(await cache.get(Kind.HEAD, "key", Value), Value)
+            assert isinstance(await cache.get(CacheKind.HEAD, "key", Value), Value)
 
 
 async def test_contract_03_a_start_by_time_passes_over_what_is_published_later_and_is_older(

@@ -110,7 +110,7 @@ def _multiples(columns: CaptureColumns) -> NDArray[np.bool_]:
 
 
 def _image(columns: CaptureColumns, name: str) -> pa.BinaryArray:
-    """Return an image of each record; all null where it was not asked for, as in a header."""
+    """Return an image of each record; all null where the content leaves it out, as in a header."""
     image = columns.body(name)
     return pa.nulls(len(columns), pa.binary()) if image is None else image
 

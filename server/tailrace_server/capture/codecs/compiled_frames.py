@@ -29,7 +29,7 @@ from numba.extending import intrinsic
 
 from tailrace_server.capture.codecs import fields
 from tailrace_server.capture.codecs.columns import EncodedMessages
-from tailrace_server.numba_tools import compiled, inlined, is_present, load
+from tailrace_server.numba_tools import compiled, inlined, is_present, number_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -208,9 +208,9 @@ def _store(context: Any, at: Any, number: Any) -> Any:
     return types.void(types.int64, number), generate
 
 
-_int64_at = load(types.int64)
-_int32_at = load(types.int32)
-_uint8_at = load(types.uint8)
+_int64_at = number_at(types.int64)
+_int32_at = number_at(types.int32)
+_uint8_at = number_at(types.uint8)
 
 
 @inlined

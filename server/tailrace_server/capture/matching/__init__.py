@@ -1,1 +1,1 @@
-"""Which rows of a batch each publisher wants: predicates, the router, and the runs it finds."""
+"""Finds the rows of a batch that each publisher matches: predicates, the router, and the runs it makes."""

@@ -49,10 +49,10 @@ class _NoImages:
     """Stands for images where no predicate may ask for them."""
 
     def after(self) -> pa.BinaryArray:
-        raise AssertionError("no predicate asked for images")
+        raise AssertionError("the predicate reads heads only")
 
     def schema_of(self, version: int) -> Schema:
-        raise AssertionError("no predicate asked for a schema")
+        raise AssertionError("the predicate reads heads only")
 
 
 NO_IMAGES: Final = _NoImages()
@@ -106,8 +106,8 @@ class Alternative:
             if code >= 0
         }
         # 2. Find candidates by hash; 0 stands for no key, which is a truncate's.
-        wanted = np.array([0, *self.hashes(names)], np.uint64)
-        found = rows[np.isin(head.key_hashes[rows], wanted)]
+        hashes = np.array([0, *self.hashes(names)], np.uint64)
+        found = rows[np.isin(head.key_hashes[rows], hashes)]
         # 3. Compare the keys themselves, as two keys may have one hash. Few candidates are left here.
         keep = [self.has_key(head, row) for row in found.tolist()]
         return found[np.array(keep, bool)] if keep else found
@@ -177,7 +177,7 @@ class Predicate:
         """Whether an alternative names keys; the router finds those faster than ``select``."""
 
     def select(self, grouped: GroupedHead, images: Images) -> BatchSelection:
-        """Return its captures in a batch; asks ``images`` only if ``needs_images``."""
+        """Return its captures in a batch; uses ``images`` only if ``needs_images``."""
         # Each alternative takes whole classes, then drops rows by key, then looks at columns: every step
         # sees only what the cheaper ones before it have left.
         head = grouped.head

@@ -102,7 +102,7 @@ class Router:
                 yield id, selection
 
     def _route_broad(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
-        # 1. A batch of one class is a whole batch for everyone who takes it: no array is made.
+        # 1. A batch of one class is a whole batch for every publisher that takes it: no array is made.
         groups = grouped.groups
         takers = [self._ids_taking(key) for key, _ in groups]
         batch_rows = len(grouped.head.versions)

@@ -1,1 +1,1 @@
-"""Reading the log for the engine: every read goes through one bounded cache, in reader threads."""
+"""Reads the log for the engine: through one bounded cache, in reader threads."""

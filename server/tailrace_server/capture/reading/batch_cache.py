@@ -7,7 +7,7 @@ wait for it (*single flight*).
 Frames have a bound of their own, and so have heads, bodies and scans together. Both are far below the
 budget: reused memory is faster than fresh pages, and the page cache holds what was read once. The fewer
 subscriptions are open, the fewer frames are kept. With only one, frames that it has had are dropped, as
-there is nobody to share them with. When room is short all the same, frames are evicted first.
+no other subscription shares them. When room is short all the same, frames are evicted first.
 
 The budget is kept by measurement. The cache holds half of it at most. Whenever the whole process is near
 the budget, the cache evicts a quarter of what it holds and lowers its limit to the rest. Then it hands freed
@@ -52,7 +52,7 @@ class Sized(Protocol):
         """Bytes that it holds."""
 
 
-class Kind(IntEnum):
+class CacheKind(IntEnum):
     """What a value is. Lower kinds are evicted first."""
 
     FRAMES = 0
@@ -61,7 +61,7 @@ class Kind(IntEnum):
     HEAD = 3
 
 
-_READ_KINDS: Final = (Kind.BODY, Kind.HEAD, Kind.SCAN)
+_READ_KINDS: Final = (CacheKind.BODY, CacheKind.HEAD, CacheKind.SCAN)
 """The kinds under the bound of reads, in the order of their eviction: a scan stands for many heads.
 
 Scans have half of that bound at most, or those of many criteria would push out heads that are needed next.
@@ -79,7 +79,7 @@ class CacheStatistics:
     values: int
     """Values of all kinds that it holds now."""
     hits: int
-    """Values that were asked for and held."""
+    """Requests for a value that was held."""
     misses: int
     """Loads; a shared one counts once."""
     evicted: int
@@ -124,29 +124,29 @@ class BatchCache:
         """Bytes of the process after the last relief; the next one waits until it has grown by a step."""
         self._frames_bytes_max = frames_bytes
         self._reads_bytes_max = reads_bytes
-        self._bytes_by_kind = dict.fromkeys(Kind, 0)
+        self._bytes_by_kind = dict.fromkeys(CacheKind, 0)
         self._executor = executor
         self._subscriptions = subscriptions
         self._measure = measure or anonymous_bytes
         self._measured_at = float("-inf")
         self._process_bytes = 0
-        self._kinds: dict[Kind, OrderedDict[Hashable, Sized]] = {
-            kind: OrderedDict() for kind in Kind
+        self._kinds: dict[CacheKind, OrderedDict[Hashable, Sized]] = {
+            kind: OrderedDict() for kind in CacheKind
         }
         """Values by key, the least recently used first."""
-        self._waiters: dict[tuple[Kind, Hashable], list[asyncio.Future[Any]]] = {}
-        """Of each value that is loaded or queued to be: the futures of those who wait for it."""
-        self._to_load: deque[tuple[Kind, Hashable, Callable[[], Sized]]] = deque()
+        self._waiters: dict[tuple[CacheKind, Hashable], list[asyncio.Future[Any]]] = {}
+        """Futures of the callers that wait for a value, by the value: one that is queued or being loaded."""
+        self._to_load: deque[tuple[CacheKind, Hashable, Callable[[], Sized]]] = deque()
         self._loads_max = loads_max
         self._loads_running = 0
         self._bytes = 0
         self._hits = self._misses = self._evicted = 0
 
-    def peek(self, kind: Kind, key: Hashable) -> Sized | None:
+    def peek(self, kind: CacheKind, key: Hashable) -> Sized | None:
         """Return a value if it is held, without marking it as used. Any thread may call it."""
         return self._kinds[kind].get(key)
 
-    def get_nowait(self, kind: Kind, key: Hashable) -> Sized | None:
+    def get_nowait(self, kind: CacheKind, key: Hashable) -> Sized | None:
         """Return a value if it is held and mark it as used."""
         values = self._kinds[kind]
         value = values.get(key)
@@ -155,7 +155,7 @@ class BatchCache:
             self._hits += 1
         return value
 
-    async def get(self, kind: Kind, key: Hashable, load: Callable[[], S]) -> S:
+    async def get(self, kind: CacheKind, key: Hashable, load: Callable[[], S]) -> S:
         """Return a value, loading it in a reader thread if it is neither held nor being loaded.
 
         Cancelling one waiter does not stop the load for the others. What ``load`` raises reaches all of
@@ -168,12 +168,12 @@ class BatchCache:
         self._load_once(kind, key, load, waiter)
         return await waiter
 
-    def prefetch(self, kind: Kind, key: Hashable, load: Callable[[], Sized]) -> None:
+    def prefetch(self, kind: CacheKind, key: Hashable, load: Callable[[], Sized]) -> None:
         """Begin to load a value that will be needed soon; a failure shows when it is loaded again."""
         if key not in self._kinds[kind]:
             self._load_once(kind, key, load, None)
 
-    def put(self, kind: Kind, key: Hashable, value: Sized) -> None:
+    def put(self, kind: CacheKind, key: Hashable, value: Sized) -> None:
         """Keep a value that was loaded, here or as a by-product."""
         values = self._kinds[kind]
         if key not in values:
@@ -182,7 +182,7 @@ class BatchCache:
             self._bytes_by_kind[kind] += value.nbytes
             self._evict_excess()
 
-    def drop_unless_shared(self, kind: Kind, key: Hashable) -> None:
+    def drop_unless_shared(self, kind: CacheKind, key: Hashable) -> None:
         """Drop a value that a subscription has had, unless others are open that may need it."""
         if self._subscriptions is not None and self._subscriptions() <= 1:
             value = self._kinds[kind].pop(key, None)
@@ -202,7 +202,7 @@ class BatchCache:
 
     def _load_once(
         self,
-        kind: Kind,
+        kind: CacheKind,
         key: Hashable,
         load: Callable[[], Sized],
         waiter: asyncio.Future[Any] | None,
@@ -232,7 +232,7 @@ class BatchCache:
             loaded = partial(self._loaded, kind, key)
             job.add_done_callback(partial(loop.call_soon_threadsafe, loaded))
 
-    def _loaded(self, kind: Kind, key: Hashable, job: Future[Sized]) -> None:
+    def _loaded(self, kind: CacheKind, key: Hashable, job: Future[Sized]) -> None:
         self._loads_running -= 1
         self._begin_loads()
         error = job.exception() if not job.cancelled() else asyncio.CancelledError()
@@ -242,7 +242,7 @@ class BatchCache:
             self.put(kind, key, value)
 
     def _resolve_waiters(
-        self, kind: Kind, key: Hashable, value: Sized | None, error: BaseException | None
+        self, kind: CacheKind, key: Hashable, value: Sized | None, error: BaseException | None
     ) -> None:
         for waiter in self._waiters.pop((kind, key)):
             if waiter.done():
@@ -256,9 +256,9 @@ class BatchCache:
         # 1. The bounds of kinds, each with its own order of eviction. They come before the limit of all,
         # which would take frames for what heads have too much.
         while self._frames_are_too_many():
-            self._evict_one([Kind.FRAMES])
-        while self._bytes_by_kind[Kind.SCAN] > self._reads_bytes_max // 2:
-            self._evict_one([Kind.SCAN])
+            self._evict_one([CacheKind.FRAMES])
+        while self._bytes_by_kind[CacheKind.SCAN] > self._reads_bytes_max // 2:
+            self._evict_one([CacheKind.SCAN])
         while sum(self._bytes_by_kind[kind] for kind in _READ_KINDS) > self._reads_bytes_max:
             self._evict_one(_READ_KINDS)
         # 2. The limit of the whole cache.
@@ -275,7 +275,10 @@ class BatchCache:
 
     def _frames_are_too_many(self) -> bool:
         """Return whether frames must be evicted; the newest block stays, however large: it is being sent."""
-        frames_bytes, blocks = self._bytes_by_kind[Kind.FRAMES], len(self._kinds[Kind.FRAMES])
+        frames_bytes, blocks = (
+            self._bytes_by_kind[CacheKind.FRAMES],
+            len(self._kinds[CacheKind.FRAMES]),
+        )
         if blocks <= 1:
             return False
         if frames_bytes > self._frames_bytes_max:
@@ -311,10 +314,10 @@ class BatchCache:
         return self._process_bytes
 
     def _evict_down_to(self, bytes_max: int) -> None:
-        while self._bytes > bytes_max and self._evict_one(Kind):
+        while self._bytes > bytes_max and self._evict_one(CacheKind):
             pass
 
-    def _evict_one(self, kinds: Iterable[Kind]) -> bool:
+    def _evict_one(self, kinds: Iterable[CacheKind]) -> bool:
         """Evict the least recently used value of the first of these kinds that has any."""
         for kind in kinds:
             values = self._kinds[kind]
@@ -325,7 +328,7 @@ class BatchCache:
                 return True
         return False
 
-    def _uncharge(self, kind: Kind, value: Sized) -> None:
+    def _uncharge(self, kind: CacheKind, value: Sized) -> None:
         self._bytes -= value.nbytes
         self._bytes_by_kind[kind] -= value.nbytes
 

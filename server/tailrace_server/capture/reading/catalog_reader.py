@@ -17,7 +17,7 @@ from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.matching.run import Run, whole_batch
-from tailrace_server.capture.reading.batch_cache import Kind
+from tailrace_server.capture.reading.batch_cache import CacheKind
 from tailrace_server.capture.reading.frames import FrameBlock, body_columns, encode
 from tailrace_server.capture.reading.small_commits import Bodies, SmallCommits
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -53,7 +53,7 @@ class Scan:
 
     runs: tuple[Run, ...]
     first_row: int
-    """First row of the window; may lie before the row that was asked for."""
+    """First row of the window; may lie before the row that the scan began with."""
     end_row: int
     """First row behind the window."""
     end: Position
@@ -66,18 +66,10 @@ class Scan:
 class BatchImages:
     """The images of one batch for a predicate with columns."""
 
-    read_after: Callable[[], pa.BinaryArray]
-    """Returns the ``after`` images; it may read them from the log."""
-    schemas: Callable[[int], Schema]
-    """Returns the schema of a version."""
-
-    def after(self) -> pa.BinaryArray:
-        """Return the ``after`` images."""
-        return self.read_after()
-
-    def schema_of(self, version: int) -> Schema:
-        """Return the schema that a version was written with."""
-        return self.schemas(version)
+    after: Callable[[], pa.BinaryArray]
+    """Returns the ``after`` images; may read them from the log."""
+    schema_of: Callable[[int], Schema]
+    """Returns the schema that a version was written with."""
 
 
 class CatalogReader:
@@ -106,7 +98,7 @@ class CatalogReader:
         if recent is not None:
             return recent.grouped
         key = (self._id, ref.key)
-        return await self._cache.get(Kind.HEAD, key, partial(self._load_grouped, ref))
+        return await self._cache.get(CacheKind.HEAD, key, partial(self._load_grouped, ref))
 
     async def grouped_reading_ahead(self, view: LogView, place: int) -> GroupedHead:
         """Return the head of the batch at a place; if it must be read, so are the heads behind it."""
@@ -116,7 +108,7 @@ class CatalogReader:
         key = (self._id, ref.key)
         found: list[GroupedHead] = []
         grouped = await self._cache.get(
-            Kind.HEAD, key, partial(self._load_ahead, view, place, found)
+            CacheKind.HEAD, key, partial(self._load_ahead, view, place, found)
         )
         self._keep_heads(found)
         return grouped
@@ -131,7 +123,7 @@ class CatalogReader:
     async def images(self, ref: BatchRef, view: LogView) -> BatchImages:
         """Return a batch's ``after`` images, read before it returns."""
         bodies = await self._cache.get(
-            Kind.BODY,
+            CacheKind.BODY,
             (self._id, ref.key, ("after",)),
             partial(self._load_bodies, ref, ("after",)),
         )
@@ -177,7 +169,7 @@ class CatalogReader:
         key = (self._id, view.revision, predicate.identity, window.start, window.stop)
         matched: list[GroupedHead] = []
         scan = await self._cache.get(
-            Kind.SCAN, key, partial(self._load_scan, view, window, predicate, matched)
+            CacheKind.SCAN, key, partial(self._load_scan, view, window, predicate, matched)
         )
         self._keep_heads(matched)  # their frames are needed next
         return scan
@@ -185,7 +177,7 @@ class CatalogReader:
     def _keep_heads(self, heads: Sequence[GroupedHead]) -> None:
         """Put heads into the cache that were read as a by-product."""
         for grouped in heads:
-            self._cache.put(Kind.HEAD, (self._id, grouped.head.ref.key), grouped)
+            self._cache.put(CacheKind.HEAD, (self._id, grouped.head.ref.key), grouped)
 
     def _window(self, view: LogView, place: int) -> range:
         """Return the places of the window that holds a batch; large batches make short windows."""
@@ -202,20 +194,22 @@ class CatalogReader:
         """Return a run's frames if they need no reading."""
         # 1. The very frames, in the cache.
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
-        block = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, key))
+        block = cast("FrameBlock | None", self._cache.get_nowait(CacheKind.FRAMES, key))
         # 2. Frames that were made ahead. They move to the cache, whose budget counts them from then on.
         if block is None and (recent := self.small_commits.get(run.batch)) is not None:
             block = recent.frames.pop(key[2:], None)
             if block is not None:
-                self._cache.put(Kind.FRAMES, key, block)
+                self._cache.put(CacheKind.FRAMES, key, block)
         # 3. Frames of the whole batch, of which this run picks its own: copying is cheaper than encoding.
         # Captures of columns are not among them.
         if block is None and run.selection.names is None:
             all_frames = self._frames_key(run.batch, None, codec, content)
-            of_batch = cast("FrameBlock | None", self._cache.get_nowait(Kind.FRAMES, all_frames))
+            of_batch = cast(
+                "FrameBlock | None", self._cache.get_nowait(CacheKind.FRAMES, all_frames)
+            )
             if of_batch is not None:
                 block = of_batch.pick(run.selection, self._settings.message_bytes)
-                self._cache.put(Kind.FRAMES, key, block)
+                self._cache.put(CacheKind.FRAMES, key, block)
         return block
 
     async def frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
@@ -231,9 +225,9 @@ class CatalogReader:
         # A small batch in memory is encoded right here: the trip to a reader thread would cost more.
         if self.small_commits.get(run.batch) is not None:
             block = load()
-            self._cache.put(Kind.FRAMES, key, block)
+            self._cache.put(CacheKind.FRAMES, key, block)
         else:
-            block = await self._cache.get(Kind.FRAMES, key, load)
+            block = await self._cache.get(CacheKind.FRAMES, key, load)
         # The job may have encoded the whole batch; then the run's own frames are picked.
         if key[2] == run.selection.identity:
             return block
@@ -242,12 +236,12 @@ class CatalogReader:
     def drop_frames_unless_shared(self, run: Run, codec: Codec, content: Content) -> None:
         """Drop a run's frames, which a subscription has had, unless others are open that may need them."""
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
-        self._cache.drop_unless_shared(Kind.FRAMES, key)
+        self._cache.drop_unless_shared(CacheKind.FRAMES, key)
 
     def prefetch_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> None:
         """Begin to encode a run whose frames are not ready and will be sent soon."""
         key, load = self._frames_job(run, view, codec, content)
-        self._cache.prefetch(Kind.FRAMES, key, load)
+        self._cache.prefetch(CacheKind.FRAMES, key, load)
 
     def _frames_job(
         self, run: Run, view: LogView, codec: Codec, content: Content
@@ -278,20 +272,20 @@ class CatalogReader:
         recent = self.small_commits.get(ref)
         if recent is not None:
             return recent.grouped
-        return cast("GroupedHead | None", self._cache.peek(Kind.HEAD, (self._id, ref.key)))
+        return cast("GroupedHead | None", self._cache.peek(CacheKind.HEAD, (self._id, ref.key)))
 
     def _load_grouped(self, ref: BatchRef) -> GroupedHead:
         return group_by_class(self._reader.head(ref))
 
     def _load_ahead(self, view: LogView, place: int, found: list[GroupedHead]) -> GroupedHead:
         """Return a batch's head, and add the heads behind it to ``found`` up to one that cannot be read."""
-        # 1. The head that was asked for. Its error is the caller's; nothing has been read ahead yet.
+        # 1. The batch's own head. Its error is the caller's; nothing has been read ahead yet.
         ref = view.batch(place)
         grouped = self._load_grouped(ref)
         # 2. Those behind it, as by-products: the caller puts them into the cache on the event loop.
         bytes_max = min(_READ_AHEAD_BYTES_MAX, self._settings.reads_bytes // _READ_AHEAD_CACHE_PART)
         behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
-        with suppress(LogError):  # whoever needs it reads it again, and meets the error
+        with suppress(LogError):  # the next caller reads it again, and meets the error
             found.extend(map(self._head, behind))
         return grouped
 
@@ -302,7 +296,7 @@ class CatalogReader:
         recent = self.small_commits.get(ref)
         if recent is not None:
             return recent.bodies
-        found = self._cache.peek(Kind.BODY, (self._id, ref.key, names))
+        found = self._cache.peek(CacheKind.BODY, (self._id, ref.key, names))
         return self._load_bodies(ref, names) if found is None else cast("Bodies", found)
 
     def _load_scan(
@@ -313,7 +307,7 @@ class CatalogReader:
         matched: list[GroupedHead],
     ) -> Scan:
         """Scan a window, and add the heads of the batches with matches to ``matched``."""
-        # Bodies are read only if the predicate asks for images, and then of one batch at a time: a window
+        # Bodies are read only if the predicate needs images, and then of one batch at a time: a window
         # may hold more than the cache does. They are not kept, as a scan goes by once.
         runs = []
         refs = [view.batch(place) for place in window]
@@ -333,7 +327,7 @@ class CatalogReader:
 
     def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         names = body_columns(content)
-        # A head that is read here is not grouped: nobody selects from it.
+        # A head that is read here is not grouped: encoding needs no classes.
         found = self._head_in_memory(run.batch)
         return encode(
             self._reader.head(run.batch) if found is None else found.head,

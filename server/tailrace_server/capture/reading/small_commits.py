@@ -72,7 +72,7 @@ class FrameRequest(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SmallBatch:
+class LoadedBatch:
     """One batch, read in full."""
 
     grouped: GroupedHead
@@ -89,8 +89,8 @@ class SmallCommits:
         self._uuid = uuid
         self._reader = reader
         self._settings = settings
-        self._batches: dict[Hashable, SmallBatch] = {}
-        self._arriving: tuple[Entry, SmallBatch] | None = None
+        self._batches: dict[Hashable, LoadedBatch] = {}
+        self._arriving: tuple[Entry, LoadedBatch] | None = None
         """An entry that has no name in the log yet, and the batch that it carries."""
         self._requests: Counter[FrameRequest] = Counter()
         """Open subscriptions of each request."""
@@ -101,7 +101,7 @@ class SmallCommits:
         self.end_row = 0
         """First row that is not read yet; the observer sets it before the tailer begins."""
 
-    def get(self, ref: BatchRef) -> SmallBatch | None:
+    def get(self, ref: BatchRef) -> LoadedBatch | None:
         """Return a batch if it is one of the newest small ones."""
         return self._batches.get(ref.key)
 
@@ -173,7 +173,7 @@ class SmallCommits:
                 else:
                     batch = self._load(ref, read.data)
                 self._batches[ref.key] = batch
-        except Exception:  # whoever needs the batch reads it again, and meets the error
+        except Exception:  # the next caller reads it again, and meets the error
             return
         # 3. Bound what is kept: frames of the newest two batches, heads and bodies of sixteen.
         for old in tuple(self._batches.values())[:-_BATCHES_WITH_FRAMES_MAX]:
@@ -181,11 +181,11 @@ class SmallCommits:
         while len(self._batches) > _BATCHES_MAX:
             del self._batches[next(iter(self._batches))]
 
-    def _load(self, ref: BatchRef, file: bytes | None) -> SmallBatch:
+    def _load(self, ref: BatchRef, file: bytes | None) -> LoadedBatch:
         bodies = Bodies(self._reader.texts(ref, BODY_COLUMNS, file))
-        return SmallBatch(group_by_class(self._reader.head(ref, file)), bodies)
+        return LoadedBatch(group_by_class(self._reader.head(ref, file)), bodies)
 
-    def _encode(self, batch: SmallBatch, request: FrameRequest, timestamp: int) -> None:
+    def _encode(self, batch: LoadedBatch, request: FrameRequest, timestamp: int) -> None:
         """Make the frames of a batch for a request, if its predicate matches any of it."""
         predicate, codec, content = request
         selection = predicate.select(batch.grouped, NO_IMAGES)

@@ -19,13 +19,17 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from tailrace_server.numba_tools import called, compiled, inlined, is_present, load
+from tailrace_server.numba_tools import called, compiled, inlined, is_present, number_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_int64_at, _int32_at = load(types.int64), load(types.int32)
-_uint64_at, _uint32_at, _uint8_at = load(types.uint64), load(types.uint32), load(types.uint8)
+_int64_at, _int32_at = number_at(types.int64), number_at(types.int32)
+_uint64_at, _uint32_at, _uint8_at = (
+    number_at(types.uint64),
+    number_at(types.uint32),
+    number_at(types.uint8),
+)
 
 _DEPTH_MAX: Final = 62
 """Nested arrays and objects that are followed; each takes one bit of a 64-bit number."""

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from tailrace_server.capture.reading import batch_cache
-from tailrace_server.capture.reading.batch_cache import BatchCache, Kind
+from tailrace_server.capture.reading.batch_cache import BatchCache, CacheKind
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Value:
 async def test_scans_of_many_criteria_leave_the_heads_that_are_needed_next() -> None:
     with ThreadPoolExecutor(1) as threads:
         held = BatchCache(1 << 30, 1 << 20, 1_000, threads)
-        held.put(Kind.HEAD, "head", Value(400))
+        held.put(CacheKind.HEAD, "head", Value(400))
         for criteria in range(100):
-            held.put(Kind.SCAN, criteria, Value(50))
-        assert held.get_nowait(Kind.HEAD, "head") is not None
-        scans = [held.get_nowait(Kind.SCAN, criteria) is not None for criteria in range(100)]
+            held.put(CacheKind.SCAN, criteria, Value(50))
+        assert held.get_nowait(CacheKind.HEAD, "head") is not None
+        scans = [held.get_nowait(CacheKind.SCAN, criteria) is not None for criteria in range(100)]
         assert scans == [False] * 90 + [True] * 10
         for head in range(10):
-            held.put(Kind.HEAD, head, Value(100))
+            held.put(CacheKind.HEAD, head, Value(100))
         assert held.statistics().bytes == 1_000
-        assert all(held.get_nowait(Kind.SCAN, criteria) for criteria in range(90, 100))
+        assert all(held.get_nowait(CacheKind.SCAN, criteria) for criteria in range(90, 100))
 
 
 async def test_near_the_budget_it_holds_less_and_grows_again_step_by_step(
@@ -45,7 +45,7 @@ async def test_near_the_budget_it_holds_less_and_grows_again_step_by_step(
 
         def fill() -> int:
             for _ in range(40):
-                subject.put(Kind.HEAD, object(), Value(100))
+                subject.put(CacheKind.HEAD, object(), Value(100))
             return subject.statistics().bytes
 
         monkeypatch.setattr(batch_cache, "_MEASURE_EVERY_S", float("inf"))
@@ -70,8 +70,8 @@ async def test_near_the_budget_it_holds_less_and_grows_again_step_by_step(
 def frames_held(subject: BatchCache, blocks: int, nbytes: int) -> list[int]:
     """Put blocks one after the other and return those that are left."""
     for block in range(blocks):
-        subject.put(Kind.FRAMES, block, Value(nbytes))
-    return [block for block in range(blocks) if subject.peek(Kind.FRAMES, block) is not None]
+        subject.put(CacheKind.FRAMES, block, Value(nbytes))
+    return [block for block in range(blocks) if subject.peek(CacheKind.FRAMES, block) is not None]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ async def test_the_block_that_is_about_to_be_sent_stays_however_large() -> None:
 async def test_what_the_only_subscription_has_had_goes(subscriptions: int, left: int) -> None:
     with ThreadPoolExecutor(1) as threads:
         subject = BatchCache(1 << 30, 1 << 20, 1, threads, subscriptions=lambda: subscriptions)
-        subject.put(Kind.FRAMES, "block", Value(100))
-        subject.drop_unless_shared(Kind.FRAMES, "another")
-        subject.drop_unless_shared(Kind.FRAMES, "block")
+        subject.put(CacheKind.FRAMES, "block", Value(100))
+        subject.drop_unless_shared(CacheKind.FRAMES, "another")
+        subject.drop_unless_shared(CacheKind.FRAMES, "block")
         assert subject.statistics().bytes == left
 
 
@@ -120,8 +120,8 @@ async def test_no_more_values_wait_for_the_loop_than_loads_may_be_begun() -> Non
     with ThreadPoolExecutor(1) as threads:
         subject = BatchCache(1 << 30, 1 << 20, 1 << 20, threads, loads_max=3)
         for number in range(20):
-            subject.prefetch(Kind.HEAD, number, partial(load, number))
-        last = asyncio.ensure_future(subject.get(Kind.HEAD, 20, partial(load, 20)))
+            subject.prefetch(CacheKind.HEAD, number, partial(load, number))
+        last = asyncio.ensure_future(subject.get(CacheKind.HEAD, 20, partial(load, 20)))
         threads.submit(int).result()  # the loop is busy until what was begun is done
         assert loaded == [0, 1, 2]
         assert await last == Value(1)

@@ -16,7 +16,7 @@ from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
 from tailrace_server.capture.matching.run import Run
 from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
-from tailrace_server.capture.reading.small_commits import FrameRequest, SmallBatch, SmallCommits
+from tailrace_server.capture.reading.small_commits import FrameRequest, LoadedBatch, SmallCommits
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.files.sealed import object_name
@@ -105,7 +105,7 @@ class Foreseen:
         assert read is not None
         self.small_commits.read_arriving(read)
 
-    def newest(self) -> tuple[LogView, BatchRef, SmallBatch]:
+    def newest(self) -> tuple[LogView, BatchRef, LoadedBatch]:
         view = self.log.refresh(self.small_commits.read_published)
         assert view is not None
         ref = view.batch(len(view) - 1)
