@@ -207,7 +207,7 @@ def _check_texts(name: str, values: Iterable[str]) -> None:
     try:
         "".join(values).encode()
     except TypeError as error:
-        raise InvalidRequest(f"criteria.{name}: a tuple of texts is wanted: {error}") from error
+        raise InvalidRequest(f"criteria.{name}: must be a tuple of texts: {error}") from error
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"criteria.{name}: not UTF-8: {error}") from error
 
@@ -223,7 +223,7 @@ def _check_members(name: str, values: Iterable[IntEnum], kind: type[IntEnum]) ->
     wrong = [value for value in values if not isinstance(value, kind)]
     if wrong:
         raise InvalidRequest(
-            f"criteria.{name}: members of {kind.__name__} are wanted, not {wrong[0]!r}"
+            f"criteria.{name}: must be members of {kind.__name__}, not {wrong[0]!r}"
         )
 
 

@@ -54,7 +54,7 @@ class Demand:
         await self._waiter
 
     def wake(self) -> None:
-        """Let the connection that waits look again."""
+        """Wake the connection, which checks the demand again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -1,4 +1,4 @@
-"""The line between one subscription and the server: opens it, watches it, resumes it after a break.
+"""The link between one subscription and the server: opens it, watches it, resumes it after a break.
 
 ::
 
@@ -54,19 +54,20 @@ _PATIENCE_MIN_S: Final = 1.0
 _DOUBLINGS_MAX: Final = 5
 
 GRACE_S: Final = 0.1
-"""What came while the loop was busy is seen within this."""
+"""Seconds within which a message that came while the event loop was busy is seen."""
 
 
 def patience_s(interval_s: float) -> float:
-    """Return for how long nothing may come where a heartbeat was announced within ``interval_s``."""
+    """Return the seconds of silence to allow when a heartbeat was announced within ``interval_s``."""
     return max(_PATIENCE_MIN_S, interval_s * _PATIENCE)
 
 
 @asynccontextmanager
 async def silence(seconds: float) -> AsyncIterator[None]:
-    """Raise TimeoutError where the block takes longer, and it is not that the event loop was busy meanwhile.
+    """Raise TimeoutError if the block takes longer, unless only the event loop was busy.
 
-    A timer that is due is looked at together with what came, and would win: so it gives what came its turn.
+    After a long turn of the event loop, a timer that is due and a message that came are handled together, and
+    the timer would win. So the timer only gives the message `GRACE_S` more.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as limit:
@@ -92,20 +93,20 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """A subscription stands again."""
+    """A subscription is connected again."""
 
     cursor: Cursor
     """It resumed strictly after this."""
     attempts: int
-    """How many it took."""
+    """Attempts that it took."""
     acknowledgement: Acknowledgement
 
 
 class LinkSink(Protocol):
-    """Who takes what the line brings. Called on the event loop, never awaited but for ``room``."""
+    """What receives the messages of a link. Called on the event loop; only ``room`` is awaited."""
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
-        """The subscription stands, for the first time or again."""
+        """The server has acknowledged the subscription, for the first time or again."""
 
     def deliver(self, captures: tuple[Capture, ...], nbytes: int) -> None:
         """Captures came, at least one, in a message of ``nbytes``."""
@@ -119,7 +120,7 @@ class LinkSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOptions:
-    """How a line behaves; no part of what is subscribed to."""
+    """How a link behaves; no part of what is subscribed to."""
 
     retry: Retry
     timeouts: Timeouts
@@ -131,7 +132,7 @@ class LinkOptions:
 
 
 class Link:
-    """One subscription's line. ``run`` is its only task."""
+    """One subscription's link. ``run`` is its only task."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class Link:
         self._content = wire.content_of(request.body)
         self._options = options
         self._begun = False
-        """Whether a capture came, or a saved cursor tells of some: until then a start by time holds on."""
+        """Whether a capture has come, ever. Until then a resume sends the start by time again."""
         self._patience_s = 0.0
 
     def begin_after(self, saved: Cursor) -> None:
@@ -157,7 +158,7 @@ class Link:
 
     @property
     def has_start(self) -> bool:
-        """Whether it was told where to begin; else that is for the server to say, and later is elsewhere."""
+        """Whether the request names a start; else the server chooses it, and later it would choose another."""
         request = self._request
         given = request.HasField("since_version") or request.HasField("after")
         return self.cursor is not None or given or request.HasField("from_time")
@@ -173,11 +174,15 @@ class Link:
         attempts = Attempts(options.retry, options.timeouts, options.clock)
         while True:
             try:
+                # 1. One connection, until it breaks. `_serve` only ever returns by an error.
                 await self._serve(sink, attempts)
             except TailraceError as error:
+                # 2. Decide whether to try again. The wait is known before the user hears of the break, so
+                #    that `Disconnected` can name it; an error that no retry helps is raised here.
                 wait_s = attempts.wait_after(error, str(self.cursor))
                 if options.on_disconnect is not None:
                     options.on_disconnect(Disconnected(error, self.cursor, attempts.number, wait_s))
+                # 3. Wait with jitter, or all clients of a restarted server come back in the same moment.
                 await options.clock.sleep(wait_s)
 
     async def _serve(self, sink: LinkSink, attempts: Attempts) -> None:
@@ -189,6 +194,8 @@ class Link:
             self._note(acknowledgement, attempts)
             sink.acknowledged(acknowledgement)
             while True:
+                # Room first: while the user is behind, nothing is read, HTTP/2's window fills, and the
+                # server waits. To read first would take a message for which there is no room.
                 await sink.room()
                 self._take(await self._receive(stream, attempts.number), sink, attempts)
         finally:
@@ -204,10 +211,14 @@ class Link:
 
     def _first(self) -> DemandRequest:
         first = subscribing(self._request)
+        # A resume: the cursor replaces the start that was given. It is newer, and a second start beside it
+        # would be refused.
         if self.cursor is not None:
             part = first.subscribe if first.HasField("subscribe") else first.subscribe_system
             part.ClearField("since_version")
             part.ClearField("since_index")
+            # Before the first capture the cursor is that of a heartbeat or an acknowledgement. It may lie
+            # before the time, so the server needs both and takes the later one.
             if self._begun:
                 part.ClearField("from_time")
             wire.set_start(part, After(self.cursor))
@@ -246,6 +257,8 @@ class Link:
         if message.captures:
             assert self.cursor is not None
             captures = wire.captures(message.captures, self.cursor.catalog_uuid, self._content)
+            # Counted and noted before delivery: whatever the sink does, the next connection must neither ask
+            # for these captures again nor count them as still requested.
             self.demand.received += len(captures)
             self.cursor, self._begun = captures[-1].cursor, True
             assert data is not None

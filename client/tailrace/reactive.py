@@ -25,7 +25,7 @@ _TURN: Final = 256
 
 
 class Subscription(Protocol):
-    """What a subscriber holds: its means to ask and to stop. Callable from any signal, on the event loop."""
+    """How a subscriber asks for captures and stops. Callable from any signal, on the event loop."""
 
     def request(self, n: int) -> None:
         """Ask for ``n`` captures more; adds up, saturates at 2^63 - 1.
@@ -39,7 +39,7 @@ class Subscription(Protocol):
 
 
 class Subscriber(Protocol):
-    """Whoever takes the captures. Its methods return soon and raise nothing (rules 2.2 and 2.13)."""
+    """What receives the captures. Its methods return soon and raise nothing (rules 2.2 and 2.13)."""
 
     def on_subscribe(self, subscription: Subscription) -> None:
         """Come first, once. Ask for captures through the subscription, now or later."""
@@ -55,7 +55,7 @@ class Subscriber(Protocol):
 
 
 class Publisher:
-    """A wish for captures; made by ``Client.publisher``."""
+    """A source of captures; made by ``Client.publisher``."""
 
     def __init__(
         self, open_link: Callable[[], Link], start: Callable[[StreamSubscription], None]
@@ -198,7 +198,7 @@ class StreamSubscription:
         """Do nothing: the line has noted the cursor."""
 
     async def room(self) -> None:
-        """Hand over what came. The server never sends more than was requested, so all of it is wanted."""
+        """Hand over what came. The server never sends more than was requested, so nothing has to be kept."""
         turn = _TURN
         while self._waiting and self._subscriber is not None:
             self._call(self._subscriber.on_next, self._waiting.popleft())

@@ -1,7 +1,7 @@
 """When a broken subscription is tried again.
 
 The wait before attempt n is drawn from (c/2, c] with c = min(longest, first · factor^(n-1)): never at once,
-never all clients of a restarted server in the same moment. Whoever got a message begins again at ``first``.
+never all clients of a restarted server in the same moment. After a message the waits begin again at ``first``.
 """
 
 from __future__ import annotations

@@ -124,18 +124,23 @@ class Subscription:
         if self._task is not None or self._ended is not None:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
         saved = await load_from(self._checkpoint) if self._checkpoint is not None else None
+        # 1. The link, with the saved cursor in place of any start. Demand is set before the task begins, so
+        #    that the first message carries it.
         self._link = self._open_link()
         if saved is not None:
             self._link.begin_after(saved)
         begins_now = not self._link.has_start
         if self._demand:
             self._link.demand.request(self._demand)
+        # 2. The reading task, and its first news: an acknowledgement, or why there is none.
         self._task = self._start(self)
         try:
             while self._acknowledgement is None:
                 if self._ended is not None:
                     raise self._ended
                 await self._wait()
+            # 3. A start that the server chose is saved at once: a process killed before its first commit
+            #    would otherwise begin elsewhere next time, and miss what lies between.
             if begins_now and self._checkpoint is not None:
                 await save_to(self._checkpoint, self.cursor)
         except BaseException:
@@ -264,6 +269,7 @@ class Subscription:
         return message
 
     async def _next_message(self) -> _Batch | Heartbeat:
+        # The buffer comes before the end: what was received before an error is delivered, then the error.
         while not self._buffer:
             if self._ended is not None:
                 raise self._ended
@@ -273,6 +279,7 @@ class Subscription:
                 )
             await self._wait()
         message = self._buffer.popleft()
+        # A heartbeat's cursor is past all captures before it, which have all been taken by now.
         if isinstance(message, Heartbeat):
             self._cursor, self._last = message.cursor, None
             return message
@@ -289,6 +296,8 @@ class Subscription:
         assert self._link is not None
         if not self._demand or self._ended is not None:
             return
+        # At half, not at each capture: one request message then stands for half a demand of captures, and
+        # the server is never without demand while the user keeps up.
         outstanding = self._link.demand.requested - self._taken
         if outstanding <= self._demand // 2:
             self._link.demand.request(self._demand - outstanding)

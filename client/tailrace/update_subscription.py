@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
 
 _EARLY_MAX: Final = 10_000
-"""Statements held while the acknowledgement, which says of which log they are, is still on its way."""
+"""Statements kept at most until the acknowledgement, which names their log, has come."""
 
 
 class Row(NamedTuple):
@@ -61,7 +61,7 @@ class UpdateSubscription:
 
     Each element is ``Finished``: updates whose data is a ``Row`` and whose time is the version, each once, and
     the frontier below which nothing will come any more. Keep the frontier: it is the ``since`` to go on from.
-    A cancelled ``__anext__`` loses nothing. Whoever does not iterate reads nothing; the server waits for it.
+    A cancelled ``__anext__`` loses nothing. Without iteration nothing is read, and the server waits.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class UpdateSubscription:
         self._attempts = Attempts(retry, timeouts, self._clock)
         self._stream: Stream | None = None
         self._reading: asyncio.Task[bytes | None] | None = None
-        """The message under way, whoever waits for it: a wait that is cancelled takes nothing from it."""
+        """Task that receives the next message. It outlives a cancelled wait: no message is lost."""
         self._silent_at = 0.0
-        """When it has been waited for long enough."""
+        """Time of the event loop after which silence is an error."""
         self._is_known = False
-        """Whether the acknowledgement of this stream has come: what it says is of the log at hand."""
+        """Whether this stream was acknowledged, so that its statements are known to be of the same log."""
         self._reader: Reader[int] | None = None
         self._taken = 0
-        """Frontier of what was handed out, which the reader may be ahead of."""
+        """Frontier of what the user has taken; the reader may be further."""
         if request.since_version:
             self._begin(request.since_version)
         self._early: list[Statement[int]] = []
@@ -131,7 +131,7 @@ class UpdateSubscription:
 
     @property
     def frontier(self) -> int:
-        """The first version of which ``__anext__`` may still give something: ``since`` for whoever goes on."""
+        """The first version that ``__anext__`` may still return: the ``since`` of a later subscription."""
         assert self._reader is not None
         return self._taken
 
@@ -169,7 +169,7 @@ class UpdateSubscription:
         return finished
 
     async def _advance(self) -> None:
-        """Take one message, or go on after a break."""
+        """Receive one message; after a break wait, so that the next call connects again."""
         try:
             message = await self._receive()
         except TailraceError as error:
@@ -182,16 +182,21 @@ class UpdateSubscription:
             self._take(message)
 
     async def _receive(self) -> SubscribeResponse:
+        # 1. A stream, from the reader's frontier on: what is not finished is sent again, and the reader drops
+        #    what it knows already.
         if self._stream is None:
             if self._reader is not None:
                 (frontier,) = self._reader.frontier
                 wire.set_start(self._request, Since(Position(frontier)))
             self._stream = self._open_stream(self._request.SerializeToString())
             self._patience_s = self._timeouts.connect_s
+        # 2. The reading task, kept between calls: a wait that is cancelled leaves it, and its deadline, alone.
         loop = asyncio.get_running_loop()
         if self._reading is None:
             self._reading = asyncio.create_task(self._stream.receive())
             self._silent_at = loop.time() + self._patience_s
+        # 3. Wait until the deadline, then a moment more: a message that came while the loop was busy is handled
+        #    only in the turn after the timer's.
         reading = self._reading
         for seconds in (max(0.0, self._silent_at - loop.time()), GRACE_S):
             if not reading.done():
@@ -209,7 +214,7 @@ class UpdateSubscription:
         if message.HasField("heartbeat"):
             self._patience_s = patience_s(message.heartbeat.next_within_ms / 1000)
         if message.updates:
-            self._say(
+            self._receive_statement(
                 [
                     Update(Row(each.entity_type, each.primary_key, each.data), each.time, each.diff)
                     for each in message.updates
@@ -218,7 +223,7 @@ class UpdateSubscription:
         if message.HasField("progress"):
             said = message.progress
             counts = tuple((each.time, each.count) for each in said.counts)
-            self._say(Progress(tuple(said.lower), tuple(said.upper), counts))
+            self._receive_statement(Progress(tuple(said.lower), tuple(said.upper), counts))
 
     def _acknowledged(self, acknowledgement: Acknowledgement) -> None:
         before, found = self._acknowledgement, acknowledgement.catalog_uuid
@@ -234,13 +239,13 @@ class UpdateSubscription:
             self._begin(start.version + (start.index > 0))
         early, self._early = self._early, []
         for statement in early:
-            self._say(statement)
+            self._receive_statement(statement)
 
     def _begin(self, version: int) -> None:
         self._reader = Reader(start=(version,))
         self._taken = version
 
-    def _say(self, statement: Statement[int]) -> None:
+    def _receive_statement(self, statement: Statement[int]) -> None:
         if self._is_known:
             assert self._reader is not None
             self._finished.extend(self._reader.receive(statement))

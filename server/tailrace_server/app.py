@@ -1,4 +1,4 @@
-"""The server process: the engine with its faces, from the first port bound to the last subscriber told.
+"""The server process: the engine with its faces, from the first port to the last subscription's end.
 
 Start::
 
@@ -100,11 +100,13 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     grpc = GrpcServer(engine, settings.grpc_face)
     registry = metrics.registry(engine.statistics, grpc.statistics, version=version("tailrace"))
     http = _http(engine, registry, settings)
+    # 1. The engine opens the catalogs before a face accepts: the first subscriber must find them.
     async with engine, asyncio.TaskGroup() as tasks:
         reporter = StatisticsReporter(engine.statistics)
         port = await _start(grpc, settings.grpc)
         if http is not None:
             tasks.create_task(http.serve(), name="http")
+        # 2. What lives now lives until the end, so the collector need not visit it again.
         process.freeze_collector()
         _log.info(
             "serving",
@@ -116,15 +118,18 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         )
         reports = tasks.create_task(reporter.run(settings.log_statistics_s), name="statistics")
         await stopping.wait()
+        # 3. /health says 503 first, so that a balancer sends nobody here while subscriptions end.
         reports.cancel()
         if http is not None:
             http.stopping = True
         ended = engine.statistics().subscriptions
         engine.stop_subscriptions()
+        # 4. Both faces deliver their last messages at the same time, under one deadline.
         async with asyncio.TaskGroup() as faces:
             faces.create_task(grpc.stop(deadline_s), name="stop gRPC")
             if http is not None:
                 faces.create_task(http.drain(deadline_s), name="drain HTTP")
+        # 5. HTTP closes last: until here it answered /health and /metrics.
         if http is not None:
             http.stop()
         reporter.report()

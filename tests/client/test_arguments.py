@@ -82,13 +82,13 @@ def test_names_that_would_not_match_as_written_are_refused(field: str) -> None:
         ({"operation": Operation.UPSERT}, "criteria.operation: .* is one value"),
         (
             {"operation": ("UPSERT",)},
-            "criteria.operation: members of Operation are wanted, not 'UPSERT'",
+            "criteria.operation: must be members of Operation, not 'UPSERT'",
         ),
         (
             {"container_type": (Operation.UPSERT,)},
-            "criteria.container_type: members of ContainerType",
+            "criteria.container_type: must be members of ContainerType",
         ),
-        ({"area": "DATA"}, "criteria.area: members of Area are wanted, not 'DATA'"),
+        ({"area": "DATA"}, "criteria.area: must be members of Area, not 'DATA'"),
     ],
 )
 def test_what_is_no_member_of_an_enum_is_named(fields: dict[str, Any], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Uvicorn's HTTP protocol with the guards that it lacks: who sends no request, and who does not read an answer.
+"""Uvicorn's HTTP protocol, guarded against peers that send no request or do not read the answer.
 
 ::
 
@@ -45,7 +45,7 @@ class GuardedHttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
         super().connection_made(transport)
-        self._look()
+        self._watch_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers, which would keep this object."""
@@ -56,7 +56,7 @@ class GuardedHttpProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what came, and see whether it was a request."""
         super().data_received(data)
-        self._look()
+        self._watch_for_request()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         """Leave the connection to the WebSocket's own guards."""
@@ -74,8 +74,8 @@ class GuardedHttpProtocol(H11Protocol):
         self._stop_unread()
         super().resume_writing()
 
-    def _look(self) -> None:
-        """Let the timer run as long as no request is under way."""
+    def _watch_for_request(self) -> None:
+        """Run the timer of the request's head while no request is under way."""
         cycle: RequestResponseCycle | None = self.cycle
         under_way = cycle is not None and not cycle.response_complete
         if self._upgraded or under_way or self.transport.is_closing():

@@ -131,7 +131,7 @@ class HttpFace:
             self._socket.close()
 
     async def drain(self, deadline_s: float) -> None:
-        """Let live connections say their last words and close; the engine has ended their subscriptions.
+        """Let live connections send their last messages and close; the engine has ended their subscriptions.
 
         ``/health`` goes on answering. What has not left after ``deadline_s`` is cut by ``stop``. Idempotent.
         """
@@ -154,7 +154,7 @@ class HttpFace:
     async def _metrics(self, request: Request) -> Response:
         try:
             kind = accepted(request, (metrics.TEXT_TYPE, metrics.OPENMETRICS_TYPE))
-        except HTTPException:  # who names something else reads text more likely than a 406
+        except HTTPException:  # a client that names another type reads text more likely than a 406
             kind = metrics.TEXT_TYPE
         text, media_type = metrics.expose(self._registry, kind)
         return Response(text, media_type=media_type, headers={"Vary": "Accept"})

@@ -136,7 +136,7 @@ def in_json_names(error: InvalidRequest) -> InvalidRequest:
 
 def _as_bool(name: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise InvalidRequest(f"{name}: true or false is wanted, not {_shown(text)}")
+        raise InvalidRequest(f"{name}: must be true or false, not {_shown(text)}")
     return text == "true"
 
 
@@ -158,7 +158,7 @@ def enum_names(enum: EnumDescriptor) -> Mapping[str, int]:
 
 def _fill(message: Message, value: object, path: str, without: frozenset[str]) -> None:
     if not isinstance(value, dict):
-        raise InvalidRequest(f"{path or 'the request'}: an object is wanted, not {_shown(value)}")
+        raise InvalidRequest(f"{path or 'the request'}: must be an object, not {_shown(value)}")
     fields = _fields(message.DESCRIPTOR)
     for name, part in value.items():
         at = f"{path}.{name}" if path else name
@@ -172,7 +172,7 @@ def _fill(message: Message, value: object, path: str, without: frozenset[str]) -
             _set(message, field, part, at)
             continue
         if not isinstance(part, list):
-            raise InvalidRequest(f"{at}: a list is wanted, not {_shown(part)}")
+            raise InvalidRequest(f"{at}: must be a list, not {_shown(part)}")
         target = getattr(message, field.name)
         for place, each in enumerate(part):
             if field.type == FieldDescriptor.TYPE_MESSAGE:
@@ -193,7 +193,7 @@ def _set(message: Message, field: FieldDescriptor, value: object, path: str) -> 
 def _scalar(field: FieldDescriptor, value: object, path: str) -> Any:
     if field.type == FieldDescriptor.TYPE_STRING:
         if not isinstance(value, str):
-            raise InvalidRequest(f"{path}: a text is wanted, not {_shown(value)}")
+            raise InvalidRequest(f"{path}: must be a text, not {_shown(value)}")
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -201,7 +201,7 @@ def _scalar(field: FieldDescriptor, value: object, path: str) -> Any:
         return value
     if field.type == FieldDescriptor.TYPE_BOOL:
         if not isinstance(value, bool):
-            raise InvalidRequest(f"{path}: true or false is wanted, not {_shown(value)}")
+            raise InvalidRequest(f"{path}: must be true or false, not {_shown(value)}")
         return value
     if field.type == FieldDescriptor.TYPE_ENUM:
         assert field.enum_type is not None
@@ -213,7 +213,7 @@ def _scalar(field: FieldDescriptor, value: object, path: str) -> Any:
 def _enum(enum: EnumDescriptor, value: object, path: str) -> int:
     names = enum_names(enum)
     if not isinstance(value, str):
-        raise InvalidRequest(f"{path}: one of {', '.join(names)} is wanted, not {_shown(value)}")
+        raise InvalidRequest(f"{path}: must be one of {', '.join(names)}, not {_shown(value)}")
     if value not in names:
         raise Unsupported(path, f"{_shown(value)} is none of {', '.join(names)}")
     return names[value]
@@ -234,7 +234,7 @@ def integer(allowed: range, value: object, path: str, *, bounds: range | None = 
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{path}: a whole number is wanted, not {_shown(value)}")
+        raise InvalidRequest(f"{path}: must be a whole number, not {_shown(value)}")
     if value not in allowed:
         bounds = bounds or allowed
         raise InvalidRequest(

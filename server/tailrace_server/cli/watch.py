@@ -89,13 +89,13 @@ def watch(
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What is to be watched."""
+    """What to watch, from the command's options."""
 
     catalog: str | None
     """None: the system log."""
     criteria: tuple[Criteria, ...]
     leads: bool
-    """Whether transaction leads are wanted; the system log cannot be asked to leave them out."""
+    """Whether to show transaction leads; the server cannot leave them out of the system log."""
     start: Start | None
     content: Content
 
@@ -128,21 +128,21 @@ async def _watch(server: str, wanted: WatchOptions, form: OutputForm, *, heartbe
 
 
 def _subscribe(client: Client, wanted: WatchOptions, server: str) -> Subscription:
-    told = Teller(server)
+    teller = Teller(server)
     start = options.start_arguments(wanted.start)
     if wanted.catalog is None:
         return client.subscribe_system(
             content=wanted.content,
-            on_disconnect=told.disconnected,
-            on_reconnect=told.reconnected,
+            on_disconnect=teller.disconnected,
+            on_reconnect=teller.reconnected,
             **start,
         )
     return client.subscribe(
         wanted.catalog,
         wanted.criteria,
         content=wanted.content,
-        on_disconnect=told.disconnected,
-        on_reconnect=told.reconnected,
+        on_disconnect=teller.disconnected,
+        on_reconnect=teller.reconnected,
         **start,
     )
 

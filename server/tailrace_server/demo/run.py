@@ -108,7 +108,7 @@ class _Demo:
                 self._screen.step("source", f"all {self._source.lines:,} lines are written")
                 await self._all_have_all()
                 following.cancel()
-                await self._look()
+                await self._read_progress()
                 for name, number in self._ends():
                     if name != "server" or not stay:
                         await stop(self._running.pop(name), number)
@@ -234,14 +234,15 @@ class _Demo:
                 self._screen.capture(watcher, rendered)
 
     async def _follow_server(self) -> None:
-        """Look at the server's figures again and again."""
+        """Read the server's figures again and again."""
         while True:
             await asyncio.sleep(_POLL_S)
             with suppress(OSError, ValueError):
-                await self._look()
+                await self._read_progress()
             self._screen.tick()
 
-    async def _look(self) -> None:
+    async def _read_progress(self) -> None:
+        """Read what is published and how each subscriber is served, from the server's HTTP listener."""
         metrics = (await _get(self._http, "/metrics")).decode()
         label = f'{{catalog="{CATALOG}"}} '
         figures = {

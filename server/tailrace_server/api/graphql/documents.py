@@ -1,7 +1,7 @@
 """Documents: parsed, measured and validated once, then kept in a bounded cache.
 
-Measured before validation, whose cost grows with the square of what it is given. Fragments count as often as
-they are spread, but are looked at once: a few lines can spread to billions of fields.
+They are measured before validation, whose cost grows with the square of the document. Fragments count as often
+as they are spread, but each is measured once: a few lines can spread to billions of fields.
 """
 
 from __future__ import annotations
@@ -127,6 +127,7 @@ class Document:
             DocumentRefused: A variable, or an argument, of the wrong type.
             InvalidRequest: Directives leave it without a field.
         """
+        # 1. Variables and arguments of this request. They choose what to subscribe to, not the form of a frame.
         values = get_variable_values(
             self.built.core, operation.variable_definitions or (), dict(variables)
         )
@@ -141,6 +142,8 @@ class Document:
             arguments = get_argument_values(definition, root.node, values)
         except GraphQLError as error:
             raise DocumentRefused([error]) from None
+        # 2. The form of a frame depends on the operation and on the variables that @skip and @include name.
+        #    For each combination the codec is made once. Clients choose them, so their number is bounded.
         name_of = "" if operation.name is None else operation.name.value
         variant = (name_of, *(values.coerced.get(each) for each in self.conditions))
         if variant not in self._variants:
@@ -215,8 +218,8 @@ class DocumentCache:
             raise DocumentRefused(
                 [GraphQLError(f"the document is longer than {limit} bytes, the limit")]
             )
-        # One after the other: a page that a thousand clients open is looked at once, and a flood of documents
-        # occupies one thread.
+        # One document at a time: a page that a thousand clients open is read once, and a flood of documents
+        # occupies one thread. So the cache is asked again inside the lock.
         async with self._turn:
             if full_key in documents:
                 self.hits += 1
@@ -261,6 +264,8 @@ def _read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
         for each in node.definitions
         if isinstance(each, FragmentDefinitionNode)
     }
+    # Limits come before validation, whose cost grows with the square of the document; each operation counts by
+    # itself, since only one of them runs.
     measure = _Measure(fragments)
     for operation in operations.values():
         _refuse_excess(measure.of(operation.selection_set), settings)
@@ -307,9 +312,8 @@ class _Measure:
     def _fragment(self, name: str) -> _Size:
         found = self._sizes.get(name)
         if found is None:
-            self._sizes[name] = _Size(
-                0, 0, 0
-            )  # one that spreads itself is for the validation to refuse
+            # Noted before it is measured: a fragment that spreads itself ends here, and validation refuses it.
+            self._sizes[name] = _Size(0, 0, 0)
             fragment = self._fragments.get(name)
             found = self.of(None if fragment is None else fragment.selection_set)
             self._sizes[name] = found
@@ -330,17 +334,17 @@ def _conditions(node: DocumentNode) -> tuple[str, ...]:
     """Return the variables that directives name."""
     found: set[str] = set()
 
-    def look(each: Any) -> None:
+    def collect(each: Any) -> None:
         for directive in getattr(each, "directives", None) or ():
             for argument in directive.arguments or ():
                 if argument.value.kind == "variable":
                     found.add(argument.value.name.value)
         inner = getattr(each, "selection_set", None)
         for selection in () if inner is None else inner.selections:
-            look(selection)
+            collect(selection)
 
     for definition in node.definitions:
-        look(definition)
+        collect(definition)
     return tuple(sorted(found))
 
 

@@ -153,11 +153,11 @@ def asked_of(value: object) -> Asked:
         raise InvalidRequest("a GraphQL request is an object with a query")
     query, variables, name = (value.get(each) for each in ("query", "variables", "operationName"))
     if not isinstance(query, str):
-        raise InvalidRequest("query: a document, as a text, is wanted")
+        raise InvalidRequest("query: must be a document as a text")
     if not isinstance(variables, dict | None):
-        raise InvalidRequest("variables: an object is wanted")
+        raise InvalidRequest("variables: must be an object")
     if not isinstance(name, str | None):
-        raise InvalidRequest("operationName: a text is wanted")
+        raise InvalidRequest("operationName: must be a text")
     return Asked(query, variables or {}, name)
 
 

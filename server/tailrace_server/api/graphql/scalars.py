@@ -54,7 +54,7 @@ def _whole(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value, re.ASCII):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"Long cannot represent {str(value)[:40]!r}: a whole number is wanted")
+        raise ValueError(f"Long cannot represent {str(value)[:40]!r}: must be a whole number")
     if not -(1 << 63) <= value < 1 << 63:
         raise ValueError("Long cannot represent a number of more than 64 bits")
     return value

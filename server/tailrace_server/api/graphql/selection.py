@@ -179,6 +179,8 @@ class Collector:
                     if condition is None or self._applies(condition.name, type_name):
                         self._collect(type_name, node.selection_set, found, visited)
                 case FragmentSpreadNode():
+                    # The specification spreads a fragment once in a selection set. Without that a few lines
+                    # of fragments could ask for billions of fields.
                     name = node.name.value
                     if name in visited:
                         continue
@@ -225,6 +227,7 @@ def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> Sele
     key = (node.alias or node.name).value
     row = built.rows.get(_type_of(node.name.value))
     type_name = "CatalogChange" if row is None else _type_of(node.name.value)
+    # Response keys are in the order of their first occurrence, and so are the members of each frame.
     members: list[Member] = []
     fields = collector.fields(type_name, [each.selection_set for each in root.nodes])
     for member_key, nodes in fields.items():
@@ -233,6 +236,8 @@ def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> Sele
             members.append(TypeName(member_key, type_name))
         elif name in HEAD:
             members.append(HeadField(member_key, name))
+        # A typed row: its own selection set decides which columns are shown. All occurrences of the field are
+        # merged, as validation has made sure that they can be.
         elif row is not None and name in ("before", "after"):
             inner = collector.fields(row.name, [each.selection_set for each in nodes])
             cells = tuple(

@@ -1,8 +1,7 @@
-"""The send deadline: who leaves a message unread for too long is told so and let go.
+"""The send deadline over gRPC: a stream whose client leaves a message unread for too long ends with an error.
 
 C-core answers keepalive pings even while the application above does not read, and a client's window cannot be
-shortened, so a stalled stream would live for ever. One timer looks after all streams: a stream notes when its
-write began, which costs nothing a message.
+shortened. So a stalled stream would live for ever without a deadline of ours. The timer is `api.send_guard`.
 """
 
 from __future__ import annotations
@@ -84,5 +83,5 @@ class GuardedSender(Guarded):
         """Note that no write is under way."""
         self.blocked_since = None
 
-    def _let_go(self) -> None:
+    def _end_stream(self) -> None:
         self._task.cancel()

@@ -121,6 +121,8 @@ class ChangeCaptureService:
         """Stream changes as far as they were requested."""
         async with self._answering(context):
             subscription = await self._subscribe_by(await self._first(context))
+            # The pump returns its error instead of raising it: the task group would wrap it, and the reader of
+            # requests has to be cancelled first in any case.
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(self._read_demand(subscription, context))
                 try:
@@ -229,16 +231,19 @@ class ChangeCaptureService:
                 return
 
     async def _pump(self, subscription: Subscription, context: Context) -> TailraceError | None:
-        """Send everything, end the subscription and return why it ended; None if nobody is there to be told.
+        """Send everything, end the subscription and return why it ended; None if the client is gone.
 
         Never raises an error, so that it can stand in a task group, which would wrap it.
         """
+        # 1. Known to `stop_subscriptions` from here on. A stop that came while the engine was still opening
+        #    the subscription is made up for.
         self._subscriptions.add(subscription)
         if self._stopping:
             subscription.stop()
         try:
             with GuardedSender(self._guard, context) as sender:
                 subscription.on_end = partial(_on_end, sender)
+                # 2. Headers, then the acknowledgement, each under the send deadline.
                 await sender.begin()
                 await sender.send(
                     responses.acknowledgement(
@@ -248,6 +253,8 @@ class ChangeCaptureService:
                     )
                 )
                 behind = UpdateStream(subscription).behind if subscription.codec is CDCV2 else None
+                # 3. Whatever can be had without waiting goes out in one run of writes; only then is the
+                #    subscription waited for. `rest` tells the guard that this wait is not the reader's fault.
                 while True:
                     for frames in subscription.ready():
                         await sender.write(frames.data + behind(frames) if behind else frames.data)
@@ -260,7 +267,9 @@ class ChangeCaptureService:
                     )
                     await sender.write(data + behind(message) if behind else data)
         except SendDeadlineExceeded:
-            if isinstance(subscription.error, SubscriberTooSlow):  # memory is short: see there
+            # 4. The reader stalled. If the engine ended the subscription because memory is short, the whole
+            #    connection goes: a status would wait behind the unread messages, which would stay in memory.
+            if isinstance(subscription.error, SubscriberTooSlow):
                 disconnect(context.peer())
             if subscription.error is not None:
                 return subscription.error
@@ -274,6 +283,7 @@ class ChangeCaptureService:
         except Exception as error:
             return as_tailrace_error(error)
         finally:
+            # 5. However it ended, the publisher must not keep a subscription that nobody reads.
             self._subscriptions.discard(subscription)
             subscription.cancel()
 

@@ -113,7 +113,7 @@ def _one(name: str, value: object, known: tuple[str, ...]) -> str:
     if value is None:
         return known[0]
     if not isinstance(value, str):
-        raise InvalidRequest(f"{name}: one of {', '.join(known)} is wanted")
+        raise InvalidRequest(f"{name}: must be one of {', '.join(known)}")
     if value not in known:
         raise Unsupported(name, f"{value[:60]!r} is none of {', '.join(known)}")
     return value

@@ -84,7 +84,7 @@ async def body(request: Request, settings: HttpSettings) -> object:
         seconds = settings.request_body_s
         raise HTTPException(408, f"the body did not arrive within {seconds:g} s") from None
     if not data:
-        raise InvalidRequest(f"the body is empty; {JSON_TYPE} is wanted")
+        raise InvalidRequest(f"the body is empty; expected {JSON_TYPE}")
     return decode(bytes(data))
 
 

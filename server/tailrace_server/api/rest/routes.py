@@ -198,6 +198,6 @@ def _version(request: Request) -> int | None:
         if name != "version" or version is not None:
             raise InvalidRequest(f"{name[:60]}: this path takes one parameter, version")
         if not _VERSION.fullmatch(text) or not 1 <= int(text) < 1 << 63:
-            raise InvalidRequest("version: a whole number from 1 is wanted")
+            raise InvalidRequest("version: must be a whole number from 1")
         version = int(text)
     return version

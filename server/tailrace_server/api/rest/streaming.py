@@ -93,7 +93,7 @@ class StreamedAnswer(Guarded):
         if self._transport is not None:
             self._transport.abort()
 
-    def _let_go(self) -> None:
+    def _end_stream(self) -> None:
         self._sockets.count(TOO_SLOW)
         seconds = self._sockets.guard.deadline_s
         error = SubscriberTooSlow(f"a chunk stayed unread for {seconds:g} s")

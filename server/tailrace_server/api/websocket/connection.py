@@ -48,7 +48,7 @@ class Socket(Protocol):
         """Send the parts, joined, as one text message; wait while the peer does not read.
 
         Raises:
-            ReaderGone: The peer is gone, or was let go.
+            ReaderGone: The peer is gone, or the send deadline ended the socket.
         """
 
     async def send_all(
@@ -147,7 +147,7 @@ class SocketConnection:
         settings: HttpSettings,
         on_error: Callable[[str], None] = lambda code: None,
     ) -> None:
-        """Bind a face to a socket; ``on_error`` is told the code of each error that an operation ends with."""
+        """Bind a face to a socket; ``on_error`` gets the code of each error that an operation ends with."""
         self._socket = socket
         self._face = face
         self._settings = settings
@@ -165,13 +165,19 @@ class SocketConnection:
         try:
             async with asyncio.TaskGroup() as tasks:
                 try:
+                    # 1. Take messages until one side closes; operations run beside this in the same group.
                     close = await self._read_until_closed(tasks)
+                    # 2. A server that stops lets operations send their last words. The engine has ended their
+                    #    subscriptions, so they end by themselves.
                     if close is not None and close.code is CloseCode.GOING_AWAY:
                         await self._wait_for_operations()
                 finally:
+                    # 3. Any other close ends them at once. The group waits for them, so that nothing is
+                    #    written behind the close frame.
                     for operation in self._operations.values():
                         if operation.task is not None:
                             operation.task.cancel()
+            # 4. The close frame comes last; where the peer closed first, there is none to send.
             if close is not None:
                 self.closed_with = close.code
                 await self._socket.close(close.code, close.reason)
@@ -189,6 +195,7 @@ class SocketConnection:
         """Take messages; return why we close, None where the peer did."""
         try:
             async with asyncio.timeout(self._settings.ws_init_timeout_s) as self._patience:
+                # `stop` may have come before there was a timeout to expire.
                 if self._stopping:
                     self._patience.reschedule(asyncio.get_running_loop().time())
                 while (text := await self._socket.receive()) is not None:
@@ -206,7 +213,7 @@ class SocketConnection:
             logged(error, _log)
             return Close(CloseCode.INTERNAL, "internal error")
         finally:
-            # Operations may go on ending, and a timeout that was left is an error to reschedule.
+            # `stop` may come later, while operations end: to reschedule a timeout that was left is an error.
             self._patience = None
         return None
 
@@ -259,6 +266,8 @@ class SocketConnection:
             await self._refuse(SocketOperation(message.id, self._socket), error)
             return
         operation = SocketOperation(message.id, self._socket)
+        # `begin` runs before the next message is read: a `request` right behind this subscribe must find the
+        # operation's state. The task is made after it, so that a payload that is refused never has one.
         try:
             self._face.begin(operation, message.payload)
         except Close:
@@ -272,7 +281,7 @@ class SocketConnection:
         )
 
     async def _operate(self, operation: SocketOperation) -> None:
-        """Run one operation and say how it ended; raises nothing."""
+        """Run one operation and send how it ended; raises nothing."""
         try:
             try:
                 await self._face.run(operation)
@@ -285,6 +294,7 @@ class SocketConnection:
         except ReaderGone:
             return
         finally:
+            # After a `complete` the client may use the id again at once: only our own entry is removed.
             if self._operations.get(operation.id) is operation:
                 del self._operations[operation.id]
 

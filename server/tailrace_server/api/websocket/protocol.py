@@ -4,8 +4,8 @@ What is guarded, and why:
 
 - Pings of one read are answered together, and not at all while the peer does not read: uvicorn answers each
   without flow control, so a flood costs memory without bound. After ``pings_unread`` the peer is cut.
-- A probe that stays unanswered ends the connection. Where it stands behind what the peer has yet to read, it is
-  waited for as long as for any message, the send deadline, and longer while the peer goes on reading.
+- A probe that stays unanswered ends the connection. A probe behind data that the peer has yet to read gets as
+  much time as any message, the send deadline, and more while the peer goes on reading.
 - A message of endless empty fragments is ended by their number; bytes are bounded by uvicorn already.
 - Text that is not UTF-8 costs a close code, not a stack trace in the log; a refused handshake no error there.
 
@@ -38,7 +38,7 @@ EXTENSION: Final = "tailrace.websocket"
 """Key in the scope's extensions under which an application finds the protocol."""
 
 TOO_SLOW: Final = "send_deadline"
-"""Name of the guard that ends who leaves a message unread."""
+"""Name of the guard against peers that leave a message unread."""
 
 _FRAGMENTS_MAX: Final = 4096
 _LINGER_S: Final = 5.0
@@ -104,7 +104,8 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.conn.send_close(code, reason)
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
-        if self.read_paused:  # the peer's answer is wanted
+        # The peer's answer to the close must be read, or the connection only ends by `_linger`.
+        if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
         self.close_within()
@@ -115,7 +116,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         seconds = self.send_deadline_s
         reason = f"{SubscriberTooSlow.code}: a message stayed unread for {seconds:g} s"
         self.close_with(CloseCode.TOO_SLOW, reason)
-        self.writable.set()  # whoever waits to write is let go
+        self.writable.set()  # wakes the writer, which finds the socket ended
 
     def cut(self, guard: str) -> None:
         """Drop the connection with whatever it has not read."""
@@ -157,6 +158,8 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         """Take what came, then answer all its pings at once."""
         super().data_received(data)
+        # While the peer reads, its pings are answered in one write. While it does not, each answer would grow
+        # the buffer: answers are dropped and counted, and too many of them end the connection.
         answers = self.conn.data_to_send()
         if not answers or self.transport.is_closing():
             return
@@ -219,18 +222,22 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         """End a peer that does not answer; wait for one that has much to read before it comes to the probe."""
+        # 1. The probe may be stuck behind unread data. Then silence proves nothing until the peer has not read
+        #    for the send deadline, counted from the probe or from the last time that it read.
         if self._behind or self.transport.get_write_buffer_size():
             unread_s = self.loop.time() - max(self.ping_sent_at, self._moved_at)
             left_s = self.send_deadline_s - unread_s
             if left_s > 0:
                 self.pong_timer = self.loop.call_later(left_s, self.keepalive_timeout)
                 return
+        # 2. The deadline has passed with data unread: the reader is too slow, and is told so by the close code.
         if self.transport.get_write_buffer_size():
             self.pong_timer = None
             if not self.gone:
                 self.on_cut(TOO_SLOW)
                 self.too_slow()
             return
+        # 3. All data was read and the probe was not answered: the peer is gone.
         self.on_cut("ping_timeout")
         super().keepalive_timeout()
         self.close_within()

@@ -105,6 +105,8 @@ class Sockets:
 
     async def serve(self, websocket: WebSocket, faces: Mapping[str, Face]) -> None:
         """Serve a handshake and everything after it with the face of the sub-protocol that is chosen."""
+        # 1. Refusals with an HTTP status, before the handshake: a page of a foreign origin, then a server
+        #    that is full. The origin comes first, or such pages could take the room of others.
         foreign = self._foreign_origin(websocket)
         if foreign is not None:
             self.count("origin")
@@ -113,10 +115,13 @@ class Sockets:
         if not self.enter():
             await self.refuse(websocket, self.refusal(), 429)
             return
+        # 2. From `enter` on the socket counts, so every way out passes `leave`.
         try:
             offered = websocket.scope["subprotocols"]
             chosen = next((name for name in faces if name in offered), None)
             await websocket.accept(chosen)
+            # 3. A wrong sub-protocol is refused after the handshake: browsers show a close code to the page,
+            #    but not the status of a handshake.
             if chosen is None:
                 self.count_close(CloseCode.SUBPROTOCOL)
                 await websocket.close(
@@ -281,6 +286,8 @@ class GuardedSocket(Guarded):
     async def _room(self) -> None:
         """Wait until the transport has room."""
         protocol = self._protocol
+        # Checked after the wait as well: the guard wakes a writer by setting `writable`, and then it must not
+        # write.
         if not protocol.writable.is_set():
             self.blocked_since = asyncio.get_running_loop().time()
             try:
@@ -298,7 +305,7 @@ class GuardedSocket(Guarded):
         """Allow messages of full size."""
         self._protocol.initialised()
 
-    def _let_go(self) -> None:
+    def _end_stream(self) -> None:
         self._protocol.too_slow()
 
 

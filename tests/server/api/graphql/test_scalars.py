@@ -191,6 +191,6 @@ def test_a_dropped_column_has_no_field_and_a_renamed_one_its_new_name() -> None:
 
 @pytest.mark.parametrize("name", ["Area", "Operation", "ContainerType"])
 def test_enums_are_those_of_the_vocabulary(name: str) -> None:
-    ours: type[Enum] = getattr(types, name)
+    ours: type[Enum] = getattr(types, f"{name}Enum")
     assert [each.name for each in ours] == [each.name for each in getattr(criteria, name)]
     assert all(each.name == each.value for each in ours)

@@ -292,9 +292,9 @@ async def test_an_empty_body_is_told_to_be_empty(serve: Serve) -> None:
     for path in (f"{CHANGES}/query", LIVE):
         answer = await served.http.post(path)
         assert answer.status_code == 400
-        assert answer.json()["detail"] == "the body is empty; application/json is wanted"
+        assert answer.json()["detail"] == "the body is empty; expected application/json"
     found = (await served.http.post("/v1/catalogs/shop/graphql")).json()["errors"]
-    assert found[0]["message"] == "the body is empty; application/json is wanted"
+    assert found[0]["message"] == "the body is empty; expected application/json"
 
 
 @pytest.mark.parametrize(
