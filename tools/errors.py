@@ -24,18 +24,18 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
 HEAD = """\
 # Errors
 
-One table for all transports, made from the code by `make docs`; a test fails when it is behind. The
-code is the same everywhere, and so is what to do. An error that is worth a retry is worth it with
-the cursor of the last capture that was processed: nothing is missed, nothing comes twice.
+`make docs` makes this page from the code, and a test fails when it is outdated. A code means the
+same on every transport. Where a retry helps, retry with the cursor of the last capture that you
+processed: nothing is missed, nothing comes twice.
 
 """
 
 FORMS_HEAD = """
-Positions among the figures read `version:index`, with `end` for an index past the last; lists are
-separated by commas. Texts are cut at 600 characters. Every error that is told is counted by its
-code, in the metrics `tailrace_grpc_errors` and `tailrace_http_errors`.
+Positions among the figures read `version:index`, with `end` for an index past the last. Lists are
+separated by commas. Texts are cut at 600 characters. The metrics `tailrace_grpc_errors` and
+`tailrace_http_errors` count the errors by code.
 
-## Its form on each transport
+## The form of an error on each transport
 
 | | |
 |---|---|
@@ -47,7 +47,7 @@ FORMS = {
     "REST, before anything is sent": "an answer with the HTTP status and a Problem Details object "
     "(RFC 9457): `code`, `detail`, `retriable`, `figures`",
     "REST, in the middle of an answer": 'NDJSON: a last line `{"error": {…}}`; JSON, CloudEvents and Arrow '
-    "have no words for it: the connection is cut",
+    "have no form for it, so the connection is cut",
     "server-sent events": "an event named `error` with the same object; then the stream ends",
     "REST over WebSocket": 'a message `{"id": …, "type": "error", "payload": {…}}` with the same object; the '
     "socket and its other subscriptions go on",
@@ -63,22 +63,23 @@ A gRPC status without details comes from gRPC itself or from a proxy: `UNAVAILAB
 
 ## Values that GraphQL cannot show
 
-A field that is null, with an error of its path beside the data; the subscription or query goes on.
-`retriable` is false and `figures` are empty.
+Such a field is null, and an error with its path stands beside the data. The subscription or query
+goes on. `retriable` is false, and `figures` are empty.
 
 """
 
 CLOSES = """
 ## Close codes of WebSockets
 
-What is wrong with a whole socket closes it, on both sub-protocols alike.
+A mistake that concerns a whole socket closes it, with the same codes on both sub-protocols.
 
 """
 
 OWN = """
 ## What HTTP itself refuses
 
-Before a request reaches a catalog; Problem Details as well, with the code `INVALID_REQUEST`.
+These answers come before a request reaches a catalog. They are Problem Details too, with the code
+`INVALID_REQUEST`.
 
 """
 

@@ -42,17 +42,17 @@ PAGE = ROOT / "docs" / "settings.md"
 HEAD = """\
 # Settings
 
-Every bound has a name, a unit and a reason. This page is made from the code by `make docs`; a test
-fails when it is behind. Amounts of bytes may be written with a unit (`64KiB`, `512MiB`, `1.5GiB`),
-lengths of time too (`500ms`, `10s`, `2m`, `1h`).
+Every bound has a name, a unit and a reason. `make docs` makes this page from the code, and a test
+fails when it is outdated. Amounts of bytes may have a unit (`64KiB`, `512MiB`, `1.5GiB`), and so
+may lengths of time (`500ms`, `10s`, `2m`, `1h`).
 
 ## The server: `tailrace serve`
 
-A setting is looked for in three places and the later wins: the TOML file that `--config` or
-`TAILRACE_CONFIG` names, the environment, the flags. `tailrace serve --print-config` shows what is
-in effect and where each value came from, as a file that can be used as it is. A flag or key that
-does not exist is an error, and so is a value that cannot be used; other variables are left alone:
-orchestrators set some, `TAILRACE_PORT` for instance.
+A setting may be in three places, and the later one wins: the TOML file that `--config` or
+`TAILRACE_CONFIG` names, the environment, the flags. `tailrace serve --print-config` shows the
+effective values and where each came from, as a file that can be used as it is. An unknown flag or
+key is an error, and so is a value that cannot be used. Unknown variables are ignored, since
+orchestrators set some, for instance `TAILRACE_PORT`.
 """
 
 SERVER_TABLE = "| File key | Variable | Flag | Unit | Default | Why |\n|---|---|---|---|---|---|\n"
