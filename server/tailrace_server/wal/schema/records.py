@@ -228,7 +228,8 @@ def _with_records(
         raise LogError(f"segment {receipt.path} is missing")
     with (
         SegmentWriter(old.with_name(f"{old.stem}{SUFFIX}{old.suffix}")) as segment,
-        pa.ipc.open_file(ObjectFile(file)) as reader,
+        ObjectFile(file) as opened,
+        pa.ipc.open_file(opened) as reader,
     ):
         for place in range(reader.num_record_batches):
             for part in _parts(reader.get_batch(place), by_version):

@@ -39,6 +39,6 @@ def test_arrow_reads_a_file_through_it(tmp_path: Path) -> None:
     with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
         writer.write_table(table, max_chunksize=2)
     found = LocalFiles(tmp_path).open("a.arrow") or pytest.fail("no object")
-    with pa.ipc.open_file(ObjectFile(found)) as reader:
+    with ObjectFile(found) as file, pa.ipc.open_file(file) as reader:
         assert reader.num_record_batches == 2
         assert reader.read_all() == table
