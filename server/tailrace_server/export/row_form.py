@@ -33,10 +33,10 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperat
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import orjson
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.schema.column_types import UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ Row = tuple["Hashable", ...]
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+)(?:,(\d+))?\)")
 _UNAVAILABLE_TEXT: Final = orjson.dumps(UNAVAILABLE)
-_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
 """Numbers of an Avro int and long are below this, and not below its negative."""
@@ -178,7 +177,7 @@ def _values(image: bytes) -> Mapping[str, Any]:
 
 def _texts(image: bytes) -> Mapping[str, Any]:
     """Return the JSON texts of an image's values, by column."""
-    return {name: bytes(text) for name, text in _members.decode(image).items()}
+    return {name: bytes(text) for name, text in decode_members(image).items()}
 
 
 def _parsed(convert: Callable[[Any], Hashable], text: bytes) -> Hashable:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import orjson
 
+from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.schema import column_types
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ UNAVAILABLE: Final = msgspec.Raw(_UNAVAILABLE)
 """Stands for a large value that an update did not touch and the source did not send; it is no change."""
 
 _NULL: Final = msgspec.Raw(b"null")
-_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def members(image: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
@@ -32,7 +32,7 @@ def members(image: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
     Raises:
         msgspec.DecodeError: Not a JSON object; the message names the byte.
     """
-    return _members.decode(image)
+    return decode_members(image)
 
 
 def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:

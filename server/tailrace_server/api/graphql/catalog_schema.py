@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tailrace_server.api.graphql.errors import ValueUnfit
+from tailrace_server.wal.record.columns import decode_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 ColumnNames = tuple[str, ...]
 """The name of a column, and those that it had in older images, newest first."""
-_row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def row_of(image: bytes) -> dict[str, msgspec.Raw]:
@@ -30,7 +30,7 @@ def row_of(image: bytes) -> dict[str, msgspec.Raw]:
         ValueUnfit: It is no JSON object.
     """
     try:
-        return _row.decode(image)
+        return decode_members(image)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ValueUnfit("the image is no JSON object") from None
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.text_columns import Texts
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.capture.matching.run import BatchSelection
     from tailrace_server.wal.segment.reader import BatchHead
-
-_columns_of = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def roles_of(
@@ -51,7 +50,7 @@ def _cut(image: bytes | None, name: str) -> bytes | None:
     if image is None or not name:
         return image
     # The value is copied as bytes: parsing and writing it again could change a number.
-    value = _columns_of.decode(image).get(name)
+    value = decode_members(image).get(name)
     if value is None:
         return None
     return b"{%s:%s}" % (msgspec.json.encode(name), bytes(value))

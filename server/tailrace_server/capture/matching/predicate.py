@@ -10,11 +10,11 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Protocol
 
-import msgspec
 import numpy as np
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
 from tailrace_server.capture.matching.run import NO_MATCH, BatchSelection, whole_batch
+from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _LEVELS: Final[Mapping[int, ContainerType]] = {
     Area.DATA: ContainerType.ENTITY,
 }
 """Level of an area's captures at entity level; a lead has none."""
-_column_names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Images(Protocol):
@@ -153,7 +152,7 @@ class Alternative:
         if changed is not None:
             return changed
         image = images.after()[row].as_py()
-        return () if image is None else list(_column_names.decode(image))
+        return () if image is None else list(decode_members(image))
 
     def _takes_column(self, name: str, role: ContainerType) -> bool:
         names, roles = self.criteria.container_name, self.criteria.column_types

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import orjson
 import pyarrow as pa
 
@@ -66,6 +67,9 @@ RECORD_SCHEMA: Final = pa.schema(
         pa.field("after", pa.binary()),
     ]
 )
+
+decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""Decoder of an image: column → JSON text of its value. It does not check UTF-8 inside of values."""
 
 BUFFERS_OF_HEAD: Final = 19
 """Arrow buffers of a batch's head: two for a fixed-width column, three for the key, four for the name lists."""

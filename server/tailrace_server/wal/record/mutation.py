@@ -9,11 +9,10 @@ import msgspec
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
+from tailrace_server.wal.record.columns import decode_members
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_images = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
         )
     try:
         image.decode()  # the decoder does not check UTF-8 inside values
-        return _images.decode(image)
+        return decode_members(image)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"an image must be a UTF-8 JSON object: {error}") from error
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import orjson
+
+from tailrace_server.wal.record.columns import decode_members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +43,6 @@ _BY_KIND: Final[Mapping[type, str | None]] = {
     dict: JSON,
     type(None): None,
 }
-_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def widened(one: str | None, other: str | None) -> str | None:
@@ -105,7 +105,7 @@ class TypeInference:
 
 
 def _typed(image: bytes) -> list[tuple[str, str | None]]:
-    return [(name, type_of(bytes(value))) for name, value in _members.decode(image).items()]
+    return [(name, type_of(bytes(value))) for name, value in decode_members(image).items()]
 
 
 def type_of(value: bytes) -> str | None:

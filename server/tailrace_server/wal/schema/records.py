@@ -27,6 +27,7 @@ import pyarrow as pa
 from tailrace.criteria import Area, Operation
 from tailrace.errors import LogError
 from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.segment.object_file import ObjectFile
 from tailrace_server.wal.segment.writer import SegmentWriter
 
@@ -54,7 +55,6 @@ _ROW_SCHEMA: Final = pa.schema(
         pa.field("after", pa.binary()),
     ]
 )
-_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class SchemaRecord(NamedTuple):
@@ -291,7 +291,7 @@ def rows_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 def lead_with_schema_changes(lead: bytes, records: Sequence[SchemaRecord]) -> bytes:
     """Return a lead's ``after`` with schema records added to its counts; other members stay byte for byte."""
-    members: dict[str, Any] = dict(_members.decode(lead))
+    members: dict[str, Any] = dict(decode_members(lead))
     if "counts" in members:
         counts = orjson.loads(bytes(members["counts"]))
         for record in records:
