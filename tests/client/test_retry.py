@@ -1,4 +1,4 @@
-"""How long a broken subscription waits."""
+"""How long a broken subscription waits, and when it gives up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import random
 
 import pytest
 
-from tailrace import Retry
+from tailrace import Retry, Timeouts
+from tailrace.clock import SystemClock
+from tailrace.errors import ConnectTimeout, InvalidRequest, SubscriptionBroken, TransportError
+from tailrace.retry import Attempts
 
 
 def test_waits_grow_to_the_longest_and_never_fall_below_half_their_ceiling() -> None:
@@ -28,3 +31,48 @@ def test_two_clients_do_not_wait_alike() -> None:
 def test_attempts_are_counted_from_1(most: int | None, allowed: list[bool]) -> None:
     retry = Retry(attempts_max=most)
     assert [retry.allows(attempt) for attempt in (1, 2, 3, 4)] == allowed
+
+
+class FakeClock(SystemClock):
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def test_before_the_first_acknowledgement_all_attempts_share_one_time_limit() -> None:
+    clock = FakeClock()
+    attempts = Attempts(Retry(first_s=1.0, factor=1.0), Timeouts(connect_s=5.0), clock)
+    assert attempts.patience_s == 5.0
+    assert 0.5 <= attempts.wait_after(TransportError("refused")) <= 1.0
+    clock.seconds += 4.9
+    assert attempts.patience_s == pytest.approx(0.1)
+    with pytest.raises(ConnectTimeout, match="no subscription within 5 s: refused"):
+        attempts.wait_after(TransportError("refused"))
+
+
+def test_after_an_acknowledgement_only_the_number_of_attempts_is_limited() -> None:
+    clock = FakeClock()
+    attempts = Attempts(Retry(attempts_max=2), Timeouts(connect_s=5.0), clock)
+    attempts.acknowledged = True
+    clock.seconds += 1_000.0
+    assert attempts.patience_s == 5.0
+    lost = TransportError("lost")
+    attempts.wait_after(lost)
+    attempts.wait_after(lost)
+    with pytest.raises(SubscriptionBroken, match="lost") as caught:
+        attempts.wait_after(lost, "a cursor")
+    assert caught.value.resume_cursor == "a cursor"
+    assert caught.value.__cause__ is lost
+
+
+def test_an_error_that_no_retry_helps_is_raised_as_it_is() -> None:
+    attempts = Attempts(Retry(), Timeouts(), FakeClock())
+    refused = InvalidRequest("criteria")
+    with pytest.raises(InvalidRequest) as caught:
+        attempts.wait_after(refused)
+    assert caught.value is refused
+    assert attempts.number == 0

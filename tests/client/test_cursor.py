@@ -1,0 +1,42 @@
+"""Cursors as values. Their text on every transport: tests/conformance and tests/rules/test_protocol_page.py."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tailrace import END, Cursor, Position
+from tailrace.errors import CursorInvalid
+
+LOG = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
+
+
+@pytest.mark.parametrize("cursor", [Cursor(LOG, 0, END), Cursor(LOG, 41, 7, 3), Cursor(LOG, 1, 0)])
+def test_the_text_of_a_cursor_reads_back_equal(cursor: Cursor) -> None:
+    assert Cursor.parse(str(cursor)) == cursor
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f"2.{LOG.hex}.1.0.0",
+        f"1.{LOG}.1.0.0",
+        f"1.{LOG.hex}.01.0.0",
+        f"1.{LOG.hex}.1.0",
+        f"1.{LOG.hex}.1.0.{END + 1}",
+        f"1.{LOG.hex}.\u0661.0.0",
+    ],
+)
+def test_another_text_is_refused(text: str) -> None:
+    with pytest.raises(CursorInvalid):
+        Cursor.parse(text)
+
+
+def test_cursors_around_a_position_exclude_and_include_its_record() -> None:
+    position = Position(41, 7)
+    before, past = Cursor.before(LOG, position), Cursor.past(LOG, position)
+    assert before.position == Position(41, 6)
+    assert past.position == position
+    assert before < Cursor(LOG, 41, 7, 0) < past
