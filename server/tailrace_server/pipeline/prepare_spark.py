@@ -1,4 +1,4 @@
-"""Making the archive of Spark's classes: a small ingest whose JVM writes down what it has loaded."""
+"""Making the archive of Spark's classes: a small ingest whose JVM archives the classes that it has loaded."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ def prepare() -> Path:
 
 
 def _run(folder: Path, archive: Path) -> None:
-    """Ingest a feed twice, in the driver and in tasks, in a JVM that writes the archive when it ends.
+    """Ingest a feed twice, in the driver and in tasks, in a JVM that writes the archive at its end.
 
     Raises:
         KeyboardInterrupt: A signal came; the JVM has gone without writing.
     """
     for _ in write_feed(make_feed(0, _TRANSACTIONS), folder / "input", parts=2):
         pass
-    machine = None
+    jvm = None
     try:
         with spark_session("tailrace prepare", archive_into=archive) as spark:
-            machine = _process(spark)
+            jvm = _process(spark)
             for catalog, small_batch_rows in (("driver", 20_000), ("tasks", 0)):
                 settings = IngestSettings(
                     input=folder / "input",
@@ -87,17 +87,18 @@ def _run(folder: Path, archive: Path) -> None:
                 )
                 if run_ingest(settings, ProgressReporter(quiet=True), spark).signal is not None:
                     raise KeyboardInterrupt
-        assert machine.stdin is not None
-        machine.stdin.close()  # it ends when its input does
-        machine.wait(_WRITES_S)
+        # The JVM writes the archive if it ends by itself, as it does when its input ends. A kill writes none.
+        assert jvm.stdin is not None
+        jvm.stdin.close()
+        jvm.wait(_WRITES_S)
     except subprocess.TimeoutExpired:
         pass  # then there is no archive
     except StartInterrupted:
         raise KeyboardInterrupt from None
     finally:
-        if machine is not None:
-            machine.kill()
-            machine.wait()
+        if jvm is not None:
+            jvm.kill()
+            jvm.wait()
 
 
 def _process(spark: SparkSession) -> subprocess.Popen[bytes]:

@@ -3,13 +3,11 @@
 The images of a batch lie in one buffer. A name ends at ``":``; the bytes before it, back to the
 opening quote, are hashed as 8-byte words taken backwards, all rows at once, and looked up among the
 names known. Only rows with a name that is not known are parsed, and a name inside a nested object
-counts as not known, so nothing is missed: the answer is exact, except for a hash that collides
-(2^-64 for two given names).
+counts as not known. So no unknown name is missed, except if two hashes collide (2^-64 for two given names).
 
-Texts that this does not read (a space before a colon, an escaped quote in a name) are found and
-parsed instead.
+Texts that this cannot read (a space before a colon, an escaped quote in a name) are found and parsed instead.
 
-Once there have been many, compiled code walks through each object and looks its names up by the same hash.
+After many rows compiled code takes over: it walks through each object and looks names up by the same hash.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ _QUOTES: Final = np.uint64(0x2222222222222222)
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _MASK: Final = (1 << 64) - 1
 _CHUNK: Final = 4_096
-"""Names looked at together: arrays that stay in the cache, and below malloc's threshold for a map."""
+"""Names hashed together: their arrays stay in the cache, and below malloc's threshold for a map."""
 _AT_ONCE: Final = 256 << 10
-"""Bytes of images looked at together, on average; for the same reasons."""
+"""Bytes of images searched together, on average; for the same reasons."""
 _NAME_WORDS_MAX: Final = 32
 """Names above 255 bytes are left to the parser."""
 
@@ -69,7 +67,7 @@ class KnownNames:
 
     @property
     def table(self) -> tuple[int, int]:
-        """Where the table of hashes lies, until a name is added, and the bits of its size."""
+        """Address of the table of hashes, valid until a name is added, and the bits of its size."""
         return self._table.ctypes.data, self._bits
 
     def _grow(self) -> None:
@@ -93,13 +91,13 @@ def rows_with_unknown_names(
         images: Binary or string array of JSON objects, known to be such. A null row may be returned if
             there are bytes behind it.
         groups: Group of each row.
-        known: What is known.
+        known: The known names.
     """
-    machine = compiled_for(len(images))
-    if machine is not None:
+    compiled = compiled_for(len(images))
+    if compiled is not None:
         marks = np.zeros(len(images), np.bool_)
         column, rows = addresses_of(images), len(images)
-        machine.mark_unknown(*column, images.offset, rows, groups.ctypes.data, *known.table, marks)
+        compiled.mark_unknown(*column, images.offset, rows, groups.ctypes.data, *known.table, marks)
         return np.flatnonzero(marks)
     size = images.nbytes // max(len(images), 1) + 1
     step = _AT_ONCE // size + 1
@@ -113,18 +111,21 @@ def rows_with_unknown_names(
 def _unknown_of_part(
     images: pa.Array, groups: npt.NDArray[np.int64], known: KnownNames
 ) -> npt.NDArray[np.int64]:
-    """Do the same for some of the rows."""
+    """Return the rows to be parsed among some of the rows, in Python."""
+    # 1. A name ends with a quote directly before a colon. A colon behind a space may follow a name as well, so
+    #    its row is parsed. Any other colon ends no name.
     buffer, offsets = _buffer_of(images)
     colons = np.flatnonzero(buffer == _COLON)
     before = buffer[colons - 1]
     apart = colons[before <= _SPACE]
     ends = colons[before == _QUOTE] - 1
-    # A quote behind one backslash is part of a text; behind more, the parser shall tell.
+    # 2. A quote behind one backslash is part of a text. Behind two or more the parser must decide.
     slashes = buffer[ends - 1] == _BACKSLASH
     if slashes.any():
         doubtful = slashes & (buffer[ends - 2] == _BACKSLASH)
         apart = np.concatenate([apart, ends[doubtful]])
         ends = ends[~slashes]
+    # 3. Hash the names and look them up, a chunk at a time.
     per_row = np.diff(np.searchsorted(ends, offsets + _PAD))
     group_of = np.repeat(groups, per_row)
     known_ends = np.empty(len(ends), np.bool_)
@@ -133,6 +134,7 @@ def _unknown_of_part(
         part = slice(start, start + _CHUNK)
         hashes, readable = _hashes_before(buffer, ends[part], group_of[part], escapes)
         known_ends[part] = known.contains(hashes) & readable
+    # 4. From places in the buffer to rows.
     unknown = np.concatenate([ends[~known_ends], apart])
     if not len(unknown):
         return np.empty(0, np.int64)
@@ -165,6 +167,8 @@ def _hashes_before(
         groups: Group of each.
         escapes: Whether there is a backslash anywhere.
     """
+    # Every name at once, 8 bytes a turn, from its closing quote backwards. `active` are the names whose opening
+    # quote has not been reached; the words overlap, since ``strides`` is one byte.
     words: Words = np.ndarray((len(buffer) - 7,), "<u8", buffer.data, strides=(1,))
     found = (groups.astype(np.uint64) + np.uint64(1)) * _FACTOR
     readable = np.ones(len(ends), np.bool_)

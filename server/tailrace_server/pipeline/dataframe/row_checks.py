@@ -1,14 +1,14 @@
-"""What rows of a DataFrame must be to become records; the first that is not is refused by name.
+"""What rows of a DataFrame must be to become records; the error names the first row that is not.
 
-A row that is none would go into the log and stay there, in the way of every subscriber. So everything that
-readers take for granted is checked before it is written:
+A wrong row would stay in the log, and every subscriber would meet it. So all that readers rely on is checked
+before rows are written:
 
 * bodies are UTF-8 JSON objects, texts are UTF-8;
 * rows of data have an entity type, and a key unless they are a truncate (``remove`` without one);
 * ``changed`` names each column once, and none is null;
-* a lead that is given has nothing but ``after``, and that counts the rows of its transaction.
+* a given lead has only ``after``, which counts the rows of its transaction.
 
-All is done for whole columns, but for leads that are given.
+Checks work on whole columns, except for given leads.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _BITS: Final = 56
-"""So many codes can be added up as bits of a 64-bit number, as often each."""
+"""So many codes fit into a 64-bit number as bits, and still do when each is added so many times."""
 _LISTS: Final = pa.list_(pa.int32())
 _SHOWN: Final = 100
 """Characters of a value in an error."""
 
 
 class NamedColumns(NamedTuple):
-    """The names in ``changed``, one after the other."""
+    """The names in ``changed``, of all rows in one list."""
 
     rows: npt.NDArray[np.int64]
-    """Row of each, not falling."""
+    """Row of each name, in order."""
     codes: npt.NDArray[np.int64]
-    """Place of each in ``names``."""
+    """Place of each name in ``names``."""
     names: list[str]
     lists: pa.ListArray
-    """The places of each row."""
+    """For each row the places of its names."""
 
 
 def check_bodies(rows: pa.Table) -> None:
     """Make sure that bodies are UTF-8 JSON objects.
 
     Args:
-        rows: As the sink has them: columns in one chunk, bodies as binary.
+        rows: Rows of `input_table`: columns in one chunk, bodies as binary.
 
     Raises:
         InvalidRequest: One is not.
@@ -68,10 +68,10 @@ def check_bodies(rows: pa.Table) -> None:
 
 
 def check_identities(rows: pa.Table) -> None:
-    """Make sure that rows say what they are of: entity type and key, and that leads do not.
+    """Make sure that rows have an entity type and a key, and that leads have neither.
 
     Raises:
-        InvalidRequest: One does not, or one does.
+        InvalidRequest: A row or a lead is wrong.
     """
     column = {name: rows.column(name).chunk(0) for name in rows.schema.names}
     operations = column["operation"].to_numpy()
@@ -99,7 +99,7 @@ def check_identities(rows: pa.Table) -> None:
 def check_lead(
     rows: pa.Table, lead: int, codes: npt.NDArray[np.int64], entity_types: list[str]
 ) -> None:
-    """Make sure that a lead that is given counts the rows behind it.
+    """Make sure that a given lead counts the rows behind it.
 
     Args:
         rows: Whole transactions, bodies checked.
@@ -193,7 +193,7 @@ def _refuse_names(rows: pa.Table, changed: pa.Array, row: np.int64, what: str) -
 
 
 def _row(rows: pa.Table, row: int | np.integer[Any]) -> str:
-    """Return what a row goes by in an error."""
+    """Return how an error names a row."""
     id, entity_type, key = (
         rows.column(name)[int(row)].as_py()
         for name in ("transaction_id", "entity_type", "primary_key")

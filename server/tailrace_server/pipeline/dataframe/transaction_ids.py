@@ -1,11 +1,11 @@
 """Which transactions a partition holds, by hash, so that none becomes two versions.
 
-Rows of a transaction stand together, in one partition. One that comes back in the same partition, behind
-others, or in another one, would be a version each time. A task keeps the hash of each id, 8 bytes a
-transaction, and sends them with its result; the commit puts those of all tasks together.
+Rows of a transaction stand together, in one partition. A transaction that comes back later, in this partition
+or another one, would become a second version. A task keeps the hash of each id, 8 bytes a transaction, and
+sends them with its result; the commit compares those of all tasks.
 
-Hashes are those of keys (`wal.keyhash`). Two ids with one hash (of a billion ids with a chance of 3 %) are told
-apart by the commit, which reads the ids back from the leads; a task takes them for one and refuses.
+Hashes are those of keys (`wal.record.key_hash`). Two ids may share a hash (3 % chance among a billion ids). The
+commit tells them apart by the ids in the leads; a task takes them for one transaction and refuses it.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _ADVICE: Final = (
 
 
 class SeenTransactions:
-    """The transactions of a partition, as they begin. Takes 8 bytes for each, twice that for a moment."""
+    """The transactions of a partition. Each takes 8 bytes, and 16 for a moment while arrays are merged."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with no transactions."""
         self._parts: list[Hashes] = []
-        """Sorted, each more than four times as long as the next: so few of them, and each merged seldom."""
+        """Sorted arrays, each more than four times as long as the next: few arrays, rarely merged."""
 
     def add(self, ids: pa.StringArray) -> None:
-        """Take transactions that begin; those without an id do not count.
+        """Add transactions; those without an id do not count.
 
         Raises:
-            InvalidRequest: One has begun before.
+            InvalidRequest: A transaction was added before.
         """
         ids = ids.drop_null()
         if not len(ids):
@@ -76,10 +76,10 @@ def refuse_split(partitions: Sequence[tuple[Hashes, Sequence[Path]]]) -> None:
     """Make sure that no transaction lies in two partitions.
 
     Args:
-        partitions: Of each the hashes, sorted, and its segments.
+        partitions: For each partition its hashes, sorted, and its segments.
 
     Raises:
-        InvalidRequest: One does.
+        InvalidRequest: A transaction lies in two.
     """
     if not partitions:
         return
@@ -101,7 +101,7 @@ def _contains(part: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
 
 
 def _id_in(segments: Iterable[Path], wanted: int) -> str | None:
-    """Return the id of a hash from the leads of segments; None where a lead that was given does not say it."""
+    """Return the id of a hash from the leads of segments; None if a given lead does not tell it."""
     for segment in segments:
         with pa.OSFile(str(segment)) as file, pa.ipc.open_file(file) as reader:
             for place in range(reader.num_record_batches):

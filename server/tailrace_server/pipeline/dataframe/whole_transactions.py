@@ -1,4 +1,4 @@
-"""Whole transactions in a batch of rows, by column: where each lies, and the leads of those without one."""
+"""Whole transactions in a batch of rows, by column: their places, and leads for those without one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ESCAPED: Final = r'["\\\x00-\x1f]'
 _TYPES_AT_ONCE: Final = 16
-"""Entity types in a batch up to which leads are counted column by column."""
+"""Up to so many entity types in a batch the counts of leads are made column by column."""
 
 
 class EntityTypes(NamedTuple):
@@ -27,7 +27,7 @@ class EntityTypes(NamedTuple):
 
     names: list[str]
     codes: npt.NDArray[np.int64]
-    """Place of each row's in ``names``, behind the last where it has none."""
+    """For each row the place of its entity type in ``names``; ``len(names)`` if it has none."""
 
     @classmethod
     def of(cls, column: pa.StringArray) -> EntityTypes:
@@ -38,13 +38,13 @@ class EntityTypes(NamedTuple):
 
 
 class Transactions:
-    """The transactions that rows of a batch make. Rows of one stand together."""
+    """The transactions of a batch of rows. Rows of one transaction stand together."""
 
     def __init__(self, rows: pa.Table) -> None:
         """Find them.
 
         Args:
-            rows: As the sink has them, in one chunk.
+            rows: Rows of `input_table`, in one chunk.
 
         Raises:
             InvalidRequest: A lead stands within a transaction.
@@ -55,11 +55,11 @@ class Transactions:
         self.starts = starts_of(self._ids)
         self._sizes = np.diff(self.starts, append=rows.num_rows)
         self.of_row = np.repeat(np.arange(len(self.starts)), self._sizes)
-        """Place of the transaction of each row."""
+        """For each row the place of its transaction."""
         self.is_lead = rows.column("operation").chunk(0).to_numpy() == Operation.TRANSACTION
-        """Whether a row is a lead that is given."""
+        """For each row whether it is a given lead."""
         self.has_lead = self.is_lead[self.starts]
-        """Whether a transaction begins with a lead that is given."""
+        """For each transaction whether it begins with a given lead."""
         if np.count_nonzero(self.is_lead) != np.count_nonzero(self.has_lead):
             raise InvalidRequest(
                 "a row with operation transaction must be the first of its transaction"
@@ -67,16 +67,16 @@ class Transactions:
 
     @cached_property
     def index(self) -> npt.NDArray[np.int32]:
-        """Index of each row in its version."""
+        """Index of each row in its version: 0 is the lead, whether given or made."""
         zeros = self.starts - ~self.has_lead
         index: npt.NDArray[np.int64] = np.arange(len(self.of_row)) - zeros[self.of_row]
         return index.astype(np.int32)
 
     def check_leads(self) -> None:
-        """Hold the leads that are given against the rows of their transactions.
+        """Compare given leads with the rows of their transactions.
 
         Raises:
-            InvalidRequest: One does not count them.
+            InvalidRequest: A lead counts them wrongly.
         """
         given = self.has_lead
         for start, size in zip(
@@ -87,18 +87,20 @@ class Transactions:
             )
 
     def lead_texts(self) -> pa.BinaryArray:
-        """Return the ``after`` of each lead that is not given, as `wal.record.lead_text` writes it."""
-        wanted = ~self.has_lead
-        if not wanted.any():
+        """Return the ``after`` of each lead that is not given, as `wal.record.columns.lead_text` writes it."""
+        missing = ~self.has_lead
+        if not missing.any():
             return pa.array([], pa.binary())
+        # 1. Count rows by (transaction, entity type) in one pass; rows without a type count in the last column.
         names, codes = self.types
         width = len(names) + 1
         table = np.bincount(self.of_row * width + codes, minlength=len(self.starts) * width)
-        counts = table.reshape(len(self.starts), width)[wanted][:, : len(names)]
-        totals = pc.cast(pa.array(self._sizes[wanted]), pa.string())
+        counts = table.reshape(len(self.starts), width)[missing][:, : len(names)]
+        totals = pc.cast(pa.array(self._sizes[missing]), pa.string())
+        # 2. The text is joined by column: byte for byte what `lead_text` would write for each.
         texts = pc.binary_join_element_wise(
             '{"transaction_id":',
-            _json_texts(self._ids.take(pa.array(self.starts[wanted]))),
+            _json_texts(self._ids.take(pa.array(self.starts[missing]))),
             ',"mutation_count":',
             totals,
             ',"counts":{',
@@ -112,13 +114,13 @@ class Transactions:
 
 
 def starts_of(ids: pa.StringArray) -> npt.NDArray[np.int64]:
-    """Return the rows that transactions begin with; one without id is a transaction of its own."""
+    """Return the first row of each transaction; a row without id is a transaction of its own."""
     same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
     return np.concatenate([[0], np.flatnonzero(~same.to_numpy(zero_copy_only=False)) + 1])
 
 
 def _count_texts(names: list[str], counts: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the members of ``counts`` for each transaction, in the order of the names."""
+    """Return the content of ``counts`` for each transaction, by rising name."""
     order = sorted(range(len(names)), key=names.__getitem__)
     if len(names) > _TYPES_AT_ONCE:
         return pa.array(

@@ -1,13 +1,13 @@
-"""What we need to know of Spark's checkpoint: whose it is, how far it went, how large a batch is.
+"""What we read from Spark's checkpoint: its query, its last batch, and the size of a batch.
 
 Layout, of Spark's structured streaming::
 
-    <checkpoint>/metadata                {"id": "<query id>"}: read at start if there, else written
+    <checkpoint>/metadata                {"id": "<query id>"}: read at the start, written if missing
                  offsets/<batch id>      written before the batch runs
                  sources/0/<n>           a line "v1", then {"path", "timestamp", "batchId"} a file
 
-The query id is the writer's name in the log. We write it ourselves before the query starts, so that
-the log can be opened under it first.
+The query id is the writer's name in the log. We write it before the query starts, since the log is opened
+under that name first.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 _PACKED: Final = (".gz", ".bz2", ".deflate", ".snappy", ".lz4", ".zst")
-"""What the names of files end in that Spark unpacks as it reads them."""
+"""Endings of files that Spark unpacks when it reads them."""
 _PACKED_MAX: Final = 100
-"""How much larger such a file may be unpacked: messages that each bring their schema shrink to a hundredth."""
+"""Assumed growth of such a file when unpacked: messages that each carry their schema shrink that much."""
 
 _PLAN_LINES: Final = 3
-"""Of a planned batch: the version of the format, settings, and how far each source goes."""
+"""Least lines of a planned batch: version of the format, settings, and the end of each source."""
 
 ANOTHER_SOURCE: Final = (
     "another source feeds this catalog; --take-over fences it, and goes on behind it"
@@ -40,12 +40,12 @@ ANOTHER_SOURCE: Final = (
 
 
 class InputGone(TailraceError):
-    """A file of the input that was to be read next is not there. The source's doing; nothing is lost yet."""
+    """An input file of the next batch is missing. The source's doing; nothing is lost yet."""
 
     code = "INPUT_GONE"
 
     def __init__(self, path: str) -> None:
-        """Keep which."""
+        """Keep its path."""
         super().__init__(
             f"{path} was to be read next and is not there; put it back and run again, or to go on without "
             "it an empty file of that name"
@@ -53,12 +53,12 @@ class InputGone(TailraceError):
         self.path = path
 
     def figures(self) -> dict[str, str]:
-        """Return which."""
+        """Return the path."""
         return {"path": self.path}
 
 
 def is_query_id(writer: str) -> bool:
-    """Whether a writer's name is one that Spark's checkpoints give; other writers have names of words."""
+    """Whether a writer's name is the id of a Spark query; other writers have words for names."""
     try:
         return str(UUID(writer)) == writer
     except ValueError:
@@ -66,23 +66,24 @@ def is_query_id(writer: str) -> bool:
 
 
 class Checkpoint:
-    """A folder that Spark keeps a query's progress in."""
+    """The folder in which Spark keeps the progress of a query."""
 
     def __init__(self, folder: Path) -> None:
         """Take the folder; it may not exist yet."""
         self.folder = folder
 
     def query_id(self) -> str:
-        """Return the id of the query, made and kept on first use.
+        """Return the id of the query; make and store it on first use.
 
         Raises:
-            LogUnreadable: The file is there and is not what Spark writes, or there is no permission.
+            LogUnreadable: The file is damaged, or may not be read or written.
             LogFull: No room.
         """
         with os_errors(f"cannot use the checkpoint {self.folder}"):
             return self._query_id()
 
     def _query_id(self) -> str:
+        # 1. Spark keeps the id that it finds, and so do we.
         file = self.folder / "metadata"
         try:
             return str(UUID(json.loads(file.read_text())["id"]))
@@ -90,6 +91,8 @@ class Checkpoint:
             pass
         except (ValueError, KeyError, TypeError) as error:
             raise LogUnreadable(f"{file} is damaged: {error}; see --take-over") from error
+        # 2. Written aside and made durable first: the log is opened under this name next, and a crash that lost
+        #    the file would leave a log that belongs to an unknown writer.
         query_id = str(uuid4())
         self.folder.mkdir(parents=True, exist_ok=True)
         aside = self.folder / f".metadata.{query_id}.tmp"
@@ -98,7 +101,8 @@ class Checkpoint:
             out.flush()
             os.fsync(out.fileno())
         try:
-            # A link, unlike a rename, replaces nothing: of two ingests that start at once one makes it.
+            # 3. A link, unlike a rename, replaces nothing: of two ingests that start at once, one makes the
+            #    file and the other reads it.
             os.link(aside, file)
         except FileExistsError:
             return self._query_id()
@@ -113,14 +117,16 @@ class Checkpoint:
         )
 
     def check(self) -> None:
-        """Make sure that Spark can go on from here: it has written what it planned last.
+        """Make sure that Spark can go on from here: the newest plan is whole and names its files.
 
         Raises:
-            LogUnreadable: It has not, or somebody has taken a part away.
+            LogUnreadable: A part is missing or cut off.
         """
         last = self.last_batch()
         if last < 0:
             return
+        # Spark writes a plan before it runs the batch. If the machine stops in between, the file may be cut.
+        # Spark would fail on it with an error that names neither the file nor a way out.
         planned = self.folder / "offsets" / str(last)
         with os_errors(f"cannot use the checkpoint {self.folder}"):
             if len(planned.read_bytes().split(b"\n")) < _PLAN_LINES:
@@ -132,14 +138,14 @@ class Checkpoint:
                 )
 
     def set_aside(self) -> None:
-        """Move the folder out of the way, under a name that is kept."""
+        """Rename the folder, so that a new checkpoint can be made and this one is kept."""
         number = 1
         while (moved := self.folder.with_name(f"{self.folder.name}-{number}")).exists():
             number += 1
         self.folder.rename(moved)
 
     def plan(self, batch_id: int) -> BatchPlan:
-        """Return what Spark noted of a batch before it ran."""
+        """Return the input of a batch, as Spark noted it before the batch ran."""
         sources = self.folder / "sources" / "0"
         for name in (f"{batch_id}", f"{batch_id}.compact"):
             try:
@@ -159,12 +165,12 @@ class BatchPlan:
     """The input of one batch."""
 
     files: list[str] | None
-    """Paths; None where Spark has noted none, or in another format."""
+    """Paths; None if Spark has noted none, or in an unknown format."""
 
     def bytes(self) -> int | None:
-        """Return the size of the files; packed ones count as if unpacked.
+        """Return the size of the files, of packed ones an estimate of the unpacked size.
 
-        None where it cannot be told: the files are not known, or not on this machine.
+        None if it is unknown: the files are not known, or not on this machine.
         """
         try:
             return None if self.files is None else sum(map(_unpacked_bytes, self.files))
@@ -172,10 +178,10 @@ class BatchPlan:
             return None
 
     def check(self) -> None:
-        """Make sure that the files are there: Spark passes over those that are not, in silence.
+        """Make sure that the files exist: Spark silently skips missing ones.
 
         Raises:
-            InputGone: One is not.
+            InputGone: One is missing.
         """
         for path in self.files or ():
             if path.startswith("/") and not os.path.exists(path):

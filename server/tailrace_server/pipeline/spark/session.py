@@ -1,4 +1,4 @@
-"""Spark sessions as this project needs them: quiet, without a web page, quick to start."""
+"""Spark sessions for this project: quiet, without a web page, quick to start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Two seconds less to start a JVM; a long run wants neither."""
+"""JVM options that save two seconds of a start and slow a long run down."""
 
 CONF: Final = {
     "spark.ui.enabled": "false",
@@ -44,7 +44,7 @@ CONF: Final = {
 
 
 class SparkNotStarted(CannotStart):
-    """The JVM that Spark runs in did not start; says what it said. The machine's doing."""
+    """The JVM that Spark runs in did not start; the message has its last output. The machine's doing."""
 
     code = "SPARK_NOT_STARTED"
 
@@ -60,19 +60,19 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Start a session, and stop it at the end.
 
-    What the JVM says goes to a temporary file, whose end is shown if the session cannot start.
+    The standard error of the JVM goes to a temporary file; the error of a failed start shows its end.
 
     Args:
         name: The application's name.
         master: Where Spark runs; ``local[*]`` uses this machine's cores.
         quick: Start fast rather than run fast for hours.
         conf: Settings on top of ours.
-        archive_into: Where the JVM writes an archive of its classes when it ends; None: it uses the one that
-            there is.
+        archive_into: Where the JVM writes an archive of its classes at its end; None: it uses the one that
+            was made.
 
     Raises:
         JavaMissing: There is no Java to run Spark on.
-        SparkNotStarted: The JVM did not start; with what it said last.
+        SparkNotStarted: The JVM did not start; with its last output.
         StartInterrupted: A signal came meanwhile.
     """
     home = ensure_java()
@@ -115,10 +115,9 @@ def spark_session(
 
 
 def hush_gateway() -> None:
-    """Keep what py4j logs about a JVM that went away off the screen: the error that we raise tells it.
+    """Keep py4j's messages about a JVM that died off the screen: the error that we raise says it.
 
-    Its classes log to loggers of their own, and some to the root logger, which then makes itself a
-    handler that prints the others' as well.
+    Some of its classes use the root logger, which then gets a handler that prints the other messages, too.
     """
     gateway = logging.getLogger("py4j")
     gateway.addHandler(logging.NullHandler())
@@ -127,10 +126,7 @@ def hush_gateway() -> None:
 
 
 def _hush_accumulators(session: SparkSession) -> None:
-    """Keep the server that takes what tasks have counted from printing how its connection broke.
-
-    It is the other side of the JVM's death, and prints a traceback where one task has counted before.
-    """
+    """Keep the server that receives accumulators from printing a traceback when the JVM dies."""
     server = session.sparkContext._accumulatorServer
     server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
 
@@ -141,7 +137,7 @@ def _not_of_the_gateway(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _stderr_into(target: int) -> Iterator[None]:
-    """Give child processes started meanwhile another standard error."""
+    """Give child processes that start in the block another standard error."""
     kept = os.dup(2)
     os.dup2(target, 2)
     try:

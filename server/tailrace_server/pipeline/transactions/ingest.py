@@ -20,7 +20,7 @@ from tailrace.errors import LogUnreadable, TailraceError, UnknownWriter
 from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
 from tailrace_server.pipeline.spark.errors import SparkFailed, reason_of
-from tailrace_server.pipeline.spark.idle_listener import QuietQuery, listening
+from tailrace_server.pipeline.spark.idle_listener import IdleListener, listening
 from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
 from tailrace_server.pipeline.spark.java import ensure_java
 from tailrace_server.pipeline.spark.session import spark_session
@@ -125,8 +125,8 @@ class Ingest:
     def run(self, stopping: Stopping) -> None:
         """Run until the input ends, or ``stopping`` is set."""
         try:
-            with listening(self._spark, self._start) as (query, quiet):
-                self._watch(query, quiet, stopping)
+            with listening(self._spark, self._start) as (query, listener):
+                self._watch(query, listener, stopping)
         except (PySparkException, Py4JError, OSError) as error:
             self._await_body()
             # Spark reports the body's own error as text; ours is the one that says what happened.
@@ -181,7 +181,7 @@ class Ingest:
         if self._driver.lock.acquire(timeout=_BODY_ENDS_S):
             self._driver.lock.release()
 
-    def _watch(self, query: StreamingQuery, quiet: QuietQuery, stopping: Stopping) -> None:
+    def _watch(self, query: StreamingQuery, listener: IdleListener, stopping: Stopping) -> None:
         while not stopping.is_set():
             if not query.isActive:
                 break
@@ -191,8 +191,8 @@ class Ingest:
             if self._settings.follow and self._driver.lock.acquire(blocking=False):
                 try:
                     # An event may come after the batch that followed it has begun.
-                    if quiet.at is not None and quiet.at > self._began:
-                        self._driver.idle.source_idle(quiet.at)
+                    if listener.idle_at is not None and listener.idle_at > self._began:
+                        self._driver.idle.source_idle(listener.idle_at)
                     run_if_due(self._driver)
                 finally:
                     self._driver.lock.release()
