@@ -75,7 +75,7 @@ def write_messages(columns: CaptureColumns, message_bytes: int) -> EncodedMessag
     # behind the addresses until this function returns.
     count = len(columns)
     rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
-    kind_offsets, kind_bytes = _kinds_of(columns.entity_types)
+    type_offsets, type_bytes = _entity_type_table(columns.entity_types)
     lists, name_bytes = _lists_of(columns.names)
     texts = _texts_of(columns)
     # 2. Measure: sizes of captures, places of frames, first frames of messages. The arrays are as long
@@ -84,7 +84,7 @@ def write_messages(columns: CaptureColumns, message_bytes: int) -> EncodedMessag
     offsets = np.empty(count + 1, np.int64)
     starts = np.empty(count + 1, np.int64)
     cuts = np.zeros(1, np.int64)
-    entries = rows, columns.type_codes, kind_offsets
+    entries = rows, columns.type_codes, type_offsets
     _measure(sizes, offsets, starts, cuts, message_bytes, *entries, texts, *lists)
 
     # 3. Make each message at its size. Nobody else has seen these objects, so their content may still
@@ -101,7 +101,7 @@ def write_messages(columns: CaptureColumns, message_bytes: int) -> EncodedMessag
     ordinals = _NO_INTS if columns.ordinals is None else columns.ordinals
     numbers = columns.versions, columns.indexes, ordinals, columns.timestamps
     flags = columns.areas, columns.operations
-    tables = kind_bytes, name_bytes
+    tables = type_bytes, name_bytes
     _write(origins, starts, offsets, sizes, *numbers, *flags, *tables, *entries, texts, *lists)
     return EncodedMessages(offsets, starts[: cut + 1].tolist(), data)
 
@@ -122,22 +122,22 @@ def _lists_of(names: NameLists) -> tuple[tuple[Longs, Ints], Bytes]:
     """Return the addresses of the lists and the table of their names as fields; empty if all are null."""
     if names.all_null:
         return (_NO_LISTS, _NO_INTS), _NO_BYTES
-    offsets, data = _fields_of(names.names)
+    offsets, data = _name_table(names.names)
     return (np.array(names.addresses, np.int64), offsets), data
 
 
 @lru_cache(maxsize=64)
-def _fields_of(names: tuple[str, ...]) -> tuple[Ints, Bytes]:
-    return _table_of(map(fields.changed_name, names))
+def _name_table(names: tuple[str, ...]) -> tuple[Ints, Bytes]:
+    return _table(map(fields.changed_name, names))
 
 
 @lru_cache(maxsize=64)
-def _kinds_of(entity_types: tuple[str, ...]) -> tuple[Ints, Bytes]:
+def _entity_type_table(entity_types: tuple[str, ...]) -> tuple[Ints, Bytes]:
     """Return the table of entity types as fields; the first, of code -1, is empty."""
-    return _table_of([b"", *map(fields.entity_type, entity_types)])
+    return _table([b"", *map(fields.entity_type, entity_types)])
 
 
-def _table_of(texts: Iterable[bytes]) -> tuple[Ints, Bytes]:
+def _table(texts: Iterable[bytes]) -> tuple[Ints, Bytes]:
     listed = list(texts)
     offsets = np.zeros(len(listed) + 1, np.int32)
     np.cumsum([len(text) for text in listed], out=offsets[1:])
@@ -308,8 +308,8 @@ def _measure(
     cuts: Longs,
     message_bytes: int,
     rows: Ints,
-    kinds: Ints,
-    kind_offsets: Ints,
+    type_codes: Ints,
+    type_offsets: Ints,
     texts: Longs,
     lists: Longs,
     name_offsets: Ints,
@@ -320,16 +320,16 @@ def _measure(
         _column(texts, 2),
         _column(texts, 3),
     )
-    row_address, kind_address = np.int64(rows.ctypes.data), np.int64(kinds.ctypes.data)
-    kind_table = np.int64(kind_offsets.ctypes.data) + 4  # place 0 is of code -1, a lead
+    row_address, type_code_address = np.int64(rows.ctypes.data), np.int64(type_codes.ctypes.data)
+    type_offset_address = np.int64(type_offsets.ctypes.data) + 4  # place 0 is of code -1, a lead
     end = 0
     message = 0
     cut = 0
     offsets[0] = 0
     for place in range(len(rows)):
         row = np.int64(_int32_at(row_address + 4 * place))
-        kind = kind_table + 4 * np.int64(_int32_at(kind_address + 4 * row))
-        size = np.int64(_NUMBERS_BYTES) + _int32_at(kind + 4) - _int32_at(kind)
+        type_at = type_offset_address + 4 * np.int64(_int32_at(type_code_address + 4 * row))
+        size = np.int64(_NUMBERS_BYTES) + _int32_at(type_at + 4) - _int32_at(type_at)
         size += _text_bytes(key, row)
         if len(lists) and is_present(lists[0], row):
             at = lists[1] + 4 * row
@@ -365,11 +365,11 @@ def _write(
     timestamps: Longs,
     areas: Bytes,
     operations: Bytes,
-    kind_bytes: Bytes,
+    type_bytes: Bytes,
     name_bytes: Bytes,
     rows: Ints,
-    kinds: Ints,
-    kind_offsets: Ints,
+    type_codes: Ints,
+    type_offsets: Ints,
     texts: Longs,
     lists: Longs,
     name_offsets: Ints,
@@ -380,9 +380,9 @@ def _write(
         _column(texts, 2),
         _column(texts, 3),
     )
-    row_address, kind_address = np.int64(rows.ctypes.data), np.int64(kinds.ctypes.data)
-    kind_table = np.int64(kind_offsets.ctypes.data) + 4
-    kind_texts = np.int64(kind_bytes.ctypes.data)
+    row_address, type_code_address = np.int64(rows.ctypes.data), np.int64(type_codes.ctypes.data)
+    type_offset_address = np.int64(type_offsets.ctypes.data) + 4
+    type_text_address = np.int64(type_bytes.ctypes.data)
     name_address = np.int64(name_bytes.ctypes.data)
     size_address = np.int64(sizes.ctypes.data)
     version_address, index_address = np.int64(versions.ctypes.data), np.int64(indexes.ctypes.data)
@@ -414,10 +414,10 @@ def _write(
             _store(at + 30, np.uint8(_OPERATION))
             _store(at + 31, _uint8_at(operation_address + row))
             at += _NUMBERS_BYTES
-            kind = kind_table + 4 * np.int64(_int32_at(kind_address + 4 * row))
-            start = np.int64(_int32_at(kind))
-            length = np.int64(_int32_at(kind + 4)) - start
-            _copy(at, kind_texts + start, length)
+            type_at = type_offset_address + 4 * np.int64(_int32_at(type_code_address + 4 * row))
+            start = np.int64(_int32_at(type_at))
+            length = np.int64(_int32_at(type_at + 4)) - start
+            _copy(at, type_text_address + start, length)
             at = _put_text(at + length, key, row)
             if len(lists) and is_present(lists[0], row):
                 first = _int32_at(lists[1] + 4 * row)

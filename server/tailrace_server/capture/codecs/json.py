@@ -58,7 +58,11 @@ class JsonCodec(Codec):
             *(_text(b'{"version":'), versions, _text(b',"index":'), indexes),
             *(_text(b',"ordinal":'), ordinals, _text(cursor.encode())),
             *(versions, dot, indexes, dot, ordinals),
-            *(_text(b'","commitTimestamp":'), digits(columns.timestamps), _kinds(columns)),
+            *(
+                _text(b'","commitTimestamp":'),
+                digits(columns.timestamps),
+                _areas_operations_and_types(columns),
+            ),
             *(_text(b',"primaryKey":'), _keys(columns.keys.array)),
             *(_text(b',"changed":'), encode_name_lists(columns.names, _encode)),
         ]
@@ -101,7 +105,7 @@ def digits(numbers: np.ndarray[tuple[int], np.dtype[np.signedinteger]]) -> pa.Bi
     return pa.array(numbers).cast(pa.string()).view(pa.binary())
 
 
-def _kinds(columns: CaptureColumns) -> pa.BinaryArray:
+def _areas_operations_and_types(columns: CaptureColumns) -> pa.BinaryArray:
     """Return area, operation and entity type of each capture."""
     # A batch has few distinct combinations, so each is written once and taken by place.
     codes = (columns.type_codes.astype(np.int64) + 1) * 64 + columns.areas * 8 + columns.operations

@@ -108,8 +108,8 @@ class ProtobufCodec(Codec):
         return equal_elements(rows)
 
     def _entity_type(self, columns: CaptureColumns) -> pa.BinaryArray:
-        kinds = [b"", *(fields.entity_type(name) for name in columns.entity_types)]
-        return pa.array(kinds, pa.binary()).take(pa.array(columns.type_codes + 1))
+        encoded = [b"", *(fields.entity_type(name) for name in columns.entity_types)]
+        return pa.array(encoded, pa.binary()).take(pa.array(columns.type_codes + 1))
 
 
 def _compiled_encoder_for(columns: CaptureColumns) -> CompiledEncoder | None:

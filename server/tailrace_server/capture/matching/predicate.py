@@ -61,7 +61,7 @@ NO_IMAGES: Final = _NoImages()
 class Alternative:
     """One compiled ``Criteria``."""
 
-    __slots__ = ("_areas", "_entity_types", "_kinds", "_operations", "criteria", "keys")
+    __slots__ = ("_areas", "_container_types", "_entity_types", "_operations", "criteria", "keys")
 
     def __init__(self, criteria: Criteria) -> None:
         """Compile criteria, which their constructor has validated."""
@@ -70,7 +70,7 @@ class Alternative:
         self._areas = frozenset({criteria.area} if criteria.area else ())
         self._entity_types = frozenset(criteria.entity_type)
         self._operations = frozenset(criteria.operation)
-        self._kinds = frozenset(criteria.container_type)
+        self._container_types = frozenset(criteria.container_type)
 
     def takes(self, record_class: RecordClass) -> bool:
         """Return whether records of a class can match at all, whatever their keys and columns."""
@@ -86,9 +86,9 @@ class Alternative:
         if self.criteria.wants_columns:
             if entity_type is not None and area == Area.DATA:
                 return True
-            return area == Area.SCHEMA and ContainerType.CATALOG in self._kinds
-        if self._kinds:
-            return _LEVELS.get(area) in self._kinds
+            return area == Area.SCHEMA and ContainerType.CATALOG in self._container_types
+        if self._container_types:
+            return _LEVELS.get(area) in self._container_types
         return True
 
     def hashes(self, entity_types: Iterable[str]) -> dict[int, str]:
@@ -116,7 +116,7 @@ class Alternative:
         key = head.primary_keys[row].as_py()
         return key is None or key in self.keys
 
-    def expand(self, head: BatchHead, row: int, images: Images) -> list[tuple[int, str]]:
+    def captures_of(self, head: BatchHead, row: int, images: Images) -> list[tuple[int, str]]:
         """Return (ordinal, column name) of a record's captures; ordinal 0 has the name "".
 
         A column that the version's schema does not have is no match: a record must not end subscriptions.
@@ -139,7 +139,7 @@ class Alternative:
             )
         }
         # 3. Names that the record touched, in its order. `merge` sorts captures by ordinal.
-        for name in self._touched(head, row, images):
+        for name in self._changed_columns(head, row, images):
             if name not in columns:
                 continue  # without an ordinal there is no capture; `verify` reports the name
             ordinal, role = columns[name]
@@ -147,7 +147,7 @@ class Alternative:
                 captures.append((ordinal, name))
         return captures
 
-    def _touched(self, head: BatchHead, row: int, images: Images) -> Sequence[str]:
+    def _changed_columns(self, head: BatchHead, row: int, images: Images) -> Sequence[str]:
         (changed,) = head.names.values((row,))
         if changed is not None:
             return changed
@@ -183,18 +183,18 @@ class Predicate:
         rows: list[NDArray[np.int32]] = []
         captures: set[tuple[int, int, str]] = set()
         for alternative in self.alternatives:
-            taken = [found for key, found in grouped.groups if alternative.takes(key)]
+            row_groups = [found for key, found in grouped.groups if alternative.takes(key)]
             if alternative.keys:
-                taken = [alternative.filter_keys(head, found) for found in taken]
+                row_groups = [alternative.filter_keys(head, found) for found in row_groups]
             if alternative.criteria.wants_columns:
                 captures.update(
                     (row, ordinal, name)
-                    for found in taken
+                    for found in row_groups
                     for row in found.tolist()
-                    for ordinal, name in alternative.expand(head, row, images)
+                    for ordinal, name in alternative.captures_of(head, row, images)
                 )
             else:
-                rows.extend(taken)
+                rows.extend(row_groups)
         return self.merge(len(head.versions), rows, captures)
 
     def merge(
@@ -229,10 +229,10 @@ class Predicate:
 
 
 def _union(parts: Sequence[NDArray[np.int32]], batch_rows: int) -> NDArray[np.int32]:
-    taken = np.zeros(batch_rows, np.bool_)
+    row_groups = np.zeros(batch_rows, np.bool_)
     for part in parts:
-        taken[part] = True
-    return np.flatnonzero(taken).astype(np.int32)
+        row_groups[part] = True
+    return np.flatnonzero(row_groups).astype(np.int32)
 
 
 assert COLUMN_TYPES.isdisjoint({ContainerType.CATALOG, ContainerType.ENTITY})

@@ -104,21 +104,21 @@ class Router:
     def _route_broad(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
         # 1. A batch of one class is a whole batch for every publisher that takes it: no array is made.
         groups = grouped.groups
-        takers = [self._ids_taking(key) for key, _ in groups]
+        ids_by_group = [self._ids_taking(key) for key, _ in groups]
         batch_rows = len(grouped.head.versions)
         if len(groups) == 1:
-            for id in takers[0]:
+            for id in ids_by_group[0]:
                 yield id, whole_batch(batch_rows)
             return
         # 2. Turn (ids by class) into (classes by id), as places in `groups`.
-        taken: dict[int, list[int]] = {}
-        for place, ids in enumerate(takers):
+        groups_by_id: dict[int, list[int]] = {}
+        for place, ids in enumerate(ids_by_group):
             for id in ids:
-                taken.setdefault(id, []).append(place)
+                groups_by_id.setdefault(id, []).append(place)
         # 3. Join the rows of each combination of classes once: a thousand publishers with equal criteria
         # for this batch share one selection. Its identity is the first one's, and so are its frames.
         joined: dict[tuple[int, ...], BatchSelection] = {}
-        for id, places in taken.items():
+        for id, places in groups_by_id.items():
             if id not in self._broad:
                 continue  # removed while this was iterated
             selection = joined.get(classes := tuple(places))

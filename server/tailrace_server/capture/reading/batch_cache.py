@@ -275,20 +275,18 @@ class BatchCache:
 
     def _frames_are_too_many(self) -> bool:
         """Return whether frames must be evicted; the newest block stays, however large: it is being sent."""
-        frames_bytes, blocks = (
-            self._bytes_by_kind[CacheKind.FRAMES],
-            len(self._kinds[CacheKind.FRAMES]),
-        )
+        frames_bytes = self._bytes_by_kind[CacheKind.FRAMES]
+        blocks = len(self._kinds[CacheKind.FRAMES])
         if blocks <= 1:
             return False
         if frames_bytes > self._frames_bytes_max:
             return True
         if self._subscriptions is None:
             return False
-        takers = max(1, self._subscriptions())
+        subscriptions = max(1, self._subscriptions())
         return (
-            frames_bytes > takers * _FRAME_BYTES_PER_SUBSCRIPTION
-            and blocks > takers * _FRAME_BLOCKS_PER_SUBSCRIPTION
+            frames_bytes > subscriptions * _FRAME_BYTES_PER_SUBSCRIPTION
+            and blocks > subscriptions * _FRAME_BLOCKS_PER_SUBSCRIPTION
         )
 
     def measured(self) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
-TAKER = FrameRequest(Predicate(canonical([Criteria(area=Area.DATA)])), PROTOBUF, Content.AFTER)
+REQUEST = FrameRequest(Predicate(canonical([Criteria(area=Area.DATA)])), PROTOBUF, Content.AFTER)
 
 
 def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_batch_in_the_entry_read_last_opens_no_file(log_root: Path, tmp_path: 
     ):
         log = CommitLog.open(log_root / "shop")
         small_commits = SmallCommits(log.uuid, blind, EngineSettings())
-        small_commits.add(TAKER)
+        small_commits.add(REQUEST)
         small_commits.end_row = log.view.end_row
         writer.append([upsert("1")])
         writer.commit(publish=True)
@@ -81,11 +81,11 @@ def test_a_batch_out_of_an_entry_keeps_nothing_of_the_entry(log_root: Path) -> N
         assert not any(np.shares_memory(np.frombuffer(part, np.uint8), entry) for part in parts)
 
 
-class Foreseen:
-    """A log with a subscriber; what another writer of its epoch would commit next is foreseen."""
+class ArrivingCommit:
+    """A log with a subscriber; what another writer of its epoch would commit next is arriving."""
 
     def __init__(
-        self, log_root: Path, copies: Path, reader: BatchReader, taker: FrameRequest = TAKER
+        self, log_root: Path, copies: Path, reader: BatchReader, request: FrameRequest = REQUEST
     ) -> None:
         self.writer = LogWriter.open(log_root, "shop", clock=SteppingClock(1_000))
         commit(self.writer, "1")
@@ -96,7 +96,7 @@ class Foreseen:
         commit(LogWriter(attached), "2")
         self.log = CommitLog.open(log_root / "shop")
         self.small_commits = SmallCommits(self.log.uuid, reader, EngineSettings())
-        self.small_commits.add(taker)
+        self.small_commits.add(request)
         self.small_commits.end_row = self.log.view.end_row
         self.entry = self.log.path / "log" / object_name(3)
         self.arriving = self.log.path / "tmp" / f"{self.entry.name}.1"
@@ -123,15 +123,15 @@ async def test_frames_made_ahead_are_those_that_would_be_made(
     log_root: Path, tmp_path: Path
 ) -> None:
     with BatchReader(log_root / "shop") as reader, ThreadPoolExecutor(1) as threads:
-        foreseen = Foreseen(log_root, tmp_path / "copy", reader)
-        os.link(foreseen.arriving, foreseen.entry)
-        view, ref, batch = foreseen.newest()
+        arriving_commit = ArrivingCommit(log_root, tmp_path / "copy", reader)
+        os.link(arriving_commit.arriving, arriving_commit.entry)
+        view, ref, batch = arriving_commit.newest()
         [ahead] = batch.frames.values()
         cache = BatchCache(1 << 20, 1 << 20, 1 << 20, threads)
         reading = CatalogReader(view.uuid, reader, cache, EngineSettings())
-        selection = TAKER.predicate.select(batch.grouped, NO_IMAGES)
+        selection = REQUEST.predicate.select(batch.grouped, NO_IMAGES)
         run = Run(ref, selection, ref.first)
-        made = await reading.frames(run, view, TAKER.codec, TAKER.content)
+        made = await reading.frames(run, view, REQUEST.codec, REQUEST.content)
         assert ahead.messages == made.messages
         assert batch.grouped.head.ref == ref
 
@@ -144,14 +144,14 @@ async def test_frames_made_ahead_are_those_that_would_be_made(
     ],
     ids=["keys", "columns"],
 )
-def test_nothing_is_made_ahead_for_who_asks_for_keys_or_columns(
+def test_no_frames_are_made_ahead_for_criteria_with_keys_or_columns(
     log_root: Path, tmp_path: Path, criteria: Criteria
 ) -> None:
     with BatchReader(log_root / "shop") as reader:
-        asking = FrameRequest(Predicate(canonical([criteria])), PROTOBUF, Content.AFTER)
-        foreseen = Foreseen(log_root, tmp_path / "copy", reader, asking)
-        os.link(foreseen.arriving, foreseen.entry)
-        _, _, batch = foreseen.newest()
+        request = FrameRequest(Predicate(canonical([criteria])), PROTOBUF, Content.AFTER)
+        arriving_commit = ArrivingCommit(log_root, tmp_path / "copy", reader, request)
+        os.link(arriving_commit.arriving, arriving_commit.entry)
+        _, _, batch = arriving_commit.newest()
         assert batch.frames == {}
 
 
@@ -159,9 +159,9 @@ def test_contract_06_frames_of_an_entry_that_never_came_are_given_to_nobody(
     log_root: Path, tmp_path: Path
 ) -> None:
     with BatchReader(log_root / "shop") as reader:
-        foreseen = Foreseen(log_root, tmp_path / "copy", reader)
-        commit(foreseen.writer, "2")  # byte for byte the same records, at another time
-        view, ref, batch = foreseen.newest()
+        arriving_commit = ArrivingCommit(log_root, tmp_path / "copy", reader)
+        commit(arriving_commit.writer, "2")  # byte for byte the same records, at another time
+        view, ref, batch = arriving_commit.newest()
         assert view.timestamp_of(ref.last.version) != 2_000
         assert batch.frames == {}
-        assert not foreseen.small_commits.get(view.batch(0)), "what is old is not read"
+        assert not arriving_commit.small_commits.get(view.batch(0)), "what is old is not read"
