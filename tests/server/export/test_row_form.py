@@ -105,7 +105,7 @@ def test_a_value_that_has_no_place_is_refused_with_its_column(
         form.row(b'{"x":%s}' % text.encode(), form.columns)
 
 
-def test_a_column_that_is_not_nullable_is_wanted() -> None:
+def test_a_column_that_is_not_nullable_must_be_there() -> None:
     form = form_of("BIGINT", nullable=False)
     assert form.avro_record()["fields"][0]["type"] == "long"
     for image in (b"{}", b'{"x":null}'):
