@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from tailrace.acknowledgement import Acknowledgement, Limits
 from tailrace.capture import Capture, Heartbeat
-from tailrace.catalog import Catalog
 from tailrace.checkpoint import CheckpointStore, FileCheckpoint
 from tailrace.client import Client, connect
 from tailrace.criteria import (
@@ -57,7 +56,7 @@ from tailrace.link import Disconnected, Reconnected
 from tailrace.position import END, Position, TimestampMicros
 from tailrace.reactive import Publisher, Subscriber
 from tailrace.retry import Retry, Timeouts
-from tailrace.schema import Column, Origin, Schema
+from tailrace.schema import Catalog, Column, Origin, Schema
 from tailrace.subscription import Subscription, SubscriptionStatistics
 from tailrace.update_subscription import Row, UpdateSubscription
 

@@ -21,7 +21,6 @@ from tailrace.arguments import (
     start_of,
     subscribe_request,
 )
-from tailrace.catalog import Catalog
 from tailrace.criteria import Content
 from tailrace.errors import InvalidRequest, SubscriptionClosed
 from tailrace.history import History
@@ -29,6 +28,7 @@ from tailrace.link import Link, LinkOptions
 from tailrace.position import Position, TimestampMicros
 from tailrace.reactive import Publisher, closed_with_client
 from tailrace.retry import Retry, Timeouts
+from tailrace.schema import Catalog
 from tailrace.subscription import Subscription
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
 from tailrace.update_subscription import UpdateSubscription

@@ -1,4 +1,4 @@
-"""The columns of a catalog's entity types, as of one version.
+"""A catalog as its server lists it, and the columns of its entity types as of one version.
 
 A column keeps its place in its entity type for ever: new ones are appended, a rename is done in place, and one
 that the source has dropped stays where it is, marked. So its ordinal never changes, and its ``id`` not even
@@ -15,6 +15,26 @@ from tailrace.criteria import ContainerType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from uuid import UUID
+
+    from tailrace.position import Position, TimestampMicros
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """One catalog at the moment of the answer."""
+
+    name: str
+    uuid: UUID
+    """Identity of its log."""
+    oldest: Position
+    """Oldest retained position."""
+    published: int
+    """Highest version that readers see, 0 for none."""
+    committed: int
+    """Highest durable version; those above ``published`` wait for their publication."""
+    newest_timestamp: TimestampMicros
+    """Commit timestamp of the newest published version, 0 for none."""
 
 
 class Origin(StrEnum):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.catalog import Catalog
 from tailrace.errors import CatalogUnknown, InvalidRequest, LogError
 from tailrace.position import TimestampMicros
+from tailrace.schema import Catalog
 from tailrace_server.cli import options
 from tailrace_server.cli.errors import DONE, FAILED, complain, describe, status_of
 from tailrace_server.cli.output import date_text, note
