@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import LogCorrupted
-from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.files.catalog_folder import create_folder
 from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import SteppingClock, remove, update, upsert, write_files
@@ -78,7 +78,7 @@ def small_log(root: Path, name: str, form: str) -> Path:
     create_folder(root, name, SteppingClock())
     with (
         pytest.MonkeyPatch.context() as patch,
-        LogWriter(open_writer(root, name, writer="w", clock=SteppingClock())) as writer,
+        LogWriter(CatalogWriter.open(root, name, writer="w", clock=SteppingClock())) as writer,
     ):
         if form == "files":
             write_files(patch)

@@ -138,7 +138,7 @@ class ObservedCatalog:
             self.opened.set()
             small_commits = reading.small_commits
             async with Tailer(
-                log, prepare=small_commits.read_published, foresee=small_commits.read_arriving
+                log, prepare=small_commits.read_published, read_ahead=small_commits.read_arriving
             ) as tailer:
                 try:
                     await observer.run(tailer)

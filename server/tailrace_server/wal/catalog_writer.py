@@ -46,7 +46,7 @@ from tailrace_server.wal.state.segment_places import carried_records, place_segm
 from tailrace_server.wal.state.state import BatchKey, LogState
 from tailrace_server.wal.upkeep.compaction import Compaction, compact
 from tailrace_server.wal.upkeep.retention import trim
-from tailrace_server.wal.upkeep.trigger import Maintenance
+from tailrace_server.wal.upkeep.trigger import UpkeepTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ class CatalogWriter:
         self._store = log.store
         self._entries = EntryWriter(log, epoch=epoch, writer=writer, clock=clock)
         self._clock = clock
-        self._maintenance = Maintenance(log.path, clock)
+        self._upkeep = UpkeepTrigger(log.path, clock)
 
     @classmethod
     def open(
@@ -235,17 +235,21 @@ class CatalogWriter:
                 "commit, bring them up to date, then publish"
             )
         while True:
-            # Whether others have written since is told by the creation of the entry alone: names of entries
-            # stay taken for ever, so if ours is free then everything before it has been read.
+            # 1. The log is not read before the first attempt. Names of entries stay taken for ever: if ours
+            #    is free, every entry before it has been read, and if it is not, step 5 finds out.
             self._log.check_folder()
             self._entries.check_fence()
+            # 2. A repeat of a batch that the log knows writes nothing. Its first attempt may have become
+            #    visible and then failed, so what it left undone is done now.
             if (repeated := self._find_key(BatchKey(batch_id, k))) is not None:
-                self._log.make_durable()  # the first attempt may have failed at just that
+                self._log.make_durable()
                 if publish:
                     self.publish()
                 return repeated
+            # 3. Only files that are whole may be named: an entry is never taken back.
             carried, receipts = carried_records(segments)
             self._check_files(receipts[bool(carried) :], pending or ())
+            # 4. Versions, rows and timestamp follow from the state, so they are new in each attempt.
             entry = self._commit_entry(
                 state,
                 BatchKey(batch_id, k),
@@ -255,6 +259,7 @@ class CatalogWriter:
                 schema_changes,
                 publish=publish,
             )
+            # 5. The creation decides. The loser reads the winner's entry, is fenced by it or goes on behind it.
             if self._entries.create(entry, carried):
                 if publish:
                     self._run_upkeep()
@@ -270,11 +275,13 @@ class CatalogWriter:
         """
         state = self.state
         while True:
+            # 1. Another process of this writer may have committed: what it committed is released too.
             self._log.check_folder()
             self._log.follow_entries()
             self._entries.check_fence()
             if state.last_version == state.published:
                 return None
+            # 2. Name the last entry that has versions. It is durable, as entries are when ``create`` returns.
             publication = PublicationDocument(
                 format_version=FORMAT_VERSION,
                 number=state.last_publication + 1,
@@ -291,6 +298,7 @@ class CatalogWriter:
             if self._store.create(path, data, failpoint="publication"):
                 state.apply_publication(path, publication, crc)
                 break
+            # 3. Another publication has the number: read it, then see what is left to release.
             self.refresh()
         self._run_upkeep()
         return publication
@@ -300,17 +308,17 @@ class CatalogWriter:
         return compact(self.path, self._clock.now())
 
     def trim(self, *, before: int) -> Position:
-        """Let go of all versions below ``before``; return the oldest position kept. See retention.py."""
+        """Give up all versions below ``before``; return the oldest position kept. See retention.py."""
         return trim(self.path, before, self._clock.now())
 
     def close(self) -> None:
         """Wait for upkeep that has begun; nothing needs to be written."""
-        self._maintenance.close()
+        self._upkeep.close()
 
     def _run_upkeep(self) -> None:
         """Have upkeep done if it is due; called after publications, since it deals with what is published."""
         self._log.follow_checkpoints()
-        self._maintenance.run_if_due(self._log)
+        self._upkeep.run_if_due(self._log)
 
     def _find_key(self, key: BatchKey) -> CommitReceipt | None:
         """Return what a key came to, if it was committed.
@@ -321,6 +329,8 @@ class CatalogWriter:
         last = self.state.writers.get(self.writer)
         if last is None or (key.batch_id, key.k) > (last.batch_id, last.k):
             return None
+        # The state keeps each writer's last key only, so entries are read backwards from there. A repeat is
+        # mostly that last one itself.
         for number in range(last.entry, 0, -1):
             found = self._log.read_entry(number)
             if found is None:
@@ -342,14 +352,14 @@ class CatalogWriter:
     ) -> None:
         files = [(file.path, file.bytes) for file in segments]
         files += [(file.path, file.bytes) for file in pending]
-        for path, wanted in files:
+        for path, expected in files:
             size = self._store.size(path)
             if size is None:
                 self.refresh()  # raises WriterFenced if it is a newer writer that has deleted it
                 raise LogError(f"segment {path} is missing; the commit was refused")
-            if size != wanted:
+            if size != expected:
                 raise LogError(
-                    f"segment {path} has {size} bytes, not {wanted}; the commit was refused"
+                    f"segment {path} has {size} bytes, not {expected}; the commit was refused"
                 )
         reach("commit.checked")
 

@@ -6,11 +6,11 @@ Each record is of area SCHEMA, entity type ``catalog``, key the catalog's name, 
     replaced   UPSERT   change {"event": "replaced"}    before and after, with different uuids
     dropped    REMOVE   change {"event": "dropped"}     before {name, uuid, created}
 
-The records follow from the folders: ``record_changes`` compares the catalogs that are there with what the
-log says and writes what is missing, so a crash between a folder's rename and its record loses nothing and a
-repeat adds nothing. Also a folder changed by hand is recorded, by the next writer command. Several
-processes may do so at once: each takes the log over from the other, and the loser starts again from what
-the winner wrote.
+The records follow from the folders: ``record_changes`` compares the catalogs that exist with what the log
+says and writes what is missing. So a crash between a folder's rename and its record loses nothing, and a
+repeat adds nothing. A folder that was changed by hand is recorded by the next writer command. Several
+processes may do so at once: each takes the log over from the other, and the loser starts again from what the
+winner wrote.
 """
 
 from __future__ import annotations

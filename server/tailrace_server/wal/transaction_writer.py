@@ -165,11 +165,12 @@ class TransactionWriter:
                 holds a value that its declared type cannot; a text or a field of the lead cannot be written;
                 the mapping declares what the columns cannot become. Nothing of the transaction is buffered.
         """
+        # 1. Refuse what cannot be written, before anything is noted.
         self._check_open()
         for name in _COUNTED & lead_extras.keys():
             raise InvalidRequest(f"{name} of a lead is counted here; name yours otherwise")
         if not isinstance(transaction_id, str | None):
-            raise InvalidRequest(f"transaction_id {transaction_id!r}: a text is wanted, or None")
+            raise InvalidRequest(f"transaction_id {transaction_id!r}: it must be a text or None")
         rows = []
         for mutation in mutations:
             check(mutation)
@@ -177,14 +178,17 @@ class TransactionWriter:
             columns_of(mutation.change)
             self._check_types(mutation, after)
             rows.append((mutation, *with_changes(mutation, before, after)))
+        # 2. Note the columns that the mutations show. If the transaction is refused from here on, they are
+        #    forgotten: the schema must not have columns that no record of the log shows.
         try:
             for mutation, changed, _ in rows:
-                self._see(mutation, changed or ())
+                self._note_columns(mutation, changed or ())
         except InvalidRequest:
             self._forget_seen()
             raise
         schema = self._builder.schema()
         changes = schema_records(self._schema, schema)
+        # 3. Count the records, those of schema changes too, which come before the mutations.
         counts: dict[str, int] = {}
         names = [each.entity_type for each in changes] + [each.entity_type for each in mutations]
         for name in names:
@@ -204,6 +208,8 @@ class TransactionWriter:
         except TypeError as error:
             self._forget_seen()
             raise InvalidRequest(f"a lead must be JSON: {error}") from error
+        # 4. Buffer lead, schema changes and mutations. Nothing fails from here on, so a transaction is in the
+        #    buffer whole or not at all. The order of ``changed`` is that of the schema, known only now.
         lead_head = (version, 0, Area.INFRASTRUCTURE, Operation.TRANSACTION, None, None, None)
         buffer.add(*lead_head, None, None, lead)
         for row in record_rows(version, changes):
@@ -243,11 +249,15 @@ class TransactionWriter:
             LogFull: No room.
         """
         self._check_open()
+        # 1. A commit that failed is repeated first, under its batch id and with its segment: it may be in the
+        #    log already, and a commit of more transactions would write those again.
         receipt = self._finish_attempt()
         if not self._buffer.transactions:
             if publish:
                 self.publish()
             return receipt
+        # 2. What is buffered becomes an attempt before it is committed, so that a failure leaves it to be
+        #    repeated.
         last = self._writer.state.writers.get(self._writer.writer)
         batch_id = 0 if last is None else last.batch_id + 1
         buffer = self._buffer
@@ -265,11 +275,11 @@ class TransactionWriter:
         return self._writer.compact()
 
     def trim(self, *, before: int) -> Position:
-        """Let go of all versions below ``before``; return the oldest position kept. See retention.py."""
+        """Give up all versions below ``before``; return the oldest position kept. See retention.py."""
         return self._writer.trim(before=before)
 
     def close(self) -> None:
-        """Let go; what is not committed is forgotten. Idempotent."""
+        """End the writer; transactions that are not committed are lost. Idempotent."""
         self._closed = True
         self._writer.close()
 
@@ -277,7 +287,7 @@ class TransactionWriter:
         if self._closed:
             raise InvalidRequest("this writer is closed; open another")
 
-    def _see(self, mutation: Mutation, changed: Sequence[str]) -> None:
+    def _note_columns(self, mutation: Mutation, changed: Sequence[str]) -> None:
         """Take the columns that a mutation shows into the schema."""
         if mutation.area is not Area.DATA:
             return
@@ -290,7 +300,7 @@ class TransactionWriter:
             builder.see(entity_type, [(name, None) for name in changed])
 
     def _forget_seen(self) -> None:
-        """Let go of what a transaction showed that is not taken."""
+        """Forget the columns that a refused transaction showed."""
         self._builder = SchemaBuilder(self._schema, self._mapping)
         self._inference.forget()
 

@@ -200,7 +200,7 @@ def list_catalogs(root: Path) -> tuple[str, ...]:
 def is_catalog(path: Path) -> bool:
     """Whether a folder is a catalog's; one that may not be entered counts as such.
 
-    Whoever opens that one is told of the permission, not that there is no catalog of its name.
+    Opening it then fails for the permission, and not because there is no catalog of its name.
     """
     try:
         os.stat(path / CATALOG_FILE)
@@ -256,7 +256,7 @@ def _set_remains_aside(folder: Path) -> None:
         return
     aside = folder.with_name(f"{DROPPED_PREFIX}{uuid4().hex}")
     folder.rename(aside)
-    if is_catalog(aside):  # somebody who creates it as well was quicker
+    if is_catalog(aside):  # another process has created the catalog first
         aside.rename(folder)
 
 

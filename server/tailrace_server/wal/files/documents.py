@@ -199,7 +199,7 @@ class CheckpointBody(Struct, frozen=True):
     publication: PublicationDocument | None
     publication_crc32c: int
     removed: msgspec.Raw
-    """RemovedFiles; only who deletes them decodes it."""
+    """RemovedFiles; decoded only to delete them."""
     segments: SegmentLists
     batches: PackedLists
     commits: PackedLists
@@ -300,8 +300,8 @@ _DECODERS: Final[Mapping[Any, msgspec.json.Decoder[Any]]] = {
         *(RemovedFiles, SchemaDocument, _AnyVersion),
     )
 }
-"""By kind. Made here, as logs are opened in threads: msgspec (0.22) shares what it knows of a struct as soon as
-it begins to find out, and a thread that decodes one meanwhile ends the process with a fault of memory."""
+"""By kind. Made at import, because logs are opened in threads. msgspec (0.22) publishes its type information of
+a struct before it is complete; a thread that decodes meanwhile ends the process with a memory fault."""
 
 
 def sealed(*documents: Struct) -> tuple[bytes, int]:

@@ -9,9 +9,9 @@ Exclusive creation::
     write a temporary name, fsync; link(it, final); fsync the folder of final; unlink the temporary name
 
 ``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual
-exclusion between writers. Whoever is not told whether the link was made (a time-out) reads the object back and
-compares. A file without a name ends with the process that made it: a crash leaves nothing behind. One with a
-temporary name can be read meanwhile by a reader that waits for it (local_arrivals.py).
+exclusion between writers. A writer that is not told whether the link was made (a time-out) reads the object
+back and compares. A file without a name ends with the process that made it: a crash leaves nothing behind.
+One with a temporary name can be read meanwhile by a reader that waits for it (local_arrivals.py).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class NewFile:
             self.descriptor = os.open(temporary, flags, 0o666)
         except OSError as error:
             if optional and not is_full(error):
-                return False  # a folder that is missing or may not be written does not stop who needs no name
+                return False  # the caller can do without a temporary name
             raise
         self._temporary = temporary
         return True
@@ -145,9 +145,9 @@ class NewFile:
 
 def write_all(descriptor: int, chunks: list[Any]) -> None:
     """Write all buffers, at most WRITE_BUFFERS_MAX of them, however many calls it takes."""
-    wanted = sum(map(len, chunks))
+    total = sum(map(len, chunks))
     written = os.writev(descriptor, chunks)
-    if written == wanted:
+    if written == total:
         return
     views = [memoryview(chunk).cast("B") for chunk in chunks]
     while True:
@@ -176,7 +176,7 @@ def make_folder_of(path: str | Path) -> None:
 
 
 def sync_names(path: str) -> None:
-    """Make the names in a folder durable for a reader, who may have less of a file system than a writer.
+    """Make the names in a folder durable for a reader, whose file system may allow less than a writer's.
 
     Where a folder cannot be synced (a read-only image, some file systems in user space) there is nothing to
     wait for.

@@ -3,7 +3,7 @@
 It is the messages of a segment file without what stands around them, since the entry says where each lies::
 
     schema message, two dictionary messages     the same for the same dictionaries: kept
-    record batch message                        written from values (small_batch.py)
+    record batch message                        written from values (carried_batch.py)
 
 The messages are byte for byte those that SegmentWriter makes of the same rows; a test holds them to that.
 """
@@ -26,7 +26,7 @@ from tailrace_server.wal.record.columns import (
 )
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
 from tailrace_server.wal.segment import arrow_ipc
-from tailrace_server.wal.segment.carried_batch import small_batch
+from tailrace_server.wal.segment.carried_batch import carried_batch
 from tailrace_server.wal.segment.writer import (
     WRITE_OPTIONS,
     SegmentReceipt,
@@ -36,7 +36,7 @@ from tailrace_server.wal.segment.writer import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace_server.wal.segment.carried_batch import SmallBatch
+    from tailrace_server.wal.segment.carried_batch import CarriedBatch
 
 ROWS_MAX: Final = 48
 """Rows that an entry carries at most; more are quicker with numpy."""
@@ -70,7 +70,7 @@ def carried_segment(columns: Sequence[list[Any]]) -> CarriedSegment:
     frame = _frame(types, names)
     keys = zip(columns[_TYPE], columns[_TYPE + 1], strict=True)
     hashes = [0 if None in each else key_hash(_seed(each[0]), each[1]) for each in keys]
-    batch = small_batch(columns, codes, hashes, lists)
+    batch = carried_batch(columns, codes, hashes, lists)
     receipt = SegmentReceipt(
         path="",
         rows=len(codes),
@@ -149,7 +149,7 @@ def _encode_names(
     return tuple(known), lists
 
 
-def _batch_row(start: int, batch: SmallBatch, columns: Sequence[list[Any]]) -> tuple[int, ...]:
+def _batch_row(start: int, batch: CarriedBatch, columns: Sequence[list[Any]]) -> tuple[int, ...]:
     """Return the batch's row of the receipt; see table.BATCH_FIELDS."""
     data = batch.data
     places = batch.buffers[BUFFERS_OF_HEAD::BUFFERS_OF_BODY]

@@ -1,8 +1,8 @@
 """The IPC message of a small record batch, written from Python values without Arrow.
 
-Arrow needs a hundred calls for a batch of two rows, and where a writer commits every few milliseconds its code
-has left the processor's caches each time, which is half of such a commit (docs/adr/0016). The
-message is byte for byte Arrow's: its metadata is cut once from one that Arrow wrote, only numbers are put in::
+Arrow needs a hundred calls for a batch of two rows. A writer that commits every few milliseconds finds Arrow's
+code gone from the processor's caches each time; that takes half of such a commit (docs/adr/0016). The message
+is byte for byte Arrow's: its metadata is cut once from one that Arrow wrote, and only numbers are put in::
 
     metadata, as Arrow wrote it   length ∙ (length, nulls) of each array ∙ (offset, length) of each buffer
     body                          the buffers, each padded to 8 bytes
@@ -34,7 +34,7 @@ _IMAGES: Final = slice(7, 10)
 _S = TypeVar("_S", bound="Sized")
 
 
-class SmallBatch(NamedTuple):
+class CarriedBatch(NamedTuple):
     """A record batch message."""
 
     data: bytes
@@ -42,12 +42,12 @@ class SmallBatch(NamedTuple):
     """Offset, from the start of the message, and length of each."""
 
 
-def small_batch(
+def carried_batch(
     columns: Sequence[Sequence[Any]],
     type_codes: Sequence[int | None],
     key_hashes: Sequence[int],
     name_codes: Sequence[Sequence[int] | None],
-) -> SmallBatch:
+) -> CarriedBatch:
     """Return the message of at least one row.
 
     Args:
@@ -96,7 +96,7 @@ class _Body:
         present = self._add_offsets(values)
         self.add_numbers("i", [code for value in present for code in value])
 
-    def message(self) -> SmallBatch:
+    def message(self) -> CarriedBatch:
         template, at_of = _metadata()
         head = bytearray(template)
         parts: list[bytes | bytearray] = [head]
@@ -114,7 +114,7 @@ class _Body:
         struct.pack_into("<q", head, at_of.rows, self._rows)
         struct.pack_into(f"<{len(self._nodes)}q", head, at_of.nodes, *self._nodes)
         struct.pack_into(f"<{len(numbers)}q", head, at_of.buffers, *numbers)
-        return SmallBatch(b"".join(parts), places)
+        return CarriedBatch(b"".join(parts), places)
 
     def _add_validity(self, values: Sequence[object]) -> None:
         """Add what the metadata says of an array, and its validity bitmap, empty where nothing is null."""

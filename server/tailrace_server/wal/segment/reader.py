@@ -150,8 +150,8 @@ class BatchReader:
             file: The bytes of its file, where they have been read already; so in ``texts``.
 
         Raises:
-            LogCorrupted: A byte of it is wrong, the file ends too early, or it says of the bodies that they do
-                not lie as the format has it, which is how they are read.
+            LogCorrupted: A byte of it is wrong, the file ends too early, or it gives the bodies other places
+                than the format does.
             SegmentMissing: The file is gone.
         """
         part = _Part("the batch's head", ref.offset, ref.head_length, ref.crc_head)

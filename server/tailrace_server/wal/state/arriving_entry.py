@@ -1,8 +1,8 @@
 """The entry that is on its way: read while its writer makes it durable, taken once it has its name.
 
-Who follows a log is told that a file in the catalog's folder for temporary names was written, and has the half
-millisecond that its writer waits for the disk to read and check it. It counts for nothing until it is linked
-among the entries: then it is the same file, which is all that is left to see::
+A reader that follows a log is told when a file with a temporary name was written. Its writer then waits half
+a millisecond for the disk, in which the reader reads and checks the file. It counts for nothing until it is
+linked among the entries. Then the reader only has to see that it is the same file::
 
     writer   write tmp/12.json.x ──── fsync ────── link log/12.json ── fsync the folder ── mark ── unlink
     reader                │ read, check, decode          │ same inode?                        │ show

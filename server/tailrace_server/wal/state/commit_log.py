@@ -5,9 +5,9 @@ durable before a publication that names it exists, so everything up to the publi
 when it is shown.
 
 An entry that publishes itself is visible a moment before its writer has made its name durable. Nobody may be
-told of a version that a power cut could still take back, so what it publishes is shown only once its writer
-has marked the file (its time of modification becomes the commit's timestamp), or the reader has made the name
-durable itself. A follower reads the entry while it waits for the mark.
+told of a version that a power cut could still take back. So what it publishes is shown only once its writer
+has marked it, or the reader has made the name durable itself. A follower reads the entry while it waits for
+the mark.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 _HEADER_BYTES_MAX: Final = 4_096
 """A checkpoint's header is shorter than this."""
 _PAST_COMMITS_MAX: Final = 1 << 18
-"""Commits below the oldest that a trim has left which who only reads keeps, the newest of them: 4 MiB. What was
-read before the trim may be delivered after it, and is to say when it was committed."""
+"""How many commits below the oldest position a log that only reads keeps after a trim, the newest ones: 4 MiB.
+What was read before the trim may be delivered after it, and needs its commit timestamp."""
 
 
 class CommitLog:
@@ -78,7 +78,7 @@ class CommitLog:
         self._durable_entry = 0
         """The names of the entries up to this one are durable for certain."""
         self._marks = True
-        """Whether the catalog's writer marks entries as durable; False until it is seen to, once it did not."""
+        """Whether the writer marks entries as durable. False after it did not, until a mark is seen again."""
         self._arriving: ArrivingEntry | None = None
         """The entry that has been read ahead."""
         self._schemas: dict[int, Schema] = {}
@@ -130,8 +130,8 @@ class CommitLog:
 
         Args:
             prepare: Called with the view before it is shown. It must not raise.
-            new_entries: How many names have appeared among the entries, if nothing else has changed, as who
-                watches the folders knows; None: everything is looked at.
+            new_entries: How many entries have appeared, if the watch reported nothing else; None: read
+                everything that may have changed.
             wait: How to wait for the writer's mark; None: the name is made durable here, at once.
 
         Raises:
@@ -147,6 +147,8 @@ class CommitLog:
                 self.committed = state.last_version
                 return None
             view = self._make_view()
+            # The view is prepared first, then made durable, then shown: what is read ahead overlaps with the
+            # writer's sync, and nobody sees a version that a power cut could take back.
             prepare(view, read)
             self._show(view, wait)
             return view
@@ -157,8 +159,13 @@ class CommitLog:
         Errors as ``refresh``.
         """
         with self._lock:
+            # 1. If another catalog stands here now, nothing below may be applied to this one's state.
             self.check_folder()
+            # 2. Checkpoints before entries: a new revision replaces the tables, entries are added to them.
             self.follow_checkpoints()
+            # 3. Publications before entries. An entry exists before the publication that names it, so the
+            #    last step finds all that this one released. The other way round, a version could be released
+            #    and not be read yet.
             self._follow_publications()
             return self.follow_entries()
 
@@ -240,7 +247,7 @@ class CommitLog:
         self.state.adopt(state, past_commits_max=_PAST_COMMITS_MAX if self._reads_only else 0)
 
     def make_durable(self, wait: Wait | None = None) -> None:
-        """See that the names of the entries read so far are durable, whatever has become of who wrote them.
+        """Make sure that the names of the entries read so far are durable, even if their writer was killed.
 
         Raises:
             LogError: The device failed.
@@ -248,9 +255,13 @@ class CommitLog:
         entry = self.state.last_entry
         if self._durable_entry >= entry:
             return
+        # 1. The mark says it at no cost. A mark of the last entry covers all before it: names in one folder.
         marked = self._is_marked()
+        # 2. Give the writer its time, for its sync is under way. One that does not mark is waited for only
+        #    once.
         if not marked and self._marks and wait is not None:
             marked = self._marks = wait(self._last_path, self._is_marked)
+        # 3. It was killed in between, or marks nothing: sync the names here.
         if not marked:
             self.store.make_durable(ENTRIES)
             marked = self._is_marked()  # its writer, too, has synced by now
@@ -261,6 +272,7 @@ class CommitLog:
         self._marks = self._marks or marked
 
     def _show(self, view: LogView, wait: Wait | None = None) -> None:
+        # What a publication releases is durable already: its writer synced the entries before it was created.
         if view.published == self.state.published_by_entry:
             self.make_durable(wait)
         self.committed = view.committed
@@ -290,25 +302,29 @@ class CommitLog:
     def follow_entries(self, count_max: int | None = None) -> ReadEntry | None:
         """Read the entries that are new, to the end or as many as are known of; return the last of them."""
         state, last = self.state, None
+        # 1. Apply what is there. With a known count, the miss at the end, a system call, is spared.
         for _ in itertools.count() if count_max is None else range(count_max):
             found = self._next_entry()
             if found is None:
                 break
             state.apply(found.path, found.entry, found.crc)
             last = found
+        # 2. The mark of the last entry was read with it; it covers the entries before.
         if last is not None and last.marked:
             self._note_durable(last.entry.number, marked=True)
         if self._reads_only:
             state.removed.clear()
+        # 3. Entries exist before what publishes them, are read after it, and are never deleted. So one that is
+        #    missing now is lost, unless the catalog was replaced meanwhile.
         released = state.publication
         if released is not None and released.entry > state.last_entry:
-            # Entries are there before what publishes them, are read after it, and are never deleted.
             self.check_folder()
             raise LogCorrupted(
                 f"{ENTRIES}/{object_name(state.last_entry + 1)}",
                 0,
                 f"the entry is missing, and publication {released.number} goes up to {released.entry}",
             )
+        # 4. Views look schemas up by version in memory. A schema is durable before the entry that names it.
         for version, id in state.schemas[len(self._schema_values) :]:
             self._schema_values.append(self._schema(id))
             self._schema_versions.append(version)
@@ -324,7 +340,7 @@ class CommitLog:
             self._arriving = None
         return found
 
-    def foresee(self, name: str) -> ReadEntry | None:
+    def read_ahead(self, name: str) -> ReadEntry | None:
         """Read the next entry by its temporary name, so that it need not be read once it is there.
 
         Return it, or None if it is not the next one. Nothing that it says is true yet.
@@ -336,8 +352,8 @@ class CommitLog:
             self._arriving = ArrivingEntry.find(self.store.arrivals, name, number)
             return None if self._arriving is None else self._arriving.read
 
-    def forget_foreseen(self) -> None:
-        """Let go of what ``foresee`` has read; whoever followed the log does so no more."""
+    def forget_arriving(self) -> None:
+        """Release the entry that ``read_ahead`` has read and keeps open; called when following ends."""
         with self._lock:
             self._arriving = None
 

@@ -59,7 +59,7 @@ _unpacked_counts: Final = msgspec.json.Decoder(dict[str, int]).decode
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the newest epoch."""
+    """The writer of the newest epoch."""
 
     writer: str = ""
     run_id: str = ""
@@ -345,7 +345,7 @@ class LogState:
         Args:
             newer: The checkpoint's state; it is used up.
             past_commits_max: How many of the commits below the checkpoint's first one to keep, the newest.
-                Who keeps any must not make checkpoints.
+                A log that keeps any must not make checkpoints.
         """
         if past_commits_max:
             newer._begin_commits_with(self.commits, past_commits_max)

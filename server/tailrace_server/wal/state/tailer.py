@@ -30,10 +30,10 @@ POLL_MIN_S: Final = 0.001
 """Without inotify, wait so long after something was new: a busy log is followed within a commit's time."""
 
 POLL_MAX_S: Final = 0.05
-"""Without inotify, the wait doubles up to this while nothing is new: a quiet log costs 20 looks a second."""
+"""Without inotify, the wait doubles up to this while nothing is new: a quiet log costs 20 reads a second."""
 
 WATCH_CHECK_S: Final = 1.0
-"""Look at all of the log this often, also where inotify says nothing or tells of entries alone."""
+"""Read everything this often, even if the watch reports nothing or entries alone."""
 MARK_PATIENCE_S: Final = 0.02
 """Wait so long for a writer to say that an entry's name is durable; a disk needs one or two milliseconds."""
 
@@ -53,7 +53,7 @@ class Tailer:
         poll_max_s: float = POLL_MAX_S,
         inotify: bool = True,
         prepare: Prepare = lambda view, read: None,
-        foresee: Callable[[ReadEntry], None] = lambda read: None,
+        read_ahead: Callable[[ReadEntry], None] = lambda read: None,
     ) -> None:
         """Follow from ``log.view`` as it is now.
 
@@ -64,9 +64,9 @@ class Tailer:
             inotify: Use it where it works.
             prepare: As of ``CommitLog.refresh``; called in the tailer's thread, before anybody has the view:
                 what it reads need not be read later.
-            foresee: Called in the tailer's thread with an entry that may become the next one.
+            read_ahead: Called in the tailer's thread with an entry that may become the next one.
         """
-        self._foresee = foresee
+        self._on_read_ahead = read_ahead
         self._prepare = prepare
         self._log = log
         self._seen = log.view
@@ -161,7 +161,7 @@ class Tailer:
                         raise
                     self._wait_out(error)
         finally:
-            self._log.forget_foreseen()
+            self._log.forget_arriving()
 
     def _follow_on(self) -> None:
         wait_s = self._poll_min_s
@@ -173,7 +173,7 @@ class Tailer:
                 wait=self._wait_for_mark if self._notified else None,
             )
             # 2. Hand over the view if it is another than the last. ``log.view`` and not the value of
-            #    ``refresh``: whoever else refreshes this log may have made the view.
+            #    ``refresh``: another caller of ``refresh`` may have made the view.
             view = self._log.view
             if view is not self._seen:
                 self._seen = view
@@ -197,8 +197,8 @@ class Tailer:
             # An entry on its way is read while its writer waits for the disk. That changes nothing in the
             # log, so the wait goes on after it.
             for name in self._watch.take_arriving():
-                if (read := self._log.foresee(name)) is not None:
-                    self._foresee(read)
+                if (read := self._log.read_ahead(name)) is not None:
+                    self._on_read_ahead(read)
             self._watch.wait(until - time.monotonic())
 
     def _new_entries(self) -> int | None:

@@ -99,6 +99,7 @@ def compact(path: Path, now: int) -> Compaction | None:
         LogFull: No room; nothing was changed.
     """
     for _ in range(_ATTEMPTS):
+        # 1. Choose by a state that is read anew in each attempt: another process may have compacted or trimmed.
         log = CommitLog.open(path)
         stretches = [
             stretch
@@ -110,6 +111,10 @@ def compact(path: Path, now: int) -> Compaction | None:
             return None
         segments = log.state.batches.segments
         old = [segments[place] for stretch in stretches for place in stretch.segments]
+        # 2. Write the new files. Nothing names them yet, so a failure or a kill changes nothing that readers
+        #    see.
+        # 3. Name them all by one checkpoint. Until then the old files are the log, from then on the new ones.
+        # 4. If that failed, delete them. After a kill they are orphans, which retention finds by their number.
         written: list[SegmentReceipt] = []
         named = False
         try:
@@ -141,12 +146,16 @@ def _name(
     """
     revision = log.state.revision
     for _ in range(_ATTEMPTS):
+        # 1. The checkpoint also lists the files to delete, which a log that follows does not keep in memory.
         log.read_newest_checkpoint()
         if write_checkpoint(log, _with_replaced(log.state, stretches, written, now), now):
             return True
+        # 2. The number is taken. With another revision the places in ``stretches`` mean other segments now.
         log.advance()
         if log.state.revision != revision:
             return False
+        # 3. Files that were written for a number that exists without them count as orphans and may be deleted
+        #    by anybody. So they are renamed for the next number before it is tried.
         for place, receipt in enumerate(written):
             path = f"{COMPACT_FOLDER}/{_file_name(log.state, receipt.path.split('-', 1)[1])}"
             if not log.store.move(receipt.path, path):
@@ -249,8 +258,11 @@ def _with_replaced(
     changed = copy.copy(state)
     changed.removed = dict(state.removed)
     for stretch, receipt in zip(stretches, written, strict=True):
+        # 1. What lies before the stretch stays as it is.
         table.extend(old.slice(place, stretch.batches.start))
         base_version = int(old.columns[FIRST_VERSION, stretch.batches.start])
+        # 2. A receipt counts versions from 0 and has no running numbers. Both come from the first batch
+        #    replaced, so every record keeps its position and its running number.
         columns = np.array(receipt.batches, np.int64).T
         columns[FIRST_VERSION] += base_version
         columns[LAST_VERSION] += base_version
@@ -265,6 +277,7 @@ def _with_replaced(
             counts=receipt.counts,
         )
         table.append_segment(ref, np.concatenate([columns, first_rows[None, :]]))
+        # 3. Readers with an older view still read the old files: those stay until they have had their grace.
         replaced = old.segments.paths(stretch.segments.start, stretch.segments.stop)
         changed.removed |= dict.fromkeys(replaced, now)
         place = stretch.batches.stop

@@ -1,7 +1,7 @@
 """The process that trigger.py starts: ``python -m tailrace_server.wal.upkeep.process CATALOG_FOLDER``.
 
-Its input is a line for each look, the time in µs; it does what is due then, and ends with its input. Killing it
-at any moment is harmless: all that it does is exclusive or repeatable (compaction.py, retention.py).
+Each line of its input is a time in µs: it then runs the upkeep that is due. It ends with its input. Killing
+it at any moment is harmless: all that it does is exclusive or repeatable (compaction.py, retention.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run_if_due(path: Path, now: int) -> None:
 
 
 def main() -> None:
-    """Look whenever told to."""
+    """Run what is due once for each line of the input."""
     path = Path(sys.argv[1])
     for line in sys.stdin.buffer:
         try:

@@ -1,10 +1,10 @@
 """Retention: what leaves the log, first by name and then from the disk.
 
-A trim moves ``oldest`` in a new checkpoint; files that hold nothing at or above it are no longer named.
-Files that nothing names any more (trimmed, compacted, or pending and spent) are deleted ``delete_grace``
-after the checkpoint or entry that stopped naming them: readers with an older view have that long, and one
-that still misses a file takes the newest checkpoint and goes on by position. A writer at work has them
-deleted (trigger.py); where none is, ``tailrace log trim`` and ``tailrace log compact`` do it.
+A trim moves ``oldest`` in a new checkpoint; files that hold nothing at or above it are no longer named. Files
+that nothing names any more (trimmed, compacted, or pending and spent) are deleted ``delete_grace`` after the
+checkpoint or entry that stopped naming them: readers with an older view have that long, and one that still
+misses a file takes the newest checkpoint and goes on by position. A writer at work has them deleted
+(trigger.py). Where no writer is at work, ``tailrace log trim`` and ``tailrace log compact`` delete them.
 
 Orphans are files below ``segments`` that no checkpoint or entry has ever named: what tasks left that
 failed. Whether one may still be committed is decided by what the log says, not by a clock:
@@ -13,8 +13,8 @@ failed. Whether one may still be committed is decided by what the log says, not 
 * or its epoch is the newest and a later batch of its writer has been committed;
 * or it was written for checkpoint k + 1, and k + 1 exists without it.
 
-To find them costs a listing of all segments, so they go with whatever else is deleted; and at its start a
-writer looks at what the one before it has left, in the folder of that epoch.
+Finding them takes a listing of all segments, so they are deleted together with other files. Besides, a writer
+at its start lists the folder of the epoch before it, for what the last writer left.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.state import LogState
 
 DELETE_FILES: Final = 4_096
-"""Deleted in one look of a writer's upkeep, oldest first: some seconds, so that a compaction waits no longer
-for the files of a large trim, nor the end of the writer; the rest goes with the next look."""
+"""Most files that one run of a writer's upkeep deletes, oldest first. They take some seconds, so neither a
+compaction nor the end of the writer waits long for the files of a large trim; the next run goes on."""
 
 _ATTEMPTS: Final = 8
 
 
 def trim(path: Path, before: int, now: int) -> Position:
-    """Let go of all versions below ``before``; return the oldest position that is kept now.
+    """Give up all versions below ``before``; return the oldest position that is kept now.
 
-    ``before`` above the newest published version lets go of everything published. Nothing is deleted yet; see
+    ``before`` above the newest published version gives up everything published. Nothing is deleted yet; see
     ``delete_unnamed``.
 
     Args:
@@ -78,16 +78,19 @@ def trim(path: Path, before: int, now: int) -> Position:
 
 def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
     """Return a copy of a state that begins at ``oldest``."""
+    # 1. The tables begin with the batch that holds ``oldest``; its records below stay in the file and are not
+    #    shown.
     trimmed = copy.copy(state)
     versions = state.batches.columns[LAST_VERSION, : len(state.batches)]
     start = int(np.searchsorted(versions, oldest.version, "left"))
     all_gone = start == len(state.batches)
     kept = len(state.batches.segments) if all_gone else int(state.batches.columns[SEGMENT, start])
+    # 2. Segments that lie below as a whole are named no longer, and may be deleted after their grace.
     gone = state.batches.segments.paths(0, kept)
     trimmed.removed = state.removed | dict.fromkeys(gone, now)
     trimmed.batches = state.batches.slice(start)
+    # 3. The commit of the version before ``oldest`` stays: its timestamp bounds what can still appear.
     commits = state.commits.columns[:, : len(state.commits)]
-    # The commit of the version before `oldest` stays: its timestamp bounds what can still appear.
     first = max(0, int(np.searchsorted(commits[0], oldest.version - 1, "right")) - 1)
     trimmed.commits = CommitTable()
     trimmed.commits.append(commits[:, first:])
@@ -99,8 +102,8 @@ def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
 def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S) -> bool:
     """Return whether files that nothing names any more have had their grace and are there still.
 
-    They go in one order, so where the last of those that are due is gone, all are: only that one is looked
-    for. Where it is gone the log's state forgets them.
+    They are deleted in a fixed order. So only the last of those that are due is asked for: if it is gone, all
+    are, and the log's state forgets them.
 
     Raises:
         LogError: The device failed.
@@ -131,16 +134,21 @@ def delete_unnamed(
     Raises:
         LogError: The device failed; what is left goes the next time.
     """
+    # 1. The newest checkpoint knows all files that are to be deleted; entries add those that became unnamed
+    #    since.
     log = CommitLog.open(path)
     log.read_newest_checkpoint()
     before = _before(now, grace_s)
     gone = [file for _, file in sorted(_due(log.state, before))]
+    # 2. In the order of ``_due``, because ``deletion_is_due`` asks for the last one only. Orphans come last.
     deleted: list[str] = []
     for file in itertools.chain(gone, orphans(log)):
         if len(deleted) == files_max:
             break
         if _delete(log.store, file):
             deleted.append(file)
+    # 3. Leftovers and bodies of old checkpoints: nothing depends on them, so a kill before this only leaves
+    #    them.
     if log.store.arrivals is not None:
         log.store.arrivals.delete_leftovers()
     drop_old_bodies(log, before=before)
@@ -166,7 +174,7 @@ def _before(now: int, grace_s: float) -> int:
 def _due(state: LogState, before: int) -> list[tuple[int, str]]:
     """Return since when files have been unnamed, up to a time inclusive, and what they are.
 
-    Deleted in the order of these pairs, they go in the same order whoever deletes them.
+    Every process deletes them in the order of these pairs, so that the last one tells of all.
     """
     return [(since, file) for file, since in state.removed.items() if since <= before]
 
@@ -174,6 +182,8 @@ def _due(state: LogState, before: int) -> list[tuple[int, str]]:
 def _delete(store: ObjectStore, file: str) -> bool:
     """Delete a segment; return whether it was there. An entry loses its records and keeps its lines."""
     if file.startswith(f"{ENTRIES}/"):
+        # The entry's lines are part of the chain and must never be lost, so they are checked before they
+        # replace it.
         found = store.read(file)
         if found is None or (text := without_records(found.data)) == found.data:
             return False
@@ -205,6 +215,8 @@ def _orphans_in(log: CommitLog, folders: list[str]) -> list[str]:
     ]
     if not files:
         return []
+    # A file may be named after the state was read. ``_is_spent`` spares it: it belongs to a later epoch,
+    # batch or checkpoint than those of the state.
     state = log.state
     named = set(state.batches.segments.paths())
     named |= {pending.path for pending in state.pending} | state.removed.keys()

@@ -1,10 +1,10 @@
 """Upkeep beside a writer: checkpoints, compaction by its rule, deletion of what is no longer named.
 
-It runs in a process of its own (upkeep.py), started the first time that a compaction or a deletion is due and
-told to look from then on, because a thread would take the interpreter from the commits for milliseconds, many
-times over. A failure is logged there and tried again when the rule next asks: a log without compaction is
-slower, not wrong. What only bounds the time to open, the checkpoint, the writer makes itself while there is no
-such process, and when that one leaves it undone for too long.
+It runs in a process of its own (process.py), because a thread would take the interpreter from the commits for
+milliseconds, many times over. The process is started when a compaction or a deletion is first due; from then
+on it is told each time. A failure is logged there and tried again when the rule next asks: a log without
+compaction is slower, not wrong. Checkpoints only bound the time to open. The writer makes them itself while
+there is no such process, and when the process leaves one undone for too long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.commit_log import CommitLog
 
 DELETION_CHECK_S: Final = 60.0
-"""A writer looks this often, when it publishes, whether files have had their grace: a tenth of it."""
+"""A writer that publishes checks this often whether files have had their grace: a tenth of it."""
 
 _OVERDUE: Final = 2
 """The writer makes a checkpoint itself once it is this many times due."""
@@ -38,7 +38,7 @@ _NICENESS: Final = 10
 _log = logging.getLogger("tailrace.wal")
 
 
-class Maintenance:
+class UpkeepTrigger:
     """Has upkeep done when a writer's log is due for it."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -52,14 +52,16 @@ class Maintenance:
 
     def run_if_due(self, log: CommitLog) -> None:
         """Have upkeep done if it is due; cheap where it is not."""
+        # 1. The checkpoint is made here while no process runs: it takes a moment, a process start far longer.
         try:
             write_checkpoint_if_due(
                 log, self._clock.now(), times=_OVERDUE if self._is_running() else 1
             )
         except LogFull as error:
             _log.warning("no checkpoint of catalog %s: %s", self._path.name, error)
+        # 2. Anything larger is the process's, which decides by itself what is due when it comes to it.
         if self._compaction_is_due(log) or self._deletion_is_due(log):
-            self._put_off_deletion_check()  # whatever the process is asked for, it makes it itself
+            self._put_off_deletion_check()  # the process checks it whatever it is asked for
             self._ask()
 
     def close(self) -> None:
@@ -70,7 +72,7 @@ class Maintenance:
             self._process = None
 
     def _compaction_is_due(self, log: CommitLog) -> bool:
-        """Return whether one is, or a checkpoint that is the process's to make."""
+        """Return whether a compaction is due, or a checkpoint that the process has to make."""
         state = log.state
         if state.last_entry < self._next_entry:
             return False
@@ -98,7 +100,7 @@ class Maintenance:
         return self._process is not None and self._process.poll() is None
 
     def _ask(self) -> None:
-        """Tell the process to look, one line with the time; start it if it does not run."""
+        """Tell the process to run what is due, by one line with the time; start it if it does not run."""
         try:
             if not self._is_running():
                 self.close()

@@ -8,8 +8,8 @@ It reads everything and goes on behind a fault, so that one run names all that i
 * segments: size, the checksum of every schema and dictionary message, head and body; pending files: size
   and checksum;
 * bodies: each is a UTF-8 JSON object; ``changed``: the version's schema has each column;
-* records: versions and indexes dense and in order from the oldest on, running numbers without a hole, key
-  hashes, counts of each segment, and the counts of every lead against the records of its transaction.
+* records: versions and indexes dense and in order from the oldest on; running numbers without a hole; key
+  hashes; the counts of each segment; the counts of every lead against the records of its transaction.
 
 Not covered by a checksum, because nothing reads them: the magic, the end-of-stream mark and the footer of a
 segment.
@@ -72,7 +72,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Verification:
-    """What was looked at, and what is wrong with it."""
+    """What was read, and what is wrong with it."""
 
     entries: int = 0
     publications: int = 0
@@ -113,14 +113,19 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> Ve
         CatalogReplaced: It was dropped or replaced meanwhile.
     """
     result = Verification()
+    # 1. Objects one by one from entry 1, without any checkpoint: the chain says what the log must come to.
     chain = _verify_objects(path, result)
+    # 2. Open the log as readers do, by its newest checkpoint. If that fails, there is no view to read records
+    #    by.
     try:
         log = CommitLog.open(path)
     except LogCorrupted as error:
         _note(result, error)
         return result
+    # 3. Compare the two, unless a broken chain makes every difference a consequence.
     if not result.faults:
         _compare(log.store, log.state, chain, result)
+    # 4. Read everything that the view names.
     _Records(path, log, result, progress).verify()
     _verify_pending(log.store, log.state, result)
     return result
@@ -228,10 +233,14 @@ class _Records:
         with BatchReader(self._path) as reader:
             for place in range(total):
                 ref = batch_ref(table.segments, table.columns, place)
+                # 1. Between two segments: close the counts of the one, note the size of the other.
                 if ref.segment != before:
                     self._end_segment(before, counts)
                     before, counts = ref.segment, Counter()
                     self._begin_segment(ref)
+                # 2. The reader checks the checksums. After a batch that it refuses, nothing is known of the
+                #    order, the running number and the open transaction: their checks begin anew, or each
+                #    would be a fault.
                 try:
                     head, body = reader.head(ref), reader.body(ref, BODY_COLUMNS)
                 except LogError as error:
@@ -334,6 +343,7 @@ class _Records:
 
     def _check_order(self, head: BatchHead, path: str, offset: int) -> None:
         versions, indexes = head.versions, head.indexes.astype(np.int64)
+        # The last record of the batch before is put in front, so that the step between the two is checked too.
         if self._last is not None:
             versions = np.concatenate([[self._last[0]], versions])
             indexes = np.concatenate([[self._last[1]], indexes])
@@ -357,6 +367,8 @@ class _Records:
         self, head: BatchHead, after: pa.BinaryArray, path: str, offset: int
     ) -> Counter[str]:
         """Hold each transaction against its lead; return the records by entity type."""
+        # A transaction may begin in an earlier batch and end in a later one. So its lead opens it, the
+        # records of each batch are added to it, and the next lead closes it.
         borders = [0, *np.flatnonzero(np.diff(head.versions)).tolist(), len(head.versions) - 1]
         total: Counter[str] = Counter()
         start = 0

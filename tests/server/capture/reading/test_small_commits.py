@@ -101,7 +101,7 @@ class ArrivingCommit:
         self.entry = self.log.path / "log" / object_name(3)
         self.arriving = self.log.path / "tmp" / f"{self.entry.name}.1"
         shutil.copyfile(copies / "shop" / "log" / self.entry.name, self.arriving)
-        read = self.log.foresee(self.arriving.name)
+        read = self.log.read_ahead(self.arriving.name)
         assert read is not None
         self.small_commits.read_arriving(read)
 

@@ -102,8 +102,8 @@ def test_contract_36_the_entry_that_got_the_name_is_read_and_not_the_one_foresee
     log_root: Path, writer: LogWriter, rival: bytes
 ) -> None:
     log = CommitLog.open(log_root / "shop")
-    assert log.foresee(on_its_way(log_root / "shop", rival).name) is not None
-    assert log.foresee(on_its_way(log_root / "shop", rival, f"{object_name(2)}.9").name) is None
+    assert log.read_ahead(on_its_way(log_root / "shop", rival).name) is not None
+    assert log.read_ahead(on_its_way(log_root / "shop", rival, f"{object_name(2)}.9").name) is None
     writer.append([upsert("2")])
     writer.commit(publish=True)
     assert log.refresh() is not None
@@ -116,7 +116,7 @@ def test_while_it_is_foreseen_no_other_file_gets_its_inode(
     log = CommitLog.open(log_root / "shop")
     path = on_its_way(log_root / "shop", rival)
     inode = path.stat().st_ino
-    assert log.foresee(path.name) is not None
+    assert log.read_ahead(path.name) is not None
     path.unlink()
     others = [on_its_way(log_root / "shop", b"x", str(number)) for number in range(20)]
     assert inode not in [other.stat().st_ino for other in others]
@@ -144,7 +144,7 @@ async def test_contract_06_what_is_on_its_way_is_read_and_shown_to_nobody(
 
     monkeypatch.setattr(documents, "read_entry", noted)
     gate = tmp_path / "gate"
-    async with asyncio.timeout(PATIENCE_S), Tailer(log, foresee=foresee) as tailer:
+    async with asyncio.timeout(PATIENCE_S), Tailer(log, read_ahead=foresee) as tailer:
         commit("2")
         await anext(tailer)  # it watches the folders by now
         while not foreseen.empty():
@@ -166,7 +166,7 @@ async def test_what_was_foreseen_is_let_go_of_when_the_tailer_ends(
 ) -> None:
     log = CommitLog.open(log_root / "shop")
     path = on_its_way(log_root / "shop", rival)
-    assert log.foresee(path.name) is not None
+    assert log.read_ahead(path.name) is not None
     assert is_open(path)
     async with asyncio.timeout(PATIENCE_S), Tailer(log):
         pass

@@ -492,7 +492,7 @@ def test_a_folder_that_is_no_catalog_is_named_with_advice(log_root: Path) -> Non
         create_catalog(log_root, "mine")
     create_catalog(log_root, "shop")
     with pytest.raises(CatalogUnknown) as unknown:
-        open_writer(log_root, "other", writer="w")
+        CatalogWriter.open(log_root, "other", writer="w")
     assert unknown.value.known == ("shop",)
     for name in ("", "a/b", ".hidden", "..", "system", "x" * 200):
         with pytest.raises((InvalidRequest, LogUnreadable)):
