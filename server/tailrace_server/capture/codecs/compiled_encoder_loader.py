@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import structlog
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
 
 _LOAD_FROM_CAPTURES: Final = 512
@@ -36,9 +34,6 @@ _encoder: CompiledEncoder | None = None
 
 class CompiledEncoder(Protocol):
     """What the module ``compiled_frames`` offers."""
-
-    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return the frame of each capture."""
 
     def write_messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
         """Return the frames in messages."""

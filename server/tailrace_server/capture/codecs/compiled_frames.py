@@ -21,7 +21,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -49,24 +48,11 @@ _CAPTURE, _CHANGED = fields.CAPTURE, fields.CHANGED
 _NUMBERS_BYTES: Final = fields.NUMBERS.itemsize
 _VERSION, _INDEX, _ORDINAL = fields.VERSION, fields.INDEX, fields.ORDINAL
 _TIMESTAMP, _AREA, _OPERATION = fields.TIMESTAMP, fields.AREA, fields.OPERATION
-_UNCUT: Final = 1 << 62
-"""Message size that no batch reaches: all frames in one message."""
 
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
 _CONTENTS: Final = bytes.__basicsize__ - 1
 """Bytes from the address of a ``bytes`` object to its content. Its size without content counts a final zero."""
-
-
-def encode(columns: CaptureColumns) -> pa.BinaryArray:
-    """Return the frame of each capture; entity level only."""
-    messages = write_messages(columns, _UNCUT)
-    buffers = [
-        None,
-        pa.py_buffer(messages.offsets.astype(np.int32)),
-        pa.py_buffer(messages.data[0] if messages.data else b""),
-    ]
-    return pa.BinaryArray.from_buffers(pa.binary(), len(columns), buffers)
 
 
 def write_messages(columns: CaptureColumns, message_bytes: int) -> EncodedMessages:

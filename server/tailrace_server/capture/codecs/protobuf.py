@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
-    from tailrace_server.capture.codecs.compiled_encoder_loader import CompiledEncoder
 
 
 _ONE_BY_ONE_MAX: Final = 16
@@ -48,26 +47,20 @@ class ProtobufCodec(Codec):
 
     name = "protobuf"
 
-    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return one element of ``SubscribeResponse.captures`` a capture."""
-        if len(columns) <= _ONE_BY_ONE_MAX:
-            return pa.array(encode_one_by_one(columns), pa.binary())
-        compiled = _compiled_encoder_for(columns)
-        if compiled is None:
-            return self.encode_by_column(columns.gathered())
-        return compiled.encode(columns)
-
     def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
         """Return the frames in messages; the compiled encoder writes each frame where it will stay."""
         if len(columns) <= _ONE_BY_ONE_MAX:
             return join_into_messages(encode_one_by_one(columns), message_bytes)
-        compiled = _compiled_encoder_for(columns)
+        compiled = None
+        if columns.container_types is None:  # the compiled encoder knows the entity level only
+            compiled = compiled_encoder_loader.encoder_for(len(columns))
         if compiled is None:
-            return cut_into_messages(self.encode_by_column(columns.gathered()), message_bytes)
+            return cut_into_messages(self.encode(columns), message_bytes)
         return compiled.write_messages(columns, message_bytes)
 
-    def encode_by_column(self, columns: CaptureColumns) -> pa.BinaryArray:
-        """Return the same by Arrow, for captures with one record each, of any level."""
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return one element of ``SubscribeResponse.captures`` a capture, by Arrow."""
+        columns = columns.gathered()
         # 1. Each part is a column: its element is a capture's bytes for one field, empty where absent.
         # `total` grows with it, because the length stands in front of the parts.
         parts: list[pa.BinaryArray] = [self._numbers(columns), self._entity_type(columns)]
@@ -110,13 +103,6 @@ class ProtobufCodec(Codec):
     def _entity_type(self, columns: CaptureColumns) -> pa.BinaryArray:
         encoded = [b"", *(fields.entity_type(name) for name in columns.entity_types)]
         return pa.array(encoded, pa.binary()).take(pa.array(columns.type_codes + 1))
-
-
-def _compiled_encoder_for(columns: CaptureColumns) -> CompiledEncoder | None:
-    """Return the compiled encoder if it is loaded and can write these: it knows the entity level only."""
-    if columns.container_types is not None:
-        return None
-    return compiled_encoder_loader.encoder_for(len(columns))
 
 
 def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
