@@ -1,4 +1,4 @@
-"""Publisher, Subscriber and Subscription of Reactive Streams 1.0.4, over the line of the async iterator.
+"""Publisher, Subscriber and Subscription of Reactive Streams 1.0.4, over the link of the async iterator.
 
 A publisher is cold: making one sends nothing, each ``subscribe`` opens a stream of its own. All signals of
 one subscriber come from one task, one after the other, never from inside ``request`` or ``cancel``: so
@@ -79,7 +79,7 @@ class Publisher:
 
 
 class StreamSubscription:
-    """One subscriber's stream: the line's sink and the subscriber's subscription."""
+    """One subscriber's stream: the link's sink and the subscriber's subscription."""
 
     def __init__(self, subscriber: Subscriber, open_link: Callable[[], Link]) -> None:
         """Keep both; ``run`` begins."""
@@ -185,7 +185,7 @@ class StreamSubscription:
         self._subscriber = self._open_link = self._link = None
         self._waiting.clear()
 
-    # The line's sink.
+    # The link's sink.
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
         """Do nothing: subscribers hear of captures and of the end."""
@@ -195,7 +195,7 @@ class StreamSubscription:
         self._waiting.extend(captures)
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Do nothing: the line has noted the cursor."""
+        """Do nothing: the link has noted the cursor."""
 
     async def room(self) -> None:
         """Hand over what came. The server never sends more than was requested, so nothing has to be kept."""

@@ -41,7 +41,7 @@ class Origin(StrEnum):
     """Where what is known of a column comes from. Only what is inferred is widened by the values that come."""
 
     DECLARED = "declared"
-    """A mapping says so."""
+    """From a mapping."""
     DEBEZIUM = "debezium"
     """The ``schema`` block of a Debezium message."""
     TABLE = "table"

@@ -315,7 +315,7 @@ class Subscription:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # The side that the line and the client see.
+    # Called by the link and the client.
 
     async def run(self) -> None:
         """Read ahead until the subscription ends; the client owns the task."""
@@ -345,7 +345,7 @@ class Subscription:
             self._task.cancel()
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
-        """Note that the subscription stands, for the first time or again."""
+        """Note the acknowledgement, of the first connection or a later one."""
         if self._acknowledgement is None:
             self._cursor = acknowledgement.resume_cursor
         self._acknowledgement = acknowledgement

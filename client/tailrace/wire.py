@@ -1,8 +1,8 @@
 """Between values and messages: requests are built, responses are read.
 
-Reading is the client's hot path (under 3 µs a capture, ``bench/client_decoding.py``): the C parser takes a
-whole message at once, then its captures are read field by field, all of a field in one step that no Python is
-run in, and become tuples in one more. Capture by capture takes half as long again.
+Reading is the client's hot path: under 3 µs a capture (``bench/client_decoding.py``). The C parser takes a
+whole message at once. Then one step without Python code reads a field of all captures, field by field, and one
+more makes the tuples. Capture by capture takes half as long again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The engine's statistics as events of the log, for who reads logs and scrapes nothing.
+"""The engine's statistics as events of the log, for operators who read logs and scrape no metrics.
 
 Every ``interval`` in which anything moved, and once more at the end::
 
@@ -43,7 +43,7 @@ class StatisticsReporter:
             self.report()
 
     def report(self) -> None:
-        """Write what is now; nothing where nothing moved since it was written last."""
+        """Write the present figures, unless nothing moved since the last report."""
         found = self._statistics()
         marks = _marks(found)
         if marks == self._reported:
@@ -59,6 +59,6 @@ class StatisticsReporter:
 
 
 def _marks(statistics: EngineStatistics) -> tuple[object, ...]:
-    """Return what tells whether anything moved."""
+    """Return the figures whose change counts as activity."""
     catalogs = [(each.uuid, each.records, each.committed) for each in statistics.observers]
     return (*(getattr(statistics, name) for name in _MOVED), catalogs)

@@ -1,7 +1,7 @@
 """Pages for a browser, and the files that they are made of: all from this package, nothing from another host.
 
-A folder of assets holds pages and small files as they are, and what others have made compressed, with its
-version in its name, so that it may be kept for ever. Each page's policy says that nothing else is loaded.
+A folder of assets holds our pages and small files as they are. Files of other projects are compressed and have
+their version in their name, so that browsers may keep them for ever. Each page's policy forbids anything else.
 """
 
 from __future__ import annotations

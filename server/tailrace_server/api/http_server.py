@@ -2,10 +2,10 @@
 
 ``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
 subscribers are accepted; ``unreadable`` says of each catalog whose log cannot be read why. From the first
-signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while those
-who are here are told. ``/subscriptions`` lists those that are open, one object each with its catalog
-(``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: who lags, and who is served
-from the log. ``/publishers`` lists what is wanted, one object for each distinct criteria with the fields of
+signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
+subscriptions end. ``/subscriptions`` lists those that are open, one object each with its catalog
+(``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: their lag, and whether they
+are served from the log. ``/publishers`` has one object for each distinct criteria, with the fields of
 `PublisherStatistics`, the 1,000 with most subscriptions.
 """
 

@@ -91,7 +91,7 @@ def wish(request: SubscribeRequest) -> Wish:
 
 
 def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
-    """Return the wish for CDCv2: rows of whole versions, with all that says what went and what came.
+    """Return the wish for CDCv2: rows of whole versions, with both images.
 
     Raises:
         InvalidRequest: Criteria that tear updates apart, a body, or a start inside a version.

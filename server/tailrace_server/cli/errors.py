@@ -62,7 +62,7 @@ def complain(message: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return what went wrong in the words of whoever has to put it right."""
+    """Return what went wrong, in words for the person who has to correct it."""
     match error:
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return describe(error.exceptions[0])

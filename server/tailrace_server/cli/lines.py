@@ -30,7 +30,7 @@ class LineWriter:
     """Pieces of whole lines to a file descriptor, in order, each call complete before the next."""
 
     def __init__(self, descriptor: int = _STDOUT) -> None:
-        """Write to a descriptor that stays somebody else's to close."""
+        """Write to a descriptor, which the caller closes."""
         self._descriptor = descriptor
         self.whole = 0
         """Pieces of the latest call that have gone out."""
@@ -40,7 +40,7 @@ class LineWriter:
         self._poll.register(descriptor, select.POLLOUT)
 
     async def write(self, pieces: Sequence[bytes]) -> None:
-        """Write and flush; a cancelled call may have written some: ``whole`` says how many.
+        """Write and flush. A cancelled call may have written some pieces; ``whole`` is their number.
 
         Raises:
             BrokenPipeError: The reader has gone.
@@ -84,7 +84,7 @@ class Shown:
         self._writer = LineWriter()
         self.count = 0
         self.cursor: Cursor | None = None
-        """Of what went out last; who knows of a later one may set it."""
+        """Cursor of the last capture written; the caller may set a later one."""
 
     async def captures(self, captures: Sequence[Capture]) -> None:
         """Write their lines; what a cancelled or failed call has written is counted.

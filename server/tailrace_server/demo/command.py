@@ -39,9 +39,9 @@ def demo(
 ) -> int:
     """Show it all: Spark writes a log while subscribers watch it.
 
-    Some thousand transactions of a made-up shop flow through Spark into a log,
-    and a server with rings much too small carries them to subscribers over
-    gRPC, GraphQL, WebSocket and server-sent events, one of them too slow on
+    Some thousand transactions of a made-up shop flow through Spark into a log.
+    A server with rings much too small carries them to subscribers over gRPC,
+    GraphQL, WebSocket and server-sent events; one of them is too slow on
     purpose. In the end each must have received exactly what it asked for.
     Takes about a minute; Ctrl-C leaves nothing behind.
     """

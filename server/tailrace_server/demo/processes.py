@@ -1,11 +1,11 @@
 """The demo's processes, each owned: whatever happens to the demo, none of them is left behind.
 
-Three nets, each for what slips through the one before:
+Three measures, each for processes that the one before misses:
 
 1. Leaving the context stops each child, then kills its session's process group, JVM included.
 2. Children are bound to this process by the kernel (``bound.py``): they die even if it is killed.
-3. This process is the reaper of its descendants, so one that left its group (Spark's Python daemon has a
-   group of its own) becomes our child when its parent dies, and is found and killed by its number.
+3. This process adopts its orphaned descendants. One that left its group, as Spark's Python daemon does, becomes
+   our child when its parent dies, and is killed by its process id.
 """
 
 from __future__ import annotations

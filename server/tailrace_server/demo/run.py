@@ -120,7 +120,7 @@ class _Demo:
             raise group.exceptions[0] from None
 
     async def _stay(self) -> None:
-        """Say where to look, and wait for Ctrl-C."""
+        """Print the server's addresses, and wait for Ctrl-C."""
         self._screen.addresses(
             "the server goes on, until Ctrl-C; look at",
             [(what, f"http://{self._http}{path}") for what, path in _PLACES],

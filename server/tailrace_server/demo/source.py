@@ -40,11 +40,11 @@ class DemoSource:
     parts_written: int = field(default=0)
 
     async def flow(self, inbox: Path, rise: asyncio.Event) -> None:
-        """Write part after part, at a pace that whoever reads can follow.
+        """Write part after part, at a pace that Spark can follow.
 
         Args:
             inbox: Folder for the files; made if absent.
-            rise: Set by whoever sees that more has been published.
+            rise: Set when more versions have been published.
         """
         ahead = 0
         parts = self.write(inbox)

@@ -24,7 +24,7 @@ _SUBSCRIPTION: Final = re.compile(r"subscription ([0-9a-f-]{32,36})")
 
 
 class Line(msgspec.Struct, rename="camel"):
-    """The JSON form of a capture or heartbeat, or what the slow subscriber says that it does."""
+    """The JSON form of a capture or heartbeat, or a note of the slow subscriber about itself."""
 
     version: int = 0
     index: int = 0
@@ -66,7 +66,7 @@ class Watcher:
     images: list[int] = field(default_factory=list)
     """Hash of each capture's image after, as it came."""
     reached: int = 0
-    """Version that a heartbeat said to be wholly delivered."""
+    """Version up to which everything was delivered, from the last heartbeat."""
     subscription_id: str = ""
     mode: str = ""
     lag_records: int = 0
@@ -91,7 +91,7 @@ class Watcher:
         return line
 
     def name_from(self, note: str) -> None:
-        """Learn the subscription's name from what the process says."""
+        """Read the subscription's id from a note of the process."""
         if match := _SUBSCRIPTION.search(note):
             self.subscription_id = match[1]
 

@@ -1,6 +1,6 @@
 """The GraphQL side of one catalog: its schema, newest first, and operations run against it.
 
-A schema is made again when the schema of the log has changed, in a thread, once for all who ask meanwhile.
+A schema is made again when the schema of the log has changed, in a thread, once for all requests meanwhile.
 Documents and what is compiled of them belong to the schema that they were validated against: a subscription
 goes on with the one that it began with.
 """
@@ -65,7 +65,7 @@ class Live:
     key: str
     """Response key of its field."""
     signalled: bool
-    """Whether acknowledgement and heartbeats are wanted."""
+    """Whether the client asked for acknowledgement and heartbeats."""
 
 
 class GraphqlCatalog:

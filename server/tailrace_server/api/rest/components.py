@@ -1,8 +1,8 @@
 """The JSON Schemas of everything that crosses the REST face, shared by OpenAPI and AsyncAPI.
 
-Requests and the values around captures are made from the descriptors of proto/tailrace/v1, errors from the
-error table, so that a field or a code that is added there is in the documents too. The capture is written out:
-its JSON form is the engine's own (capture/codecs/json.py). Tests hold what is sent against these schemas.
+Requests and the values around captures are made from the descriptors of proto/tailrace/v1, and errors from the
+error table: a field or code that is added there is in the documents too. The capture is written out, since its
+JSON form is the engine's own (capture/codecs/json.py). Tests check what is sent against these schemas.
 """
 
 from __future__ import annotations

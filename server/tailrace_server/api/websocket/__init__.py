@@ -1,7 +1,7 @@
 """The WebSocket side of the JSON faces: one state machine after graphql-transport-ws, and a guarded socket.
 
-What a payload means is the face's business (`connection.Face`); who may speak when, and how it ends, is settled
-here once for all of them.
+A face (`connection.Face`) gives payloads their meaning. The order of messages, and how a socket ends, are
+implemented here once for all faces.
 """
 
 from tailrace_server.api.websocket.connection import Face, SocketConnection, SocketOperation
