@@ -1,0 +1,61 @@
+"""Requests in JSON, filled strictly. The same over HTTP and sockets: rest/test_fuzz.py, test_socket.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.errors import InvalidRequest, Unsupported
+from tailrace.v1.change_capture_pb2 import SubscribeRequest
+from tailrace_server.api.json_requests import decode, from_json, in_json_names
+
+
+def filled(value: object) -> SubscribeRequest:
+    return from_json(SubscribeRequest, value, criteria_max=2, without=("catalog",))
+
+
+def test_a_request_is_filled_by_json_names_and_plain_enum_names() -> None:
+    request = filled(
+        {
+            "sinceVersion": "9223372036854775807",
+            "sinceIndex": 3,
+            "criteria": [{"area": "DATA", "entityType": ["order"]}],
+            "body": ["after"],
+            "after": None,
+        }
+    )
+    assert (request.since_version, request.since_index) == (2**63 - 1, 3)
+    assert request.criteria[0].entity_type == ["order"]
+    assert not request.HasField("after")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "the request: must be an object, not"),
+        ({"criteria": {}}, "criteria: must be a list, not"),
+        ({"criteria": [1]}, r"criteria\[0\]: must be an object, not 1"),
+        ({"criteria": [{"area": 1}]}, r"criteria\[0\].area: must be one of SCHEMA, DATA"),
+        ({"sinceIndex": "x"}, "sinceIndex: must be a whole number, not"),
+        ({"after": 7}, "after: must be a text, not 7"),
+    ],
+)
+def test_a_value_of_another_type_is_named_by_its_path(value: object, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        filled(value)
+
+
+@pytest.mark.parametrize("name", ["catalog", "since_version", "nothing"])
+def test_a_field_that_is_not_there_is_refused_by_name(name: str) -> None:
+    with pytest.raises(Unsupported, match=name):
+        filled({name: "x"})
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'"\xff"', b"[" * 100_000])
+def test_what_is_no_json_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"^filter: not JSON"):
+        decode(data, "filter")
+
+
+def test_an_error_of_the_shared_rules_names_fields_as_json_does() -> None:
+    error = in_json_names(InvalidRequest("give at most one of since_version, after and from_time"))
+    assert str(error) == "give at most one of sinceVersion, after and fromTime"
