@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import LogFull
+from tailrace.errors import LogError, LogFull
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.files import new_file
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.files.new_file import NewFile
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal.logs import armed, finish, python, rows_of, transactions_in, upsert, write
@@ -83,14 +82,38 @@ def test_a_log_is_written_either_way(log_root: Path, way: str) -> None:
     assert left(log_root / "shop") == []
 
 
-def test_a_file_has_no_name_until_it_is_linked(tmp_path: Path) -> None:
-    file = NewFile(str(tmp_path / "final"), str(tmp_path / "temporary"))
-    os.write(file.descriptor, b"whole")
-    assert list(tmp_path.iterdir()) == []
-    file.link()
-    file.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["final"]
-    assert (tmp_path / "final").read_bytes() == b"whole"
+def test_names_come_sorted_after_one_and_a_missing_folder_has_none(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    store = LocalFiles(tmp_path)
+    for name in "bca":
+        (tmp_path / "log" / name).touch()
+    assert store.names("log") == ["a", "b", "c"]
+    assert store.names("log", after="a") == ["b", "c"]
+    assert store.names("missing") == []
+
+
+def test_a_move_refuses_a_name_that_is_taken(tmp_path: Path) -> None:
+    store = LocalFiles(tmp_path)
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    with pytest.raises(LogError):
+        store.move("a", "b")
+    assert store.move("a", "c")
+    assert not store.move("a", "d")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"b": "b", "c": "a"}
+
+
+def test_another_file_of_a_name_has_another_stamp(tmp_path: Path) -> None:
+    store = LocalFiles(tmp_path)
+    assert (store.stamp("x"), store.size("x"), store.exists("x")) == (None, None, False)
+    (tmp_path / "x").write_bytes(b"first")
+    first = store.stamp("x")
+    assert (store.stamp("x"), store.size("x"), store.exists("x")) == (first, 5, True)
+    (tmp_path / "y").write_bytes(b"first")
+    (tmp_path / "y").rename(tmp_path / "x")
+    assert store.stamp("x") != first
+    assert store.delete("x")
+    assert not store.delete("x")
 
 
 @pytest.mark.slow

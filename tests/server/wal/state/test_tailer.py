@@ -17,7 +17,7 @@ import pytest
 from tailrace.errors import CatalogReplaced, InternalError, LogCorrupted, LogError
 from tailrace_server.wal.catalog import create_catalog, drop_catalog
 from tailrace_server.wal.files import local_files
-from tailrace_server.wal.files.inotify import CREATED, Inotify, InotifyUnavailable
+from tailrace_server.wal.files.inotify import Inotify
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state import tailer as tailer_module
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -331,10 +331,3 @@ async def test_a_log_whose_temporary_files_cannot_be_watched_is_followed_all_the
                 writer.append([upsert(str(number))])
                 writer.commit(publish=True)
                 assert (await anext(tailer)).published == number
-
-
-def test_inotify_refuses_what_it_cannot_watch(tmp_path: Path) -> None:
-    watch = Inotify()
-    with pytest.raises(InotifyUnavailable):
-        watch.watch(tmp_path / "not-there", CREATED)
-    watch.close()
