@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,29 +14,14 @@ from tailrace.cdcv2 import Progress, Update
 from tailrace_server.cdcv2.schema import documented_schema
 from tailrace_server.pipeline.cdcv2 import cutting, updates
 from tailrace_server.pipeline.cdcv2.cutting import CutMessages, RowCutter
-from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema, parts_of_file, read_part
+from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.updates import (
-    UPDATES,
     distinct,
-    hashes,
     joined,
-    place,
-    place_of,
-    share_out,
-    slots,
-    updates_table,
 )
 from tests.server.pipeline.cdcv2.streams import (
     SCHEMA,
-    make_history,
-    mangle,
-    put,
-    statements,
-    to_container,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WIDE = StreamSchema(
     json.dumps(
@@ -250,77 +232,3 @@ def test_text_that_is_not_utf8_is_refused(way: str) -> None:
         assert len(out.refused) == 1, text
     raw = bytes(SCHEMA.form.encode([Update((1, "ä€𝄞", None), 1, 1)]))
     assert not cut(SCHEMA, raw, 1).refused
-
-
-def test_hashes_and_duplicates_are_told_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(3)
-    data = pa.array([rng.randbytes(rng.randrange(30)) for _ in range(500)] * 2, pa.large_binary())
-    times = np.array([rng.randrange(3) for _ in range(1000)], np.int64)
-    diffs = np.array([rng.choice([1, 1, 1, 2]) for _ in range(1000)], np.int64)
-    found = []
-    for limit in (1 << 60, 0):
-        monkeypatch.setattr(updates, "COMPILED_ROWS", limit)
-        monkeypatch.setattr(updates, "_FEW_ROWS", limit)
-        rows = updates_table(data, times, diffs, np.arange(1000))
-        for keep in (False, True):
-            once = distinct(rows, both=keep)
-            found.append((once.updates, once.duplicates, once.conflicts, once.conflict))
-    assert found[:2] == found[2:]
-    assert found[0][2] > 0
-    pieces = share_out(rows, rows.column("hash").to_numpy(), 5)
-    assert sum(piece.num_rows for _, piece in pieces) == 1000
-    for share, piece in pieces:
-        assert (slots(piece.column("hash").to_numpy()) % 5 == share).all()
-
-
-def test_slices_are_hashed_as_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = pa.array([b"abc", b"", b"0123456789", b"abc"], pa.large_binary())
-    times = np.array([1, 1, 1, 1], np.int64)
-    for limit in (1 << 60, 0):
-        monkeypatch.setattr(updates, "COMPILED_ROWS", limit)
-        monkeypatch.setattr(updates, "_FEW_ROWS", limit)
-        whole = hashes(data, times)
-        assert whole[0] == whole[3]
-        assert (hashes(data.slice(1, 3), times[:3]) == whole[1:]).all()
-        assert len(hashes(data.slice(0, 0), times[:0])) == 0
-    assert joined([], UPDATES).num_rows == 0
-
-
-@pytest.mark.parametrize("ending", ["avro", "json"])
-def test_parts_of_a_file_hold_together_what_the_file_does(tmp_path: Path, ending: str) -> None:
-    from tailrace_server.cdcv2 import write_line
-
-    told = mangle(statements(make_history(1, 60, 10, 5), 3, 61), 1)
-    lines = b"".join(write_line(SCHEMA.form, message) for message in told)
-    content = lines if ending == "json" else b""
-    if ending == "avro":
-        parts = [to_container(told[start : start + 9]) for start in range(0, len(told), 9)]
-        # One file of many blocks: the blocks of the others under the first one's header and sync.
-        sync = parts[0][-16:]
-        head = parts[0][: parts[0].index(sync) + 16]
-        content = head
-        for part in parts:
-            mine = part[-16:]
-            content += part[part.index(mine) + 16 : -16] + sync
-    path = tmp_path / f"f.{ending}"
-    put(path, content)
-    whole = list(read_part(FilePart(str(path), 1, 0, len(content), len(content)), SCHEMA))
-    everything = shown_sorted(whole)
-    assert sum(each.messages for each in whole) == len(told)
-    for wanted in (37, 500, len(content)):
-        cuts = parts_of_file(str(path), 1, len(content), wanted)
-        found = [each for split in cuts for each in read_part(split, SCHEMA)]
-        assert shown_sorted(found) == everything
-        assert sum(each.messages for each in found) == len(told)
-
-
-def shown_sorted(messages: list[CutMessages]) -> tuple[Any, ...]:
-    rows = joined([batch for each in messages for batch in each.updates])
-    columns = rows.select(["data", "time", "diff", "message"]).to_pydict()
-    told = sorted(each for some in messages for each in some.progress)
-    return sorted(zip(*columns.values(), strict=True)), told
-
-
-def test_places_are_numbers_that_keep_file_and_byte() -> None:
-    assert place(place_of(3, 12345)) == (3, 12345)
-    assert place_of(3, 2**40 - 1) < place_of(4, 0)
