@@ -200,8 +200,8 @@ def _rows(
             else:
                 raise KeyConflict(time, key, _conflict(diff, added if diff > 0 else removed, row))
             at += 1
-        # 2. The removed row is what the source says stood there; only without one the index is asked. A time
-        #    without effect still counts its updates, since the lead tells how many the source made.
+        # 2. The row before is the removed one, as the source gives it; without one it is that of the index. A
+        #    time without effect still counts its updates, since the lead tells how many the source made.
         before = removed if removed is not None else image
         image = added
         effect = _effect(time, key, before, added)

@@ -100,7 +100,7 @@ def _contains(part: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _id_in(segments: Iterable[Path], wanted: int) -> str | None:
+def _id_in(segments: Iterable[Path], hashed: int) -> str | None:
     """Return the id of a hash from the leads of segments; None if a given lead does not tell it."""
     for segment in segments:
         with pa.OSFile(str(segment)) as file, pa.ipc.open_file(file) as reader:
@@ -109,6 +109,6 @@ def _id_in(segments: Iterable[Path], wanted: int) -> str | None:
                 leads = batch.column("after").filter(pc.equal(batch.column("index"), 0))
                 for lead in leads.to_pylist():
                     id = orjson.loads(lead).get("transaction_id")
-                    if isinstance(id, str) and key_hash(_SEED, id) == wanted:
+                    if isinstance(id, str) and key_hash(_SEED, id) == hashed:
                         return id
     return None
