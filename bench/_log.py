@@ -11,6 +11,7 @@ from tailrace.criteria import Area, Content, Criteria, Since
 from tailrace.position import Position
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -101,6 +102,7 @@ async def capture_bytes(root: Path) -> int:
     """Return the size of one capture of the log as an element of a response."""
     async with Engine(root) as engine:
         subscription = await engine.subscribe(
+            ANONYMOUS,
             CATALOG,
             [Criteria(area=Area.DATA, entity_type=("product",))],
             start=Since(Position(0)),

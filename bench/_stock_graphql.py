@@ -23,6 +23,7 @@ from tailrace_server.api.graphql.types import BODIES
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,6 +36,7 @@ def subscribe_with(scope: Scope) -> Callable[..., AsyncIterator[Capture]]:
         context: Context = info.context
         wish = wish_of(arguments, scope, frozenset(BODIES), criteria_max=1_000)
         subscription = await context.engine.subscribe(
+            ANONYMOUS,
             context.catalog,
             wish.criteria,
             start=wish.start,
@@ -59,7 +61,8 @@ def subscribe_with(scope: Scope) -> Callable[..., AsyncIterator[Capture]]:
 async def main(root: Path, catalog: str) -> None:
     """Serve until terminated."""
     async with Engine(root) as engine:
-        built = build(await engine.schema(catalog))
+        view = await engine.view(ANONYMOUS, catalog)
+        built = build(view.schema_of(view.published))
         assert built.core.subscription_type is not None
         for name, field in built.core.subscription_type.fields.items():
             field.subscribe = subscribe_with(built.scopes[name])

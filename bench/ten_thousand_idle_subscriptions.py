@@ -28,6 +28,7 @@ from bench._log import CATALOG, write_log
 from tailrace.criteria import Criteria
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.batch_cache import anonymous_bytes
 
 IN_PROCESS = 10_000
@@ -42,6 +43,7 @@ async def in_process(root: Path) -> float:
         before = anonymous_bytes()
         subscriptions = [
             await engine.subscribe(
+                ANONYMOUS,
                 CATALOG,
                 [Criteria(entity_type=("product",), primary_key=(str(number),))],
                 codec=PROTOBUF,

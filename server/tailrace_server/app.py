@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,7 @@ from tailrace_server.api import metrics
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.http_server import HttpFace, bind
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import CannotStart
 from tailrace_server.log_root import check_log_root
 from tailrace_server.process import raise_descriptor_limit, schedule
@@ -98,11 +100,12 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     deadline_s = settings.engine.stop_deadline_s
     engine = Engine(settings.log, settings.engine)
     grpc = GrpcServer(engine, settings.grpc_face)
-    registry = metrics.registry(engine.statistics, grpc.statistics, version=version("tailrace"))
+    statistics = partial(engine.statistics, ANONYMOUS)
+    registry = metrics.registry(statistics, grpc.statistics, version=version("tailrace"))
     http = _http(engine, registry, settings)
     # 1. The engine opens the catalogs before a face accepts: the first subscriber must find them.
     async with engine, asyncio.TaskGroup() as tasks:
-        reporter = StatisticsReporter(engine.statistics)
+        reporter = StatisticsReporter(statistics)
         port = await _start(grpc, settings.grpc)
         if http is not None:
             tasks.create_task(http.serve(), name="http")
@@ -113,7 +116,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
             grpc=str(Address(settings.grpc.host, port)),
             http=None if http is None else str(http.address),
             log_root=str(settings.log),
-            catalogs=[each.name for each in engine.catalogs()],
+            catalogs=[each.name for each in engine.catalogs(ANONYMOUS)],
             pid=os.getpid(),
         )
         reports = tasks.create_task(reporter.run(settings.log_statistics_s), name="statistics")
@@ -122,7 +125,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         reports.cancel()
         if http is not None:
             http.stopping = True
-        ended = engine.statistics().subscriptions
+        ended = statistics().subscriptions
         engine.stop_subscriptions()
         # 4. Both faces deliver their last messages at the same time, under one deadline.
         async with asyncio.TaskGroup() as faces:

@@ -31,10 +31,12 @@ from tailrace_server.api import requests
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.graphql_driver import GraphqlWebSocket
 from tests.conformance.http_drivers import RestWebSocket, ServerSentEvents
 from tests.conformance.reading import PATIENCE_S
 from tests.conformance.ways import Acknowledged, DrivenSubscription, Driver, Page
+from tests.support.inprocess import observer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -65,7 +67,13 @@ class InProcess(Driver):
         demand: int | None = None,
     ) -> DrivenSubscription:
         subscription = await self.engine.subscribe(
-            catalog, criteria, start=start, content=content, codec=PROTOBUF, demand=demand
+            ANONYMOUS,
+            catalog,
+            criteria,
+            start=start,
+            content=content,
+            codec=PROTOBUF,
+            demand=demand,
         )
         return _InProcessSubscription(subscription)
 
@@ -78,6 +86,7 @@ class InProcess(Driver):
     ) -> Page:
         request = ReadChangesRequest(catalog="shop", **_as_text(bounds))
         history = await self.engine.history(
+            ANONYMOUS,
             "shop",
             criteria,
             bounds=requests.history_bounds(request),
@@ -86,7 +95,7 @@ class InProcess(Driver):
             codec=PROTOBUF,
             limit=requests.limit(request),
         )
-        uuid = self.engine.observer("shop").view.uuid
+        uuid = observer_of(self.engine, "shop").log.view.uuid
         captures: list[Capture] = []
         async for frames in history:
             message = SubscribeResponse.FromString(frames.data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import httpx
@@ -17,6 +18,7 @@ from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.api.http_server import HttpFace
 from tailrace_server.api.rest.live import SUBPROTOCOL
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.units import Address
 from tests.conformance import json_captures
 from tests.conformance.json_captures import JsonAcknowledgement
@@ -271,7 +273,8 @@ class _EventSubscription:
 @asynccontextmanager
 async def listening(engine: Engine, **options: Any) -> AsyncIterator[HttpFace]:
     """Serve an engine over HTTP on a free port."""
-    registry = metrics.registry(engine.statistics, lambda: GrpcStatistics(0, 0), version="0")
+    statistics = partial(engine.statistics, ANONYMOUS)
+    registry = metrics.registry(statistics, lambda: GrpcStatistics(0, 0), version="0")
     face = HttpFace(engine, registry, Address("127.0.0.1", 0), **options)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(face.serve(), name="http")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.capture import Heartbeat
 from tailrace.errors import TailraceError
+from tests.support.inprocess import observer_of
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ PATIENCE_S: Final = 20.0
 
 async def published(driver: Driver, version: int) -> None:
     """Wait until the server has seen a publication."""
-    await until(lambda: driver.engine.observer("shop").view.published >= version)
+    await until(lambda: observer_of(driver.engine, "shop").log.view.published >= version)
 
 
 async def collect(subscription: DrivenSubscription, count: int) -> list[Capture]:

@@ -12,6 +12,7 @@ from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.conformance.reading import collect, coordinates
 from tests.conformance.shop import OLDEST, SHOP, remove, upsert
+from tests.support.inprocess import observer_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,7 +92,7 @@ async def test_contract_32_equal_criteria_share_one_publisher(
             group.create_task(driver.subscribe(criteria))
             group.create_task(driver.subscribe(criteria, start=OLDEST, content=Content.BODY))
             group.create_task(driver.subscribe(criteria, start=Since(Position(9))))
-    (publisher,) = driver.engine.observer("shop").publishers()
+    (publisher,) = observer_of(driver.engine, "shop").publishers()
     assert publisher.statistics().subscriptions == 6
 
 
@@ -102,7 +103,7 @@ async def test_contract_32_a_demand_makes_no_publisher_of_its_own(
     driver = await serve()
     for number in (None, 0, 3):
         await driver.subscribe((Criteria(entity_type=("product",)),), demand=number)
-    (publisher,) = driver.engine.observer("shop").publishers()
+    (publisher,) = observer_of(driver.engine, "shop").publishers()
     assert publisher.statistics().subscriptions == 3
 
 

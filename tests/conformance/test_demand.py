@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace import Capture, Content, Criteria, Heartbeat, InvalidRequest
+from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.reading import (
     PATIENCE_S,
     collect,
@@ -17,6 +18,7 @@ from tests.conformance.reading import (
     published,
 )
 from tests.conformance.shop import OLDEST, upsert
+from tests.support.inprocess import observer_of
 
 if TYPE_CHECKING:
     from tests.conformance.conftest import Serve
@@ -33,7 +35,7 @@ async def nothing_but_heartbeats(subscription: DrivenSubscription, count: int = 
 
 
 def delivered(driver: Driver) -> int:
-    return driver.engine.statistics().captures_delivered
+    return driver.engine.statistics(ANONYMOUS).captures_delivered
 
 
 async def test_contract_10_demand_adds_up_and_is_never_exceeded(
@@ -121,7 +123,7 @@ async def test_contract_14_16_a_paused_subscriber_gets_everything_and_is_live_ag
     writer.write([upsert("live")])
     received += await collect(subscription, 2)
     assert coordinates(received) == writer.log.expected(())
-    figures = driver.engine.statistics()
+    figures = driver.engine.statistics(ANONYMOUS)
     assert figures.resyncs >= 1
     assert figures.returns == figures.resyncs
 
@@ -141,7 +143,7 @@ async def test_contract_14_nobody_is_overrun_by_what_nobody_takes(
     await subscription.request(10_000)
     received += await collect(subscription, 19)
     assert coordinates(received) == writer.log.expected(())
-    assert driver.engine.statistics().resyncs == 0
+    assert driver.engine.statistics(ANONYMOUS).resyncs == 0
 
 
 @pytest.mark.slow
@@ -176,12 +178,12 @@ async def test_contract_14_ten_laggards_are_live_again_while_the_load_goes_on(
         await write()
     for _ in range(lag):
         await turn()
-        if (figures := driver.engine.statistics()).returns == len(laggards):
+        if (figures := driver.engine.statistics(ANONYMOUS)).returns == len(laggards):
             break
     assert (figures.resyncs, figures.returns) == (len(laggards), len(laggards))
     for _ in range(lag):
         await turn()
-    assert driver.engine.statistics().resyncs == len(laggards)
+    assert driver.engine.statistics(ANONYMOUS).resyncs == len(laggards)
     expected = writer.log.expected(())
     for _, taken in laggards:
         assert len(taken) >= 4 * lag
@@ -196,7 +198,7 @@ async def test_contract_15_a_filter_that_matches_nothing_reads_no_log(
     for number in range(20):
         writer.write([upsert(str(number))])
     await heartbeat_past(quiet, 20)
-    assert driver.engine.statistics().resyncs == 0
+    assert driver.engine.statistics(ANONYMOUS).resyncs == 0
 
 
 async def test_contract_16_a_transaction_larger_than_the_ring_reaches_everyone(
@@ -219,7 +221,7 @@ async def test_contract_17_a_ring_forgets_what_everyone_has_taken(
     for subscription in subscriptions:
         await collect(subscription, 21)
         await heartbeat_past(subscription, 1)
-    (publisher,) = driver.engine.observer("shop").publishers()
+    (publisher,) = observer_of(driver.engine, "shop").publishers()
     assert publisher.statistics().ring_captures == 0
 
 

@@ -23,12 +23,13 @@ from tailrace import (
     ServerStopping,
     Since,
 )
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.upkeep.retention import trim
 from tests.conformance.reading import collect, coordinates, error_ending, published
 from tests.conformance.shop import OLDEST, SHOP, upsert
 from tests.server.wal.logs import write_files
-from tests.support.inprocess import ModelWriter
+from tests.support.inprocess import ModelWriter, observer_of
 from tests.support.model import ModelLog
 from tests.support.polling import until
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 async def subscribed(driver: Driver, count: int) -> None:
     """Wait until the server counts so many subscriptions."""
-    await until(lambda: driver.engine.statistics().subscriptions == count)
+    await until(lambda: driver.engine.statistics(ANONYMOUS).subscriptions == count)
 
 
 async def test_contract_20_23_a_cancelled_subscription_leaves_nothing_behind(
@@ -51,11 +52,11 @@ async def test_contract_20_23_a_cancelled_subscription_leaves_nothing_behind(
     driver = await serve()
     subscriptions = [await driver.subscribe(start=OLDEST) for _ in range(3)]
     await collect(subscriptions[0], len(writer.log.expected(())))
-    assert len(driver.engine.observer("shop").publishers()) == 1
+    assert len(observer_of(driver.engine, "shop").publishers()) == 1
     for count, subscription in zip((2, 1, 0), subscriptions, strict=True):
         await subscription.cancel()
         await subscribed(driver, count)
-    assert driver.engine.observer("shop").publishers() == ()
+    assert observer_of(driver.engine, "shop").publishers() == ()
 
 
 async def test_contract_03_21_a_start_below_the_oldest_retained_ends_at_once(
@@ -73,7 +74,7 @@ async def test_contract_03_21_a_start_below_the_oldest_retained_ends_at_once(
         assert raised.value.oldest == Position(4, 0)
         assert raised.value.newest.version == 6
         assert raised.value.wanted < raised.value.oldest
-    assert driver.engine.statistics().subscriptions == 0
+    assert driver.engine.statistics(ANONYMOUS).subscriptions == 0
     expected = writer.log.expected((), 4)
     edge = Cursor(writer.writer.uuid, 3, END)
     for start in (OLDEST, Since(Position(4)), After(edge)):
@@ -105,7 +106,7 @@ async def test_contract_22_23_a_damaged_batch_ends_only_those_who_need_it(
     assert error.offset > 0
     await collect(headers, 2)
     await subscribed(driver, 1)
-    assert driver.engine.statistics().subscriptions_failed == 1
+    assert driver.engine.statistics(ANONYMOUS).subscriptions_failed == 1
 
 
 async def test_contract_24_a_subscribe_while_the_last_one_leaves_is_live(

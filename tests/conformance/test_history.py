@@ -11,6 +11,7 @@ from tailrace import END, CatalogReplaced, Criteria, Cursor, InvalidRequest, Pos
 from tailrace_server.wal.upkeep.retention import trim
 from tests.conformance.reading import coordinates, published
 from tests.conformance.shop import COLUMNS, SHOP, upsert
+from tests.support.inprocess import observer_of
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def test_contract_39_a_range_below_retention_is_refused_or_says_that_it_is
     driver = await serve()
     at = by_version((await driver.read()).captures)
     trim(log_root / "shop", 4, 0)
-    await until(lambda: driver.engine.observer("shop").view.oldest == (4, 0))
+    await until(lambda: observer_of(driver.engine, "shop").log.view.oldest == (4, 0))
     expected = writer.log.expected((), 4)
     all_that_is_kept = expected[::-1] if reverse else expected
     answered: tuple[tuple[dict[str, Any], bool], ...] = (
@@ -159,7 +160,7 @@ async def test_contract_39_a_range_below_retention_is_refused_or_says_that_it_is
     page = await driver.read(reverse=reverse, before=Cursor(uuid, 4, 0, 0), from_time=at[4])
     assert page.captures == []
     trim(log_root / "shop", 7, 0)
-    await until(lambda: driver.engine.observer("shop").view.oldest == (7, 0))
+    await until(lambda: observer_of(driver.engine, "shop").log.view.oldest == (7, 0))
     page = await driver.read(reverse=reverse, from_time=at[6])
     assert (page.captures, page.truncated) == ([], True)
     page = await driver.read(reverse=reverse, from_time=page.closed_until)
@@ -175,7 +176,7 @@ async def test_contract_39_reverse_pages_that_retention_overtakes_end_by_name(
     page = await driver.read(reverse=True, limit=8)
     assert page.next_cursor == Cursor(writer.writer.uuid, 3, 0, 0)
     trim(log_root / "shop", 5, 0)
-    await until(lambda: driver.engine.observer("shop").view.oldest == (5, 0))
+    await until(lambda: observer_of(driver.engine, "shop").log.view.oldest == (5, 0))
     with pytest.raises(PositionCompacted):
         await driver.read(reverse=True, limit=8, anchor=page.anchor, before=page.next_cursor)
 

@@ -32,9 +32,10 @@ from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.upkeep import retention
-from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, objects
+from tests.support.inprocess import PATIENCE_S, ModelWriter, coordinates, objects, observer_of
 from tests.support.model import ModelLog, criteria_lists, transactions
 from tests.support.polling import until
 
@@ -164,7 +165,7 @@ class Law(RuleBasedStateMachine):
         """Subscribe; None where the start is gone, which is so if and only if it lies below the oldest."""
         wanted = getattr(start, "position", None) or getattr(start, "cursor", None)
         version = 0 if wanted is None else wanted.version
-        seen = self.engine.observer("shop").view.oldest.version
+        seen = observer_of(self.engine, "shop").log.view.oldest.version
         try:
             subscription = await self.subscribe_at(criteria, start, limits, demand)
         except PositionCompacted as compacted:
@@ -181,6 +182,7 @@ class Law(RuleBasedStateMachine):
         self, criteria: tuple[Criteria, ...], start: Any, limits: Any, demand: int | None
     ) -> Subscription:
         return await self.engine.subscribe(
+            ANONYMOUS,
             "shop",
             criteria,
             start=start,
@@ -221,7 +223,7 @@ class Law(RuleBasedStateMachine):
     def check_compacted(self, compacted: PositionCompacted, *, wanted: int | None = None) -> None:
         """It carries both ends, as the engine saw them, and where that start lies which was refused."""
         assert wanted in (None, compacted.wanted.version)
-        view = self.engine.observer("shop").view
+        view = observer_of(self.engine, "shop").log.view
         assert compacted.wanted < compacted.oldest <= view.oldest <= Position(self.oldest)
         newest = compacted.newest.version
         assert compacted.newest == Position(newest, END)
@@ -328,7 +330,7 @@ class Law(RuleBasedStateMachine):
         if delete:
             retention.delete_unnamed(catalog, 2**62)
         if seen:
-            self.run(until(lambda: self.engine.observer("shop").view.oldest == oldest))
+            self.run(until(lambda: observer_of(self.engine, "shop").log.view.oldest == oldest))
 
     @precondition(lambda self: self.open_followers)
     @rule()

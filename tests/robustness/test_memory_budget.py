@@ -17,12 +17,14 @@ from tailrace.position import Position
 from tailrace.v1 import capture_pb2, change_capture_pb2
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.batch_cache import anonymous_bytes, return_freed_pages
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import ServerProcess
+from tests.support.inprocess import observer_of
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ async def test_contract_16_a_hundred_thousand_key_publishers_stay_inside_the_bud
         async with Engine(log_root, settings) as engine:
             subscriptions = [
                 await engine.subscribe(
+                    ANONYMOUS,
                     "shop",
                     [Criteria(entity_type=("product",), primary_key=(str(number),))],
                     codec=PROTOBUF,
@@ -77,7 +80,7 @@ async def test_contract_16_a_hundred_thousand_key_publishers_stay_inside_the_bud
             subscriptions[-1].request(2)
             message = await subscriptions[-1].receive()
             assert isinstance(message, Frames)
-            observer = engine.observer("shop").statistics()
+            observer = observer_of(engine, "shop").statistics()
             assert observer.publishers == 100_000
             assert observer.ring_bytes <= 64 * MIB
             assert (anonymous_bytes() - base) / 100_000 <= 10 * 1024
@@ -100,6 +103,7 @@ async def test_contract_13_16_a_thousand_stalled_readers_of_rows_of_1_mib_stay_i
         async def stall(number: int) -> None:
             """Take one message, hold it as a transport would, and let go when told to."""
             subscription = await engine.subscribe(
+                ANONYMOUS,
                 "shop",
                 [Criteria(entity_type=("product",))],
                 start=Since(Position(1 + number % rows)),
@@ -127,12 +131,12 @@ async def test_contract_13_16_a_thousand_stalled_readers_of_rows_of_1_mib_stay_i
                     await asyncio.sleep(0)
                     highest = max(highest, anonymous_bytes())
         assert len(ended) + len(held) == 1000
-        assert engine.statistics().disconnected_for_memory == len(ended)
+        assert engine.statistics(ANONYMOUS).disconnected_for_memory == len(ended)
         with pytest.raises(SubscriberTooSlow) as too_slow:
             await ended[0].receive()
         assert too_slow.value.resume_cursor is not None
         assert highest <= settings.memory_bytes
-        assert engine.statistics().waiting_for_memory == 0
+        assert engine.statistics(ANONYMOUS).waiting_for_memory == 0
         await asyncio.gather(*stalled)
 
 
@@ -147,6 +151,7 @@ async def test_contract_13_one_that_reads_goes_on_beside_a_crowd_that_stalls_on_
 
         async def subscribed() -> Subscription:
             return await engine.subscribe(
+                ANONYMOUS,
                 "shop",
                 [Criteria(area=Area.DATA, entity_type=("product",))],
                 start=Since(Position(1)),
@@ -158,14 +163,14 @@ async def test_contract_13_one_that_reads_goes_on_beside_a_crowd_that_stalls_on_
         first = await reader.receive()
         stalled = [await subscribed() for _ in range(crowd)]
         waiting = [asyncio.ensure_future(each.receive()) for each in stalled]
-        await until(lambda: bool(engine.statistics().waiting_for_memory))
+        await until(lambda: bool(engine.statistics(ANONYMOUS).waiting_for_memory))
         got = [first] + [await reader.receive() for _ in range(rows - 1)]
         assert [each.last[0] for each in got if isinstance(each, Frames)] == [*range(1, rows + 1)]
-        assert engine.statistics().waiting_for_memory
+        assert engine.statistics(ANONYMOUS).waiting_for_memory
         for each in stalled:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert engine.statistics().waiting_for_memory == 0
+        assert engine.statistics(ANONYMOUS).waiting_for_memory == 0
 
 
 async def test_contract_13_16_streams_that_stall_on_large_rows_do_not_keep_them(

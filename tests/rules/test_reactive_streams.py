@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tailrace
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.drivers import OurClient, serving
 from tests.conformance.reading import PATIENCE_S
-from tests.support.inprocess import ModelWriter
+from tests.support.inprocess import ModelWriter, observer_of
 from tests.support.model import ModelLog, ModelMutation
 from tests.support.polling import until
 
@@ -130,8 +131,8 @@ def upsert(key: str) -> ModelMutation:
 
 async def quiet(driver: OurClient) -> None:
     """Wait until the server has sent two heartbeats more: what it was to send by then has been sent."""
-    sent = driver.engine.statistics().heartbeats_sent
-    await until(lambda: driver.engine.statistics().heartbeats_sent >= sent + 2)
+    sent = driver.engine.statistics(ANONYMOUS).heartbeats_sent
+    await until(lambda: driver.engine.statistics(ANONYMOUS).heartbeats_sent >= sent + 2)
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -144,7 +145,7 @@ async def test_rule_1_01_never_more_than_was_requested(
     await recorder.captured(3)
     await quiet(driver)
     assert len(recorder.captures) == 3
-    assert driver.engine.statistics().captures_delivered == 3
+    assert driver.engine.statistics(ANONYMOUS).captures_delivered == 3
     recorder.ask(2)
     await recorder.captured(5)
     await quiet(driver)
@@ -186,7 +187,7 @@ async def test_rule_1_06_1_07_an_error_is_the_last_signal(
     await recorder.captured(5)
     recorder.ask(-1)
     await recorder.ended()
-    await until(lambda: not driver.engine.statistics().subscriptions)
+    await until(lambda: not driver.engine.statistics(ANONYMOUS).subscriptions)
     signals = list(recorder.signals)
     recorder.ask(10)
     recorder.cancel()
@@ -202,7 +203,7 @@ async def test_rule_1_08_3_12_cancelling_stops_the_signals_and_the_server(
     publisher.subscribe(recorder)
     await recorder.captured(31)
     recorder.cancel()
-    await until(lambda: not driver.engine.statistics().subscriptions)
+    await until(lambda: not driver.engine.statistics(ANONYMOUS).subscriptions)
     assert recorder.signals == ["subscribe", *recorder.captures]
 
 
@@ -238,14 +239,14 @@ async def test_rule_1_10_1_11_every_subscriber_has_a_stream_of_its_own(
     driver: OurClient, publisher: tailrace.Publisher
 ) -> None:
     """Publishers are cold: none sends anything before it is subscribed to."""
-    assert driver.engine.statistics().subscriptions_opened == 0
+    assert driver.engine.statistics(ANONYMOUS).subscriptions_opened == 0
     slow, quick = Recorder(request=2), Recorder(request=100)
     publisher.subscribe(slow)
     publisher.subscribe(quick)
     await quick.captured(31)
     await slow.captured(2)
     assert len(slow.captures) == 2
-    assert driver.engine.statistics().subscriptions_opened == 2
+    assert driver.engine.statistics(ANONYMOUS).subscriptions_opened == 2
 
 
 async def test_a_given_start_is_frozen_and_a_missing_one_is_taken_anew(
@@ -255,14 +256,14 @@ async def test_a_given_start_is_frozen_and_a_missing_one_is_taken_anew(
     first = [Recorder(request=100), Recorder(request=100)]
     for publisher, recorder in zip((given, missing), first, strict=True):
         publisher.subscribe(recorder)
-    await until(lambda: driver.engine.statistics().subscriptions == 2)
+    await until(lambda: driver.engine.statistics(ANONYMOUS).subscriptions == 2)
     writer.write([])
     await first[0].captured(32)
     await first[1].captured(1)
     second = [Recorder(request=100), Recorder(request=100)]
     for publisher, recorder in zip((given, missing), second, strict=True):
         publisher.subscribe(recorder)
-    await until(lambda: driver.engine.statistics().subscriptions == 4)
+    await until(lambda: driver.engine.statistics(ANONYMOUS).subscriptions == 4)
     writer.write([])
     await second[0].captured(33)
     await second[1].captured(1)
@@ -285,7 +286,7 @@ async def test_rule_2_05_a_second_subscription_can_be_cancelled_at_once(
     await loyal.captured(31)
     publisher.subscribe(loyal)
     await quiet(driver)
-    assert driver.engine.statistics().subscriptions == 1
+    assert driver.engine.statistics(ANONYMOUS).subscriptions == 1
     assert loyal.captures == [(1, index) for index in range(31)]
 
 
@@ -305,7 +306,7 @@ async def test_rule_2_12_on_subscribe_comes_once_over_reconnects(
             recorder = Recorder(request=DEMAND_MAX)
             client.publisher("shop", since=0).subscribe(recorder)
             await recorder.captured(31)
-            for subscription in driver.engine.observer("shop").subscriptions:
+            for subscription in observer_of(driver.engine, "shop").subscriptions:
                 subscription.stop()
             writer.write([upsert("more")])
             await recorder.captured(33)
@@ -327,7 +328,7 @@ async def test_rule_2_13_a_subscriber_that_raises_is_cancelled_and_reported(
     publisher.subscribe(recorder)
     publisher.subscribe(neighbour)
     await neighbour.captured(31)
-    await until(lambda: driver.engine.statistics().subscriptions == 1)
+    await until(lambda: driver.engine.statistics(ANONYMOUS).subscriptions == 1)
     assert recorder.captures == [(1, 0)]
     assert recorder.error is None
     (context,) = reported
@@ -382,7 +383,7 @@ async def test_rule_3_05_3_07_3_15_cancel_returns_at_once_any_number_of_times(
     await recorder.captured(5)
     for _ in range(3):
         recorder.cancel()
-    await until(lambda: not driver.engine.statistics().subscriptions)
+    await until(lambda: not driver.engine.statistics(ANONYMOUS).subscriptions)
     assert recorder.signals == ["subscribe", *recorder.captures]
 
 
@@ -395,7 +396,7 @@ async def test_rule_3_06_a_request_after_cancel_does_nothing(
     recorder.cancel()
     for n in (1, 0, -1):
         recorder.ask(n)
-    await until(lambda: not driver.engine.statistics().subscriptions)
+    await until(lambda: not driver.engine.statistics(ANONYMOUS).subscriptions)
     assert len(recorder.captures) == 5
     assert recorder.error is None
 
@@ -409,8 +410,8 @@ async def test_rule_3_06_cancel_from_on_next_stops_within_the_message(
 
     recorder = Recorder(request=31, act=stop_at_4)
     publisher.subscribe(recorder)
-    await until(lambda: driver.engine.statistics().captures_delivered == 31)
-    await until(lambda: not driver.engine.statistics().subscriptions)
+    await until(lambda: driver.engine.statistics(ANONYMOUS).captures_delivered == 31)
+    await until(lambda: not driver.engine.statistics(ANONYMOUS).subscriptions)
     assert len(recorder.captures) == 4
 
 
@@ -446,7 +447,7 @@ async def test_contract_20_rule_3_13_cancelling_drops_all_references_to_the_subs
     recorder.subscription = None
     reference = weakref.ref(recorder)
     del recorder
-    await until(lambda: not driver.engine.statistics().subscriptions)
+    await until(lambda: not driver.engine.statistics(ANONYMOUS).subscriptions)
     gc.collect()
     assert reference() is None
 
@@ -457,9 +458,9 @@ async def test_rule_3_14_the_last_cancel_closes_the_servers_publisher(
     recorder = Recorder(request=5)
     publisher.subscribe(recorder)
     await recorder.captured(5)
-    assert len(driver.engine.observer("shop").publishers()) == 1
+    assert len(observer_of(driver.engine, "shop").publishers()) == 1
     recorder.cancel()
-    await until(lambda: not driver.engine.observer("shop").publishers())
+    await until(lambda: not observer_of(driver.engine, "shop").publishers())
 
 
 async def test_rule_3_17_demand_saturates(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.reading.frames import Frames
     from tests.support.model import Coordinates, ModelLog, ModelMutation
 
@@ -83,6 +85,15 @@ class ModelWriter:
         self._append(transactions)
         self.writer.commit(publish=True)
         self._show()
+
+
+def observer_of(engine: Engine, catalog: str) -> Observer:
+    """Return a catalog's observer, which no face reaches.
+
+    Raises:
+        TailraceError: Why the catalog cannot be read now.
+    """
+    return engine._catalogs[catalog].require()
 
 
 def objects(frames: Frames) -> list[dict[str, Any]]:

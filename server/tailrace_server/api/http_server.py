@@ -34,6 +34,7 @@ from tailrace_server.api.rest.requests import accepted
 from tailrace_server.api.rest.streaming import TRANSPORT
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket import Sockets
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import CannotStart
 from tailrace_server.units import Address
 
@@ -142,10 +143,10 @@ class HttpFace:
         self._server.should_exit = True
 
     async def _health(self, _request: Request) -> Response:
-        statistics = self._engine.statistics()
+        statistics = self._engine.statistics(ANONYMOUS)
         body = {
             "status": "stopping" if self.stopping else "serving",
-            "catalogs": len(self._engine.catalogs()),
+            "catalogs": len(self._engine.catalogs(ANONYMOUS)),
             "unreadable": statistics.unreadable,
             "subscriptions": statistics.subscriptions,
         }
@@ -162,13 +163,15 @@ class HttpFace:
     async def _subscriptions(self, _request: Request) -> Response:
         found = [
             {"catalog": catalog, **_plain(subscription.statistics())}
-            for catalog, subscription in self._engine.subscriptions()
+            for catalog, subscription in self._engine.subscriptions(ANONYMOUS)
         ]
         return JSONResponse(found)
 
     async def _publishers(self, _request: Request) -> Response:
         largest = heapq.nlargest(
-            _PUBLISHERS_MAX, self._engine.publishers(), key=lambda each: len(each[1].subscriptions)
+            _PUBLISHERS_MAX,
+            self._engine.publishers(ANONYMOUS),
+            key=lambda each: len(each[1].subscriptions),
         )
         found = []
         for catalog, publisher in largest:

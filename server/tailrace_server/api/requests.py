@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         SubscribeRequest,
         SubscribeSystemRequest,
     )
-    from tailrace_server.capture.history import History
+    from tailrace_server.capture.history import HistoryRead
 
     _Started = SubscribeRequest | SubscribeSystemRequest | ReadChangesRequest
 
@@ -300,7 +300,7 @@ def _within(allowed: range, value: int, path: str) -> int:
 
 
 def next_cursor(
-    history: History, last: tuple[int, int, int] | None, *, reverse: bool
+    history: HistoryRead, last: tuple[int, int, int] | None, *, reverse: bool
 ) -> Cursor | None:
     """Return the bound of the page behind a read that is over; None when nothing follows."""
     if not history.has_next or last is None:

@@ -1,4 +1,4 @@
-"""The engine: every catalog under a log root, observed, and the one door through which the faces come in."""
+"""The engine: every catalog under a log root, observed, and the one door for everything that faces ask."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from tailrace.errors import (
     TailraceError,
     TransportError,
 )
-from tailrace_server.capture.delivery.memory_budget import LargeMessages, MemoryGovernor
-from tailrace_server.capture.delivery.options import Delivery
+from tailrace_server.capture.delivery.memory_budget import LargeMessages
+from tailrace_server.capture.delivery.memory_governor import MemoryGovernor
+from tailrace_server.capture.delivery.options import DeliveryOptions
 from tailrace_server.capture.delivery.ring import RingBudget
-from tailrace_server.capture.history import History, HistoryBounds
+from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.observed_catalog import ObservedCatalog
 from tailrace_server.capture.reading.batch_cache import BatchCache
@@ -39,16 +40,17 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria, Start
     from tailrace.position import Position
-    from tailrace.schema import Schema
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.publisher import Publisher
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.principal import Principal
+    from tailrace_server.wal.state.view import LogView
 
 _DISCOVER_EVERY_S: Final = 0.5
-_LOOK_EVERY_S: Final = 0.1
-_LOOKS: Final = 5
-"""At the process's memory before it is relieved, where it must be: that may take long where it is large."""
+_MEASURE_EVERY_S: Final = 0.1
+_MEASUREMENTS: Final = 5
+"""So many measurements of the process's memory before it is relieved, which may take long where it is large."""
 _FOLDER_THREADS: Final = 16
 """Openings and listings at once, apart from the reader threads: a storage that hangs keeps one of them, and
 leaves the others to the other catalogs."""
@@ -74,7 +76,11 @@ class CatalogInfo:
 
 
 class Engine:
-    """Serves the catalogs under one log root; an async context manager that owns every task it starts."""
+    """Serves the catalogs under one log root; an async context manager that owns every task it starts.
+
+    Every method that a face calls takes the caller first. What it may read is judged here and nowhere else:
+    token checks belong here.
+    """
 
     def __init__(self, root: Path, settings: EngineSettings | None = None) -> None:
         """Bind to a log root; nothing is read before the context is entered."""
@@ -109,7 +115,7 @@ class Engine:
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache, self._large)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
-            await self._open_what_is_there()
+            await self._open_existing()
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -129,7 +135,7 @@ class Engine:
             task.cancel()
         await self._stack.__aexit__(None, None, None)
 
-    def catalogs(self) -> tuple[CatalogInfo, ...]:
+    def catalogs(self, caller: Principal) -> tuple[CatalogInfo, ...]:
         """Return the catalogs that can be subscribed to, by name; the system log is not one of them."""
         return tuple(
             CatalogInfo(
@@ -140,21 +146,22 @@ class Engine:
                 committed=observer.committed,
                 newest_timestamp=view.newest_timestamp,
             )
-            for name in sorted(self._names())
-            if (observer := self._catalogs[name].observer) is not None
-            for view in [observer.view]
+            for name, observer in self._observers(caller)
+            if name != SYSTEM_CATALOG
+            for view in [observer.log.view]
         )
 
-    def unreadable(self) -> dict[str, str]:
+    def unreadable(self, caller: Principal) -> dict[str, str]:
         """Return why catalogs cannot be read now, by name; they are tried again."""
         return {
             name: str(catalog.error)
             for name, catalog in sorted(self._catalogs.items())
-            if catalog.error is not None
+            if catalog.error is not None and caller.may_read(name)
         }
 
     async def subscribe(
         self,
+        caller: Principal,
         catalog: str,
         criteria: Sequence[Criteria] = (),
         *,
@@ -164,9 +171,10 @@ class Engine:
         demand: int | None = None,
         limits: SubscriptionLimits | None = None,
     ) -> Subscription:
-        """Subscribe to a catalog.
+        """Subscribe to a catalog, or to the system log: catalogs created, dropped, replaced.
 
         Args:
+            caller: Who asks.
             catalog: Its name, exact.
             criteria: What to deliver; empty = every record, entity level.
             start: Where to begin; None = the first version after the one published now.
@@ -181,38 +189,19 @@ class Engine:
             CatalogReplaced: The cursor belongs to another log.
             PositionCompacted: The start is no longer retained.
         """
-        observer = await self._observer(catalog)
+        observer = await self._observer(caller, catalog)
         self._refuse_when_stopping()
-        subscription = await observer.subscribe(
-            criteria, start, self._delivery(content, codec, demand, limits)
-        )
-        if self._stopping:  # since the start was looked up
+        options = self._options(content, codec, demand, limits)
+        subscription = await observer.subscribe(criteria, start, options)
+        if (
+            self._stopping
+        ):  # while the start was resolved: ``stop_subscriptions`` has not seen this one
             subscription.stop()
         return subscription
 
-    async def subscribe_system(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        start: Start | None = None,
-        content: Content = Content.BODY,
-        codec: Codec,
-        demand: int | None = None,
-        limits: SubscriptionLimits | None = None,
-    ) -> Subscription:
-        """Subscribe to the engine-level stream: catalogs created, dropped, replaced. As ``subscribe``."""
-        return await self.subscribe(
-            SYSTEM_CATALOG,
-            criteria,
-            start=start,
-            content=content,
-            codec=codec,
-            demand=demand,
-            limits=limits,
-        )
-
     async def history(
         self,
+        caller: Principal,
         catalog: str,
         criteria: Sequence[Criteria] = (),
         *,
@@ -222,7 +211,7 @@ class Engine:
         codec: Codec,
         limit: int | None = None,
         max_message_bytes: int | None = None,
-    ) -> History:
+    ) -> HistoryRead:
         """Read a closed range of a catalog's log; ``limit`` counts records.
 
         A message of several captures is at most ``max_message_bytes``; None takes the engine's bound.
@@ -231,8 +220,9 @@ class Engine:
             CatalogUnknown, CatalogReplaced, PositionCompacted: As ``subscribe``.
             InvalidRequest: An anchor above what is published, or a limit below one.
         """
-        history = History(
-            await self._observer(catalog),
+        observer = await self._observer(caller, catalog)
+        history = HistoryRead(
+            observer.log,
             Predicate(canonical(criteria)),
             bounds or HistoryBounds(),
             reverse=reverse,
@@ -244,24 +234,22 @@ class Engine:
         await history.begin()
         return history
 
-    async def schema(self, catalog: str, version: int | None = None) -> Schema:
-        """Return the entity types and columns of a catalog at a version; None = the published one."""
-        view = (await self._observer(catalog)).view
-        return view.schema_of(view.published if version is None else version)
+    async def view(self, caller: Principal, catalog: str) -> LogView:
+        """Return what is published of a catalog: its uuid, bounds, times and schemas.
 
-    def statistics(self) -> EngineStatistics:
-        """Return the figures of this moment."""
-        for _, subscription in self.subscriptions():
-            subscription.settle()
-        observers = tuple(
-            catalog.observer.statistics()
-            for _, catalog in sorted(self._catalogs.items())
-            if catalog.observer is not None
-        )
+        Raises:
+            CatalogUnknown: No such catalog; names the known ones.
+        """
+        return (await self._observer(caller, catalog)).log.view
+
+    def statistics(self, caller: Principal) -> EngineStatistics:
+        """Return the figures of this moment; those of catalogs only where the caller may read them."""
+        for subscription in self._all_subscriptions():
+            subscription.count_delivered()
         counters = self._counters
         return EngineStatistics(
-            observers=observers,
-            unreadable=self.unreadable(),
+            observers=tuple(each.statistics() for _, each in self._observers(caller)),
+            unreadable=self.unreadable(caller),
             cache=self._cache.statistics(),
             subscriptions=counters.subscriptions,
             subscriptions_opened=counters.subscriptions_opened,
@@ -276,53 +264,51 @@ class Engine:
             disconnected_for_memory=self._governor.disconnected,
         )
 
-    def observer(self, catalog: str) -> Observer:
-        """Return a catalog's observer, for statistics and tests.
+    def subscriptions(self, caller: Principal) -> list[tuple[str, Subscription]]:
+        """Return those that are open with their catalogs, by name; those of the system log are among them."""
+        return [
+            (name, each)
+            for name, observer in self._observers(caller)
+            for each in observer.subscriptions
+        ]
 
-        Raises:
-            CatalogUnknown: No such catalog is observed now.
-        """
-        found = self._catalogs.get(catalog)
-        if found is None or found.observer is None:
-            raise CatalogUnknown(catalog, self._names())
-        return found.observer
+    def publishers(self, caller: Principal) -> list[tuple[str, Publisher[Subscription]]]:
+        """Return those that are open with their catalogs, by name; those of the system log are among them."""
+        return [
+            (name, each)
+            for name, observer in self._observers(caller)
+            for each in observer.publishers()
+        ]
 
     def stop_subscriptions(self) -> None:
         """End every subscription with its resume cursor and take no more. Idempotent."""
         self._stopping = True
-        for _, subscription in self.subscriptions():
-            subscription.stop()
+        for each in self._all_subscriptions():
+            each.stop()
 
-    def subscriptions(self) -> list[tuple[str, Subscription]]:
-        """Return those that are open with their catalogs, by name; those of the system log are among them."""
+    def _all_subscriptions(self) -> list[Subscription]:
+        return [each for _, observer in self._observers() for each in observer.subscriptions]
+
+    def _observers(self, caller: Principal | None = None) -> list[tuple[str, Observer]]:
+        """Return the observers of the catalogs that a caller may read, by name; None is the engine itself."""
         return [
-            (name, subscription)
+            (name, catalog.observer)
             for name, catalog in sorted(self._catalogs.items())
-            if catalog.observer is not None
-            for subscription in catalog.observer.subscriptions
+            if catalog.observer is not None and (caller is None or caller.may_read(name))
         ]
 
-    def publishers(self) -> list[tuple[str, Publisher]]:
-        """Return those that are open with their catalogs, by name; those of the system log are among them."""
-        return [
-            (name, publisher)
-            for name, catalog in sorted(self._catalogs.items())
-            if catalog.observer is not None
-            for publisher in catalog.observer.publishers()
-        ]
-
-    def _delivery(
+    def _options(
         self,
         content: Content,
         codec: Codec,
         demand: int | None,
         limits: SubscriptionLimits | None,
-    ) -> Delivery:
+    ) -> DeliveryOptions:
         settings, limits = self.settings, limits or SubscriptionLimits()
         if demand is not None and demand < 0:
             raise InvalidRequest(f"demand {demand}: it cannot be negative")
         max_message_bytes = limits.max_message_bytes or settings.max_message_bytes
-        return Delivery(
+        return DeliveryOptions(
             content=content,
             codec=codec,
             demand=None if demand is None else min(demand, _DEMAND_MAX),
@@ -336,14 +322,18 @@ class Engine:
         if self._stopping:
             raise ServerStopping("the server is stopping; connect again shortly")
 
-    async def _observer(self, name: str) -> Observer:
-        """Return a catalog's observer; a catalog that was created a moment ago is looked for.
+    async def _observer(self, caller: Principal, name: str) -> Observer:
+        """Return a catalog's observer; the root is searched for a catalog that was created a moment ago.
 
         Raises:
-            CatalogUnknown: No such catalog.
+            CatalogUnknown: No such catalog, or the caller may not know of it.
             TransportError: Its storage does not answer.
             TailraceError: Why its log cannot be read.
         """
+        # 1. What the caller may not read does not exist for it: no error tells one from the other.
+        if not caller.may_read(name):
+            raise CatalogUnknown(name, self._names(caller))
+        # 2. Both waits end with patience: a storage that hangs keeps its own catalog's callers no longer.
         patience_s = self.settings.opening_patience_s
         try:
             async with asyncio.timeout(patience_s):
@@ -356,16 +346,17 @@ class Engine:
                 f"catalog {name!r} could not be opened within {patience_s:g} s: its storage does not answer; "
                 "try again"
             ) from None
+        # 3. It may have been dropped during the wait, or be unreadable: then it says why.
         catalog = self._catalogs.get(name)
         if catalog is None:
-            raise CatalogUnknown(name, self._names())
+            raise CatalogUnknown(name, self._names(caller))
         return catalog.require()
 
-    def _names(self) -> list[str]:
-        return [name for name in self._catalogs if name != SYSTEM_CATALOG]
+    def _names(self, caller: Principal) -> list[str]:
+        return [name for name in self._catalogs if name != SYSTEM_CATALOG and caller.may_read(name)]
 
-    async def _open_what_is_there(self) -> None:
-        """Wait until the catalogs that exist have been opened, as long as patience lasts."""
+    async def _open_existing(self) -> None:
+        """Wait until the catalogs that exist are opened, at most ``opening_patience_s``."""
         try:
             async with asyncio.timeout(self.settings.opening_patience_s):
                 await self._discover()
@@ -385,10 +376,10 @@ class Engine:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                for _ in range(_LOOKS):
-                    await asyncio.sleep(_LOOK_EVERY_S)
-                    self._governor.look()
-                self._governor.relieve([each for _, each in self.subscriptions()], loop.time())
+                for _ in range(_MEASUREMENTS):
+                    await asyncio.sleep(_MEASURE_EVERY_S)
+                    self._governor.measure()
+                self._governor.relieve(self._all_subscriptions(), loop.time())
             except Exception:  # the server stays, and measures again
                 _log.exception("memory not governed")
 
@@ -399,7 +390,7 @@ class Engine:
                 await self._discover()
             except TailraceError as error:
                 _log.warning("log root unreadable", error=str(error))
-            except Exception:  # the server stays, and looks again
+            except Exception:  # the server stays, and tries again
                 _log.exception("log root not followed")
 
     async def _discover(self) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 from tailrace.criteria import FromTime, Since
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
+from tailrace_server.capture.delivery.start import is_trimmed, refuse_foreign, resolve
 from tailrace_server.capture.matching.run import Mark
-from tailrace_server.capture.observer import is_trimmed
 from tailrace_server.capture.reading.catalog_reader import position_after
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from tailrace.criteria import Content, Start
     from tailrace.cursor import Cursor
     from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
-    from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.reading.catalog_reader import Scan
     from tailrace_server.capture.reading.frames import FrameBlock
     from tailrace_server.wal.state.view import LogView
@@ -61,12 +61,12 @@ class _Range:
     high: Mark
 
 
-class History:
+class HistoryRead:
     """One read of history; ``begin`` it, then iterate it once."""
 
     def __init__(
         self,
-        observer: Observer,
+        log: FollowedLog,
         predicate: Predicate,
         bounds: HistoryBounds,
         *,
@@ -77,7 +77,7 @@ class History:
         message_bytes: int,
     ) -> None:
         """Pin the read to what is published now, or to an earlier page's anchor."""
-        view = observer.view
+        view = log.view
         if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
             raise InvalidRequest(f"anchor {bounds.anchor} is above the published {view.published}")
         if limit is not None and limit <= 0:
@@ -90,7 +90,7 @@ class History:
         """After the last message: whether the limit cut the range short."""
         self.truncated = False
         """After ``begin``: whether a bound by time lies below what is retained."""
-        self._observer = observer
+        self._log = log
         self._view = view
         self._predicate = predicate
         self._bounds = bounds
@@ -118,7 +118,7 @@ class History:
             PositionCompacted: The range begins, or all of it lies, below what is retained.
         """
         if self._bounds.before is not None:
-            self._observer.refuse_foreign(self._bounds.before)
+            refuse_foreign(self._view, self._bounds.before)
         while True:
             try:
                 self._rows = await self._rows_in(self._view)
@@ -157,7 +157,7 @@ class History:
     async def _scan(self, row: int) -> Scan:
         while True:
             try:
-                return await self._observer.reading.scan(self._view, row, self._predicate)
+                return await self._log.reading.scan(self._view, row, self._predicate)
             except SegmentMissing as missing:
                 await self._see_newer(missing, row)
 
@@ -165,10 +165,10 @@ class History:
         """Go on in the newest view, in which rows have the same numbers; the anchor still bounds the read.
 
         Raises:
-            LogCorrupted, PositionCompacted: As ``Observer.recover``.
+            LogCorrupted, PositionCompacted: As ``FollowedLog.recover``.
         """
-        await self._observer.recover(missing, row)
-        self._view = self._observer.view
+        await self._log.recover(missing, row)
+        self._view = self._log.view
 
     def _within(self, run: Run, rows: _Range, row: int) -> tuple[int, int]:
         """Return the places of a run that lie in the range and in this step's part of the window."""
@@ -196,7 +196,7 @@ class History:
 
     async def _block(self, run: Run, row: int) -> FrameBlock | None:
         """Return a run's frames; None when its file has gone since the scan."""
-        reading = self._observer.reading
+        reading = self._log.reading
         try:
             return await reading.frames(run, self._view, self._codec, self._content)
         except SegmentMissing as missing:
@@ -224,7 +224,7 @@ class History:
 
     async def _rows_in(self, view: LogView) -> _Range:
         """Return the first mark of the range and the first behind it."""
-        bounds, reading = self._bounds, self._observer.reading
+        bounds, reading = self._bounds, self._log.reading
         low, from_oldest = await self._low(view)
         high_position = self._high(view)
         if from_oldest:
@@ -250,8 +250,8 @@ class History:
             case _:
                 from_oldest = False
         if from_oldest or start is None:
-            return Mark(await self._observer.reading.row_of(view, view.oldest)), True
-        return (await self._observer.resolve(start)).mark, False
+            return Mark(await self._log.reading.row_of(view, view.oldest)), True
+        return (await resolve(self._log, start)).mark, False
 
     def _high(self, view: LogView) -> Position:
         """Return the first position that no upper bound but ``before`` lets in."""
@@ -277,4 +277,4 @@ class History:
             record = bounds.before.position
             uppers.append(position_after(record) if bounds.before.ordinal else record)
         if view.oldest > FIRST and uppers and min(uppers) <= view.oldest:
-            raise PositionCompacted(min(uppers).preceding(), view.oldest, self._observer.newest)
+            raise PositionCompacted(min(uppers).preceding(), view.oldest, self._log.newest)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from copy import copy
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,7 +12,7 @@ from tailrace.errors import CatalogReplaced, TailraceError
 from tailrace_server.capture.codecs import compiled_encoder_loader
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
-from tailrace_server.errors import as_tailrace_error
+from tailrace_server.errors import again, as_tailrace_error
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.files.documents import CATALOG_FILE
 from tailrace_server.wal.segment.reader import BatchReader
@@ -72,7 +71,7 @@ class ObservedCatalog:
         """
         if self.observer is None:
             assert self.error is not None
-            raise copy(self.error)
+            raise again(self.error)
         return self.observer
 
     async def run(self, forget: Callable[[], None]) -> None:

@@ -1,52 +1,46 @@
 """The observer of one catalog: tails its log, routes what is published, keeps its publishers.
 
-It routes a batch only once it is published and gives way while it does, so nothing unpublished is ever in
-a ring and neither a large commit nor a crowd of publishers delays anybody else. ``routed`` is the one number
-that all rings of the catalog share: every publisher's ring covers [its floor, routed).
+It routes a batch only once it is published, and gives way while it does. So nothing unpublished is ever in a
+ring, and neither a large commit nor a crowd of publishers delays anybody else. How far it has routed is one
+number for all rings of the catalog: every publisher's ring covers [its floor, routed).
 """
 
 from __future__ import annotations
 
 import asyncio
-from copy import copy
-from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import structlog
 
-from tailrace.criteria import After, FromTime, Since, canonical
+from tailrace.criteria import canonical
 from tailrace.cursor import Cursor
-from tailrace.errors import (
-    CatalogReplaced,
-    LogCorrupted,
-    LogError,
-    PositionCompacted,
-    TailraceError,
-)
-from tailrace.position import END, FIRST, Position
-from tailrace_server.capture.delivery.intake import Beginning, SafePoint
-from tailrace_server.capture.delivery.options import Acknowledgement
+from tailrace.errors import LogCorrupted, LogError, PositionCompacted
+from tailrace_server.capture.delivery.followed_log import FollowedLog
+from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
 from tailrace_server.capture.delivery.publisher import Publisher
-from tailrace_server.capture.delivery.routing_pace import Pace
+from tailrace_server.capture.delivery.routing_pace import RoutingPace
+from tailrace_server.capture.delivery.start import resolve
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
 from tailrace_server.capture.matching.router import Router
-from tailrace_server.capture.matching.run import Mark, Run
-from tailrace_server.capture.reading.catalog_reader import first_position, position_after
+from tailrace_server.capture.matching.run import Run
+from tailrace_server.capture.reading.catalog_reader import first_position
 from tailrace_server.capture.statistics import ObserverStatistics
-from tailrace_server.errors import as_tailrace_error
+from tailrace_server.errors import again, as_tailrace_error
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from tailrace.criteria import Criteria, Start
+    from tailrace.errors import TailraceError
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
-    from tailrace_server.capture.delivery.options import Delivery
+    from tailrace_server.capture.delivery.options import DeliveryOptions
     from tailrace_server.capture.delivery.ring import RingBudget
+    from tailrace_server.capture.delivery.start import ResolvedStart
     from tailrace_server.capture.matching.predicate import Images
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.run import BatchSelection
@@ -57,12 +51,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("tailrace.engine")
 
-_GO_SHARE: Final = 8
-"""Routing goes on over heads that are at hand for one part in so many of a ring, hungry or not."""
+_RUN_ON_SHARE: Final = 8
+"""Without a hungry subscription, routing goes on over heads at hand for one part in so many of a ring."""
 _CROWD: Final = 3
-"""Publishers that must match something of a batch before its frames are made as a whole,"""
-_SHARE: Final = 4
-"""and the share of it that their matches must come to: one in so many."""
+"""A batch is encoded as a whole if so many publishers match something of it,"""
+_CROWD_SHARE: Final = 4
+"""and their matches come to one part in so many of its records."""
 
 
 class Observer:
@@ -79,37 +73,26 @@ class Observer:
         rings: RingBudget,
         large: LargeMessages,
     ) -> None:
-        """Begin at the end of a view: what is older is read from the log by who wants it."""
-        self.view = view
-        """What is published; replaced as a whole, in one step."""
-        self.reading = reading
+        """Begin at the end of a view, with no publisher."""
+        self._pace = RoutingPace()
+        self.log = FollowedLog(view, reading, refresh, self._pace.notify)
         reading.small_commits.end_row = view.end_row
-        self.routed = view.end_row
-        """First row that the live path has not seen."""
-        self.routed_position = Position(view.published, END)
-        """Nothing at or before it is still to be routed."""
-        self._go_ends = 0
-        """Up to this row it is routed without anybody who is hungry."""
+        self._run_on_until = 0
+        """Routing goes on below this row while no subscription is hungry."""
         self._floor = 0
-        """First row that a publisher opened now will hear of live."""
-        self._refresh = refresh
+        """First row that a publisher opened now gets live."""
         self._committed = committed
         self._settings = settings
         self._counters = counters
         self._rings = rings
         self._large = large
-        self._pace = Pace()
         self._router = Router()
-        self._publishers: dict[int, Publisher] = {}
-        self._by_criteria: dict[tuple[Criteria, ...], Publisher] = {}
+        self._publishers: dict[int, Publisher[Subscription]] = {}
+        self._by_criteria: dict[tuple[Criteria, ...], Publisher[Subscription]] = {}
         self._ids = count()
         self._ended: TailraceError | None = None
-        self.batches_unreadable = 0
-
-    @property
-    def newest(self) -> Position:
-        """The end of what is published."""
-        return Position(self.view.published, END)
+        """Why it takes no more subscriptions; None while it does."""
+        self._batches_unreadable = 0
 
     @property
     def committed(self) -> int:
@@ -133,15 +116,8 @@ class Observer:
             self.end(as_tailrace_error(error))
             raise error from error.__cause__
 
-    def see(self, view: LogView) -> None:
-        """Take a view, unless a newer one has come by the other way: from the tailer, or by ``recover``."""
-        held = self.view
-        if (view.published, view.revision) >= (held.published, held.revision):
-            self.view = view
-            self._pace.look()
-
     async def subscribe(
-        self, criteria: Sequence[Criteria], start: Start | None, delivery: Delivery
+        self, criteria: Sequence[Criteria], start: Start | None, options: DeliveryOptions
     ) -> Subscription:
         """Resolve a start and attach a subscription.
 
@@ -149,35 +125,24 @@ class Observer:
             PositionCompacted: The start lies below the oldest retained position.
             CatalogReplaced: The cursor belongs to another log.
         """
-        wanted = canonical(criteria)
-        beginning = self._at_end() if start is None else await self.resolve(start)
+        key = canonical(criteria)
+        found = await resolve(self.log, start)
         # From here to the end in one step: nothing is published, routed or closed in between.
         if self._ended is not None:
-            raise copy(self._ended)
-        publisher = self._by_criteria.get(wanted) or self._open_publisher(wanted)
-        acknowledgement = self._acknowledge(beginning, delivery)
+            raise again(self._ended)
+        publisher = self._by_criteria.get(key) or self._open_publisher(key)
         subscription = Subscription(
-            acknowledgement,
-            self,
+            self._acknowledge(found, options),
+            self.log,
             publisher,
-            delivery,
+            options,
             self._counters,
             self._large,
-            beginning,
+            found,
+            self._detach,
         )
-        self.reading.small_commits.add(subscription.frame_request)
+        self.log.reading.small_commits.add(subscription.frame_request)
         return subscription
-
-    def detach(self, subscription: Subscription, publisher: Publisher) -> None:
-        """Remove a subscription; a publisher without any is closed at once."""
-        publisher.detach(subscription)
-        self.reading.small_commits.remove(subscription.frame_request)
-        if not publisher.subscriptions and publisher.id in self._publishers:
-            del self._publishers[publisher.id]
-            del self._by_criteria[publisher.predicate.criteria]
-            self._router.remove(publisher.id)
-            publisher.ring.forget_all()
-        self._pace.look()
 
     def end(self, error: TailraceError) -> None:
         """End all subscriptions with an error and take no more."""
@@ -185,53 +150,48 @@ class Observer:
         for subscription in self.subscriptions:
             subscription.end(error)
 
-    async def recover(self, missing: SegmentMissing, row: int) -> None:
-        """See the newest view, in which ``row`` stands elsewhere.
-
-        Raises:
-            LogCorrupted: The newest view still names the file that is missing.
-            PositionCompacted: The row was trimmed. It names the newest position that is gone: which one stood
-                in the row is no longer known here.
-        """
-        view = await self._refresh()
-        if view is not None:
-            self.see(view)
-        view = self.view
-        if row < view.first_row:
-            raise PositionCompacted(view.oldest.preceding(), view.oldest, self.newest)
-        if any(segment.path == missing.path for segment in view.segments()):
-            raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
-
     def statistics(self) -> ObserverStatistics:
         """Return the figures of this moment."""
-        publishers = self._publishers.values()
+        log, publishers = self.log, self._publishers.values()
         return ObserverStatistics(
-            catalog=self.view.name,
-            uuid=self.view.uuid,
-            published=self.view.published,
+            catalog=log.view.name,
+            uuid=log.view.uuid,
+            published=log.view.published,
             committed=self.committed,
-            records=self.view.end_row,
-            records_routed=self.routed,
+            records=log.view.end_row,
+            records_routed=log.routed,
             publishers=len(publishers),
             subscriptions=sum(len(each.subscriptions) for each in publishers),
-            batches_unreadable=self.batches_unreadable,
+            batches_unreadable=self._batches_unreadable,
             ring_bytes=sum(each.ring.bytes for each in publishers),
         )
 
-    def publishers(self) -> tuple[Publisher, ...]:
+    def publishers(self) -> tuple[Publisher[Subscription], ...]:
         """Return the publishers of this moment."""
         return tuple(self._publishers.values())
 
+    def _detach(self, subscription: Subscription, publisher: Publisher[Subscription]) -> None:
+        """Remove a subscription that has ended; a publisher without any is closed at once."""
+        publisher.detach(subscription)
+        self.log.reading.small_commits.remove(subscription.frame_request)
+        if not publisher.subscriptions and publisher.id in self._publishers:
+            del self._publishers[publisher.id]
+            del self._by_criteria[publisher.predicate.criteria]
+            self._router.remove(publisher.id)
+            publisher.ring.forget_all()
+        self._pace.notify()
+
     async def _follow(self, views: AsyncIterator[LogView]) -> None:
-        oldest = self.view.oldest
+        """Take each new view, and end the subscriptions whose next record it has trimmed."""
+        oldest = self.log.view.oldest
         async for view in views:
-            self.see(view)
-            if self.view.oldest > oldest:
-                oldest = self.view.oldest
+            self.log.see(view)
+            if self.log.view.oldest > oldest:
+                oldest = self.log.view.oldest
                 await self._end_compacted()
 
     async def _end_compacted(self) -> None:
-        """Tell those without demand that what they need next is gone; else they would learn when they ask."""
+        """End those without demand whose next record is gone; they would learn of it only when they ask."""
         turn = Turn()
         for publisher in self.publishers():
             for subscription in tuple(publisher.subscriptions):
@@ -240,77 +200,91 @@ class Observer:
                     await turn.give_way()
 
     async def _route(self) -> None:
-        """Route what is published, batch by batch, as long as somebody takes it."""
+        """Route what is published, batch by batch, as long as a subscription takes it."""
+        log = self.log
         while True:
-            if self.routed >= self.view.end_row or not self._may_route():
+            # 1. Wait for records, and for a subscription that has taken all: what nobody takes yet would push
+            #    out of the rings what slower ones still need.
+            if log.routed >= log.view.end_row or not self._may_route():
                 await self._pace.change()
                 continue
+            # 2. Without publishers there is nothing to find. A publisher opened later begins behind this.
             if not self._publishers:
-                self.routed, self.routed_position = self.view.end_row, self.newest
+                log.pass_to(log.view.end_row, log.newest)
                 continue
-            if self.routed < self.view.first_row:
-                self._leave_out_trimmed()
+            # 3. Retention was faster: the records up to the oldest can be read no more.
+            if log.routed < log.view.first_row:
+                self._pass_trimmed()
                 continue
             if self._pace:
-                self._go_ends = self.routed + self._settings.ring_captures // _GO_SHARE
+                self._run_on_until = log.routed + self._settings.ring_captures // _RUN_ON_SHARE
+            # 4. One batch. Whatever goes wrong with it, routing goes on: neighbours do not pay for it, and
+            #    the subscriptions that need the batch get its error when they read it from the log.
             try:
                 await self._route_batch()
             except SegmentMissing as missing:
-                await self._route_elsewhere(missing)
+                await self._see_newer(missing)
             except LogError:
-                self._leave_out()
-            except Exception:  # our bug; those whom it concerns meet it when they read
-                _log.exception("batch not routed", catalog=self.view.name, row=self.routed)
-                self._leave_out()
+                self._pass_unreadable()
+            except Exception:  # our bug; the subscriptions concerned meet it when they read
+                _log.exception("batch not routed", catalog=log.view.name, row=log.routed)
+                self._pass_unreadable()
             await asyncio.sleep(0)
 
     def _may_route(self) -> bool:
-        """Return whether somebody wants more, or the next batch's head was read with the last one's.
+        """Return whether a subscription is hungry, or the next batch's head was read with the last one's.
 
         To route a batch takes a fraction of the time once its code is in the processor's caches.
         """
         if self._pace or not self._publishers:
             return True
-        return self.routed < self._go_ends and self.reading.has_head(self.view, self.routed)
+        log = self.log
+        return log.routed < self._run_on_until and log.reading.has_head(log.view, log.routed)
 
     async def _route_batch(self) -> None:
-        view = self.view
-        grouped = await self.reading.grouped_reading_ahead(view, view.find_row(self.routed))
+        """Append the matches of the next batch to the rings, and wake their subscriptions."""
+        # 1. Read. One view for all of it: the tailer may bring another meanwhile.
+        log, view = self.log, self.log.view
+        grouped = await log.reading.grouped_reading_ahead(view, view.find_row(log.routed))
         ref = grouped.head.ref
         images: Images = NO_IMAGES
         if self._router.needs_images:
-            images = await self.reading.images(ref, view)
+            images = await log.reading.images(ref, view)
+        # 2. Match, giving way to others. Rings and ``routed`` stay as they are until all is found.
         found = await self._find(grouped, images, ref.first_row + ref.rows)
         crowded = _is_crowded(found, ref.rows)
-        # From here to the end in one step: what a ring covers and what it holds agree again.
+        # 3. Append. From here to the end of the loop in one step: what a ring covers and what it holds agree.
         for publisher, selection in found:
             if isinstance(selection, Exception):
+                # Criteria that cannot be judged here cannot be judged anywhere else.
                 for subscription in tuple(publisher.subscriptions):
                     subscription.end(as_tailrace_error(selection))
                 continue
             first = first_position(grouped, selection.rows.item(0))
             publisher.append(Run(ref, selection, first, crowded))
-        self._pass(ref.first_row + ref.rows, ref.last)
+        log.pass_to(ref.first_row + ref.rows, ref.last)
+        # 4. Only now wake: who takes earlier would find the ring and ``routed`` apart.
         await self._wake([publisher for publisher, _ in found])
 
     async def _find(
         self, grouped: GroupedHead, images: Images, end_row: int
-    ) -> list[tuple[Publisher, BatchSelection | Exception]]:
+    ) -> list[tuple[Publisher[Subscription], BatchSelection | Exception]]:
         """Return what each publisher matches of a batch; publishers may come and go meanwhile."""
-        found: list[tuple[Publisher, BatchSelection | Exception]] = []
+        found: list[tuple[Publisher[Subscription], BatchSelection | Exception]] = []
         turn = Turn()
-        # One that is opened from here on has not been asked: its ring begins behind the batch, and who wants
-        # something of the batch reads the log.
+        # A publisher that is opened from here on is not in the router's pass. Its ring begins behind the batch,
+        # and its subscriptions read the batch from the log.
         self._floor = end_row
         for id, selection in self._router.route(grouped, images):
             publisher = self._publishers.get(id)
-            if publisher is not None and publisher.ring.floor <= self.routed:
+            # A ring whose floor is higher gets the batch from the log too: twice would be a repeat.
+            if publisher is not None and publisher.ring.floor <= self.log.routed:
                 found.append((publisher, selection))
             if turn.is_over():
                 await turn.give_way()
         return [each for each in found if each[0].id in self._publishers]
 
-    async def _wake(self, publishers: Sequence[Publisher]) -> None:
+    async def _wake(self, publishers: Sequence[Publisher[Subscription]]) -> None:
         turn = Turn()
         for publisher in publishers:
             for subscription in tuple(publisher.subscriptions):
@@ -318,130 +292,44 @@ class Observer:
                 if turn.is_over():
                     await turn.give_way()
 
-    def _pass(self, row: int, position: Position) -> None:
-        self.routed = row
-        at_end = row == self.view.end_row
-        self.routed_position = self.newest if at_end else position
-
-    async def _route_elsewhere(self, missing: SegmentMissing) -> None:
+    async def _see_newer(self, missing: SegmentMissing) -> None:
+        """Take the view in which the next batch's records lie in another segment; pass over lost ones."""
         try:
-            await self.recover(missing, self.routed)
+            await self.log.recover(missing, self.log.routed)
         except (LogCorrupted, PositionCompacted):
-            self._leave_out()
+            self._pass_unreadable()
 
-    def _leave_out_trimmed(self) -> None:
-        """Pass over what retention took before anybody came for it; who still needs it gets its error."""
-        view = self.view
-        before = view.batch(0).first.preceding() if len(view) else self.newest
-        self._pass(view.first_row, before)
-        for publisher in self.publishers():
-            publisher.skip_to(self.routed)
+    def _pass_trimmed(self) -> None:
+        """Pass over what retention took before it was routed."""
+        view = self.log.view
+        before = view.batch(0).first.preceding() if len(view) else self.log.newest
+        self.log.pass_to(view.first_row, before)
+        self._leave_to_the_log()
 
-    def _leave_out(self) -> None:
-        """Leave a batch that cannot be read to the log's readers: who needs it gets its error."""
-        self.batches_unreadable += 1
-        view = self.view
-        row = max(self.routed, view.first_row)
+    def _pass_unreadable(self) -> None:
+        """Pass over the next batch: it cannot be read here."""
+        self._batches_unreadable += 1
+        view = self.log.view
+        row = max(self.log.routed, view.first_row)
         if row < view.end_row:
             ref = view.batch(view.find_row(row))
-            self._pass(ref.first_row + ref.rows, ref.last)
+            self.log.pass_to(ref.first_row + ref.rows, ref.last)
         else:
-            self._pass(view.end_row, self.newest)
+            self.log.pass_to(view.end_row, self.log.newest)
+        self._leave_to_the_log()
+
+    def _leave_to_the_log(self) -> None:
+        """Let every ring begin behind what was passed over: subscriptions that need it read the log."""
         for publisher in self.publishers():
-            publisher.skip_to(self.routed)
+            publisher.skip_to(self.log.routed)
+            for subscription in publisher.subscriptions:
+                subscription.wake()
 
-    async def resolve(self, start: Start) -> Beginning:
-        """Find where a start stands in what is published now.
-
-        Raises:
-            PositionCompacted: It lies below the oldest retained position.
-            CatalogReplaced: The cursor belongs to another log.
-        """
-        view, ordinal = self.view, 0
-        timestamp: int | None = None
-        match start:
-            case Since(position):
-                wanted = max(position, FIRST) if position.version else view.oldest
-            case FromTime(timestamp):
-                wanted = self._at_time(view, timestamp)
-            case After(cursor, timestamp):
-                self.refuse_foreign(cursor)
-                ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
-                wanted = cursor.position if ordinal else position_after(cursor.position)
-                if timestamp is not None and not is_trimmed(view, timestamp):
-                    wanted, ordinal = later(wanted, ordinal, view.version_at(timestamp))
-        if wanted < view.oldest:
-            raise PositionCompacted(wanted, view.oldest, self.newest)
-        beginning = await self.begin_at(wanted, ordinal)
-        if timestamp is not None and view.version_at(timestamp) > view.published:
-            beginning = replace(beginning, published=False, timestamp=timestamp)
-        return beginning
-
-    def compacted(self, waiting: Beginning) -> PositionCompacted | None:
-        """Return the error of a start that waited and was trimmed meanwhile; None for any other."""
-        view = self.view
-        gone = waiting.wanted < view.oldest and (
-            waiting.timestamp is None or is_trimmed(view, waiting.timestamp)
-        )
-        return PositionCompacted(waiting.wanted, view.oldest, self.newest) if gone else None
-
-    def renewed(self, waiting: Beginning) -> Beginning:
-        """Return a start that waits as it stands now: one by time moves on past what is too early."""
-        if waiting.timestamp is None:
-            return waiting
-        version = self.view.version_at(waiting.timestamp)
-        wanted, ordinal = later(waiting.wanted, waiting.ordinal, version)
-        passed = waiting.before
-        if version > self.view.published and wanted.version == version:
-            passed = SafePoint(self.view.end_row, *self.newest)
-        return replace(waiting, wanted=wanted, ordinal=ordinal, before=passed)
-
-    async def begin_at(self, wanted: Position, ordinal: int) -> Beginning:
-        """Find the first capture at or after a retained position and an ordinal of its record."""
-        while True:
-            view = self.view
-            try:
-                return await self._begin_in(view, wanted, ordinal)
-            except SegmentMissing as missing:
-                try:
-                    await self.recover(missing, view.batch(view.find(wanted)).first_row)
-                except PositionCompacted as gone:
-                    raise PositionCompacted(wanted, gone.oldest, gone.newest) from gone
-
-    async def _begin_in(self, view: LogView, wanted: Position, ordinal: int) -> Beginning:
-        row = await self.reading.row_of(view, wanted)
-        before = SafePoint(row, *wanted.preceding())
-        if ordinal:
-            before = SafePoint(row, wanted.version, wanted.index, ordinal - 1)
-        published = wanted.version <= view.published
-        exact = row < view.end_row and await self.reading.position_of(view, row) == wanted
-        return Beginning(Mark(row, ordinal if exact else 0), before, wanted, ordinal, published)
-
-    def _at_time(self, view: LogView, timestamp: int) -> Position:
-        """Return the first position at or after a time; trimmed time is refused, not skipped."""
-        if is_trimmed(view, timestamp):
-            raise PositionCompacted(view.oldest.preceding(), view.oldest, self.newest)
-        return Position(view.version_at(timestamp), 0)
-
-    def refuse_foreign(self, cursor: Cursor) -> None:
-        """Refuse a cursor of another log.
-
-        Raises:
-            CatalogReplaced: It is one.
-        """
-        if cursor.catalog_uuid != self.view.uuid:
-            raise CatalogReplaced(self.view.name, cursor.catalog_uuid, self.view.uuid)
-
-    def _at_end(self) -> Beginning:
-        end_row, version = self.view.end_row, self.view.published + 1
-        return Beginning(Mark(end_row), SafePoint(end_row, *self.newest), Position(version))
-
-    def _open_publisher(self, criteria: tuple[Criteria, ...]) -> Publisher:
-        floor = max(self.routed, self._floor)
-        publisher = Publisher(
+    def _open_publisher(self, criteria: tuple[Criteria, ...]) -> Publisher[Subscription]:
+        publisher: Publisher[Subscription] = Publisher(
             next(self._ids),
             Predicate(criteria),
-            floor,
+            max(self.log.routed, self._floor),
             self._settings,
             self._rings,
             self._pace,
@@ -451,34 +339,29 @@ class Observer:
         self._router.add(publisher.id, publisher.predicate)
         return publisher
 
-    def _acknowledge(self, beginning: Beginning, delivery: Delivery) -> Acknowledgement:
-        return Acknowledgement(
+    def _acknowledge(
+        self, start: ResolvedStart, options: DeliveryOptions
+    ) -> SubscribeAcknowledgement:
+        view = self.log.view
+        return SubscribeAcknowledgement(
             subscription_id=uuid4().hex,
-            catalog=self.view.name,
-            catalog_uuid=self.view.uuid,
-            start=beginning.wanted,
-            resume_cursor=Cursor(self.view.uuid, *beginning.before[1:]),
-            published=self.view.published,
-            heartbeat_interval_s=delivery.heartbeat_interval_s,
-            queue_captures=delivery.queue_captures,
-            message_bytes=delivery.message_bytes,
-            max_message_bytes=delivery.max_message_bytes,
+            catalog=view.name,
+            catalog_uuid=view.uuid,
+            start=start.position,
+            resume_cursor=Cursor(view.uuid, *start.before[1:]),
+            published=view.published,
+            heartbeat_interval_s=options.heartbeat_interval_s,
+            queue_captures=options.queue_captures,
+            message_bytes=options.message_bytes,
+            max_message_bytes=options.max_message_bytes,
         )
 
 
-def later(wanted: Position, ordinal: int, version: int) -> tuple[Position, int]:
-    """Return position and ordinal of a start, or the begin of a version if that comes behind it."""
-    return (Position(version), 0) if wanted < Position(version) else (wanted, ordinal)
-
-
-def is_trimmed(view: LogView, timestamp: int) -> bool:
-    """Return whether something committed at or after a time, µs, is no longer retained."""
-    return view.oldest > FIRST and timestamp <= view.timestamp_of(view.oldest.version - 1)
-
-
-def _is_crowded(found: Sequence[tuple[Publisher, BatchSelection | Exception]], rows: int) -> bool:
+def _is_crowded(
+    found: Sequence[tuple[Publisher[Subscription], BatchSelection | Exception]], rows: int
+) -> bool:
     """Decide whether encoding a whole batch once costs less than each publisher's part of it."""
     if len(found) < _CROWD:
         return False
     matches = sum(len(each) for _, each in found if not isinstance(each, Exception))
-    return matches * _SHARE >= rows
+    return matches * _CROWD_SHARE >= rows

@@ -49,7 +49,6 @@ class EngineSettings:
     queue_captures: int = setting(
         20_000, "captures", "what a subscription may have taken from its ring and not delivered"
     )
-    queue_bytes: int = setting(256 << 10, "bytes", "the same in bytes of row references")
     message_bytes: int = setting(
         64 << 10,
         "bytes",

@@ -20,6 +20,7 @@ from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
 from tests.support.inprocess import (
     PATIENCE_S,
@@ -27,6 +28,7 @@ from tests.support.inprocess import (
     coordinates,
     heartbeat_at,
     objects,
+    observer_of,
 )
 from tests.support.model import ModelMutation
 
@@ -107,7 +109,9 @@ async def test_contract_14_ten_laggards_are_live_again_after_so_many_scans_while
 
         async def subscribed(first: int) -> Laggard:
             start = Since(Position(first))
-            return Laggard(await engine.subscribe("shop", start=start, codec=JSON), first)
+            return Laggard(
+                await engine.subscribe(ANONYMOUS, "shop", start=start, codec=JSON), first
+            )
 
         async def write() -> None:
             writer.write([change(len(log.transactions))])
@@ -127,10 +131,10 @@ async def test_contract_14_ten_laggards_are_live_again_after_so_many_scans_while
         for _ in range(LAG):
             await write()
         laggards = [*stopped, *[await subscribed(2 + number) for number in range(5)]]
-        (publisher,) = engine.observer("shop").publishers()
+        (publisher,) = observer_of(engine, "shop").publishers()
         assert publisher.ring.captures == RING * CAPTURES
         scans.clear()
-        loads = engine.statistics().cache.misses
+        loads = engine.statistics(ANONYMOUS).cache.misses
 
         behind = list(laggards)
         for _ in range(LAG):
@@ -143,7 +147,7 @@ async def test_contract_14_ten_laggards_are_live_again_after_so_many_scans_while
         for each in laggards:
             assert 0 < scans[each.subscription] <= SCANS_MAX
         # A window is scanned once for all of them, and what was encoded for the fastest serves them too.
-        assert engine.statistics().cache.misses - loads <= SCANS_MAX
+        assert engine.statistics(ANONYMOUS).cache.misses - loads <= SCANS_MAX
 
         asked = scans.total()
         for _ in range(LAG // 2):

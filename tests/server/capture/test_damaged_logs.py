@@ -19,6 +19,7 @@ from tailrace.errors import TailraceError
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
@@ -44,7 +45,7 @@ async def read(engine: Engine, catalog: str) -> tuple[list[dict[str, Any]], Tail
     try:
         async with asyncio.timeout(PATIENCE_S):
             subscription = await engine.subscribe(
-                catalog, start=OLDEST, content=Content.BODY, codec=JSON
+                ANONYMOUS, catalog, start=OLDEST, content=Content.BODY, codec=JSON
             )
             while True:
                 message = await subscription.receive()
@@ -79,7 +80,7 @@ async def check_all(
         for name, damage in zip(NAMES, chosen, strict=False):
             stack.enter_context(damage.done_to(root / name))
         async with Engine(root, SETTINGS) as engine:
-            neighbour = await engine.subscribe("good", codec=JSON)
+            neighbour = await engine.subscribe(ANONYMOUS, "good", codec=JSON)
             ended = await asyncio.gather(
                 *(
                     check(engine, root / name, damage, truth)

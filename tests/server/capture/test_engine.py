@@ -28,6 +28,7 @@ from tailrace.position import Position, TimestampMicros
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.segment.reader import BatchReader
@@ -38,6 +39,7 @@ from tests.support.inprocess import (
     coordinates,
     heartbeat_at,
     objects,
+    observer_of,
     receive,
 )
 from tests.support.model import ModelLog, ModelMutation
@@ -78,7 +80,7 @@ async def test_contract_01_27_a_subscription_gets_what_is_published_after_its_ac
 ) -> None:
     writer.write([upsert(1)])
     async with Engine(log_root, quick()) as engine:
-        subscription = await engine.subscribe("shop", codec=JSON)
+        subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
         assert subscription.acknowledgement.published == 1
         assert subscription.acknowledgement.start == Position(2, 0)
         writer.write([upsert(2)], [upsert(3)])
@@ -96,13 +98,13 @@ async def test_a_small_commit_is_sent_without_a_reader_thread(
 ) -> None:
     writer.write([upsert(1)])
     async with Engine(log_root, quick()) as engine:
-        subscription = await engine.subscribe("shop", codec=JSON, content=Content.AFTER)
-        before = engine.statistics().cache.misses
+        subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON, content=Content.AFTER)
+        before = engine.statistics(ANONYMOUS).cache.misses
         for number in range(2, 40):  # more than are kept
             writer.write([upsert(number)])
             _, change = await receive(subscription, 2)
             assert change["after"] == {"id": number}
-        assert engine.statistics().cache.misses == before
+        assert engine.statistics(ANONYMOUS).cache.misses == before
 
 
 async def test_contract_06_what_is_committed_and_not_published_is_not_delivered(
@@ -110,9 +112,9 @@ async def test_contract_06_what_is_committed_and_not_published_is_not_delivered(
 ) -> None:
     writer.write([upsert(1)])
     async with Engine(log_root, quick()) as engine:
-        live = await engine.subscribe("shop", codec=JSON)
+        live = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
         writer.commit([upsert(2)])
-        reader = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        reader = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
         await receive(reader, 2)
         assert (await heartbeat_at(reader, 1)).published == 1
         writer.commit([upsert(3)])
@@ -126,13 +128,13 @@ async def test_what_is_committed_and_not_published_shows_in_the_figures(
 ) -> None:
     writer.write([upsert(1)])
     async with Engine(log_root, quick()) as engine:
-        subscription = await engine.subscribe("shop", codec=JSON)
+        subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
         for number in (2, 3):
             writer.commit([upsert(number)])
             async with asyncio.timeout(PATIENCE_S):
-                while engine.catalogs()[0].committed < number:
+                while engine.catalogs(ANONYMOUS)[0].committed < number:
                     assert isinstance(await subscription.receive(), Heartbeat)
-        figures = engine.observer("shop").statistics()
+        figures = observer_of(engine, "shop").statistics()
         assert (figures.published, figures.committed) == (1, 3)
 
 
@@ -148,14 +150,16 @@ async def test_nothing_is_behind_one_that_waits_for_its_start(
         "by time": FromTime(TimestampMicros(second + 1)),
     }
     async with asyncio.timeout(PATIENCE_S), Engine(log_root, quick()) as engine:
-        waiting = await engine.subscribe("shop", start=starts[kind], codec=JSON, demand=0)
-        live = await engine.subscribe("shop", codec=JSON, demand=0)
+        waiting = await engine.subscribe(
+            ANONYMOUS, "shop", start=starts[kind], codec=JSON, demand=0
+        )
+        live = await engine.subscribe(ANONYMOUS, "shop", codec=JSON, demand=0)
         writer.publish()
-        while engine.observer("shop").view.published < 2:
+        while observer_of(engine, "shop").log.view.published < 2:
             assert isinstance(await waiting.receive(), Heartbeat)
         assert (waiting.statistics().lag_records, live.statistics().lag_records) == (0, 2)
         writer.write([upsert(3)])
-        while engine.observer("shop").view.published < 3:
+        while observer_of(engine, "shop").log.view.published < 3:
             assert isinstance(await waiting.receive(), Heartbeat)
         assert waiting.statistics().lag_records >= 2
         waiting.request(2)
@@ -168,13 +172,15 @@ async def test_contract_17_what_everybody_has_taken_is_kept_by_nobody(
 ) -> None:
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
-        subscriptions = [await engine.subscribe("shop", start=OLDEST, codec=JSON) for _ in range(3)]
+        subscriptions = [
+            await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON) for _ in range(3)
+        ]
         for subscription in subscriptions:
             await receive(subscription, 2)
             await heartbeat_at(subscription, 1)
         writer.write([upsert(1)])
         await receive(subscriptions[0], 2)
-        (publisher,) = engine.observer("shop").publishers()
+        (publisher,) = observer_of(engine, "shop").publishers()
         assert publisher.ring.captures == 2
         for subscription in subscriptions[1:]:
             await receive(subscription, 2)
@@ -187,9 +193,9 @@ async def test_contract_10_demand_0_delivers_nothing_and_the_cursor_of_a_quiet_f
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
         quiet = await engine.subscribe(
-            "shop", [Criteria(entity_type=("nothing",))], codec=JSON, demand=0
+            ANONYMOUS, "shop", [Criteria(entity_type=("nothing",))], codec=JSON, demand=0
         )
-        loud = await engine.subscribe("shop", codec=JSON, demand=0)
+        loud = await engine.subscribe(ANONYMOUS, "shop", codec=JSON, demand=0)
         for number in range(5):
             writer.write([upsert(number)])
         assert (await heartbeat_at(quiet, 6)).records_scanned == 10
@@ -209,7 +215,9 @@ async def test_contract_15_a_filter_that_matches_nothing_costs_no_scan_of_the_lo
 ) -> None:
     writer.write([upsert(0)])
     async with Engine(log_root, quick(ring_captures=1)) as engine:
-        quiet = await engine.subscribe("shop", [Criteria(entity_type=("nothing",))], codec=JSON)
+        quiet = await engine.subscribe(
+            ANONYMOUS, "shop", [Criteria(entity_type=("nothing",))], codec=JSON
+        )
         for number in range(50):
             writer.write([upsert(number)])
         await heartbeat_at(quiet, 51)
@@ -221,11 +229,11 @@ async def test_contract_14_16_a_paused_subscriber_is_overrun_resyncs_and_returns
 ) -> None:
     writer.write([upsert(0)])
     async with Engine(log_root, quick(ring_captures=4)) as engine:
-        subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        subscription = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
         await receive(subscription, 2)
         while subscription.statistics().mode != "live":
             await heartbeat_at(subscription, 1)
-        other = await engine.subscribe("shop", codec=JSON)
+        other = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
         for number in range(10):
             writer.write([upsert(number)])
             await receive(other, 2)
@@ -244,7 +252,7 @@ async def test_contract_16_a_commit_of_100_000_rows_sends_nobody_who_keeps_up_to
 ) -> None:
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
-        subscriptions = [await engine.subscribe("shop", codec=JSON) for _ in range(3)]
+        subscriptions = [await engine.subscribe(ANONYMOUS, "shop", codec=JSON) for _ in range(3)]
         big = [upsert(number) for number in range(100_000)]
         writer.writer.append([])  # an emptied transaction in the same commit
         writer.commit(big)
@@ -265,7 +273,7 @@ async def test_what_is_taken_as_it_is_ready_is_counted_when_somebody_looks(
     async with Engine(
         log_root, EngineSettings(message_bytes=300, heartbeat_interval_s=60)
     ) as engine:
-        one = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=demand)
+        one = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON, demand=demand)
         taken = await receive_some(one)
         looks = 0
         for frames in one.ready():
@@ -274,14 +282,14 @@ async def test_what_is_taken_as_it_is_ready_is_counted_when_somebody_looks(
                 continue  # nobody looks
             looks += 1
             assert one.statistics().delivered == len(taken)
-            assert one.held_bytes == len(frames.data)
+            assert one.last.nbytes == len(frames.data)
             assert cursor_of(one) == coordinates(taken[-1]) == frames.last
             if demand is not None:
                 assert one.statistics().demand == demand - len(taken)
                 one.request(1)
                 demand += 1
         assert looks
-        assert engine.statistics().captures_delivered == len(taken)
+        assert engine.statistics(ANONYMOUS).captures_delivered == len(taken)
         assert len(taken) == (demand or 101)
         assert [coordinates(each)[1] for each in taken] == list(range(len(taken)))
 
@@ -293,11 +301,11 @@ async def test_contract_20_one_that_ends_lets_go_of_the_message_that_its_transpo
     writer.write([upsert(1)])
     async with Engine(log_root, EngineSettings(message_bytes=1, heartbeat_interval_s=60)) as engine:
         for end in (Subscription.cancel, Subscription.stop):
-            one = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+            one = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
             await receive_some(one)
-            assert one.held_bytes > 0
+            assert one.last.nbytes > 0
             end(one)
-            assert one.held_bytes == 0
+            assert one.last.nbytes == 0
 
 
 async def test_what_was_taken_before_the_end_counts(log_root: Path, writer: ModelWriter) -> None:
@@ -305,7 +313,7 @@ async def test_what_was_taken_before_the_end_counts(log_root: Path, writer: Mode
     async with Engine(
         log_root, EngineSettings(message_bytes=300, heartbeat_interval_s=60)
     ) as engine:
-        one = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        one = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
         taken = await receive_some(one)
         ready = one.ready()
         for _ in range(3):
@@ -334,7 +342,7 @@ async def test_contract_18_the_event_loop_opens_no_file_of_the_log(
     sys.addaudithook(hook)  # cannot be taken back, only told to listen no more
     async with Engine(log_root, quick(ring_captures=4)) as engine:
         subscription = await engine.subscribe(
-            "shop", start=OLDEST, content=Content.AFTER, codec=JSON
+            ANONYMOUS, "shop", start=OLDEST, content=Content.AFTER, codec=JSON
         )
         assert len(await receive(subscription, 60)) == 60
         listening = False
@@ -362,9 +370,11 @@ async def test_contract_18_a_read_that_hangs_keeps_nobody_else_waiting(
 
     monkeypatch.setattr(BatchReader, "texts", slow_texts)
     async with Engine(log_root, quick()) as engine:
-        stuck = await engine.subscribe("shop", start=OLDEST, content=Content.AFTER, codec=JSON)
+        stuck = await engine.subscribe(
+            ANONYMOUS, "shop", start=OLDEST, content=Content.AFTER, codec=JSON
+        )
         waiting = asyncio.ensure_future(receive(stuck, 8))
-        neighbour = await engine.subscribe("shop", content=Content.AFTER, codec=JSON)
+        neighbour = await engine.subscribe(ANONYMOUS, "shop", content=Content.AFTER, codec=JSON)
         assert await asyncio.get_running_loop().run_in_executor(None, hanging.wait, PATIENCE_S)
         writer.write([upsert(3)])
         assert len(await receive(neighbour, 2)) == 2
@@ -381,14 +391,16 @@ async def test_contract_19_ten_laggards_near_each_other_cost_about_one_scan(
 
     async def loads(laggards: int) -> int:
         async with Engine(log_root, quick()) as engine:
-            before = engine.statistics().cache.misses
+            before = engine.statistics(ANONYMOUS).cache.misses
             subscriptions = [
-                await engine.subscribe("shop", start=Since(Position(1 + number)), codec=JSON)
+                await engine.subscribe(
+                    ANONYMOUS, "shop", start=Since(Position(1 + number)), codec=JSON
+                )
                 for number in range(laggards)
             ]
             counts = [400 - 2 * number for number in range(laggards)]
             await asyncio.gather(*map(receive, subscriptions, counts))
-            return engine.statistics().cache.misses - before
+            return engine.statistics(ANONYMOUS).cache.misses - before
 
     one, ten = await loads(1), await loads(10)
     assert ten <= one + 10  # each of the ten may look its own start up
@@ -403,13 +415,13 @@ async def test_one_batch_at_a_time_is_read_of_what_is_queued(
         writer.commit(*[[upsert(number) for number in range(100)] for _ in range(60)])
     writer.publish()
     async with Engine(log_root, quick(queue_captures=3 * rows, ring_captures=1)) as engine:
-        before = engine.statistics().cache.misses
-        late = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=1)
+        before = engine.statistics(ANONYMOUS).cache.misses
+        late = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON, demand=1)
         received = await receive(late, 1)
-        assert engine.statistics().cache.misses - before == 1 + 1
+        assert engine.statistics(ANONYMOUS).cache.misses - before == 1 + 1
         late.request(3 * rows)
         received += await receive(late, 3 * rows - 1)
-        assert engine.statistics().cache.misses - before == 1 + 3
+        assert engine.statistics(ANONYMOUS).cache.misses - before == 1 + 3
     assert [coordinates(each)[0] for each in received[::101]] == list(range(1, 181))
 
 
@@ -422,14 +434,14 @@ async def test_frames_that_were_sent_are_kept_for_others_only(
         writer.commit(*[[upsert(number) for number in range(100)] for _ in range(60)])
     writer.publish()
     async with Engine(log_root, quick()) as engine:
-        others = [await engine.subscribe("shop", codec=JSON) for _ in range(neighbours)]
-        first = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        others = [await engine.subscribe(ANONYMOUS, "shop", codec=JSON) for _ in range(neighbours)]
+        first = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
         await receive(first, batches * rows)
         first.cancel()
-        before = engine.statistics().cache.misses
-        second = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        before = engine.statistics(ANONYMOUS).cache.misses
+        second = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
         await receive(second, batches * rows)
-        assert engine.statistics().cache.misses - before == (0 if others else batches)
+        assert engine.statistics(ANONYMOUS).cache.misses - before == (0 if others else batches)
 
 
 async def test_a_batch_that_is_larger_than_the_queue_is_encoded_once(
@@ -437,10 +449,10 @@ async def test_a_batch_that_is_larger_than_the_queue_is_encoded_once(
 ) -> None:
     writer.write(*[[upsert(number) for number in range(100)] for _ in range(60)])
     async with Engine(log_root, quick(queue_captures=1_000)) as engine:
-        before = engine.statistics().cache.misses
-        subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        before = engine.statistics(ANONYMOUS).cache.misses
+        subscription = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
         assert len(await receive(subscription, 60 * 101)) == 60 * 101
-        assert engine.statistics().cache.misses - before == 1 + 1  # the scan, the frames
+        assert engine.statistics(ANONYMOUS).cache.misses - before == 1 + 1  # the scan, the frames
 
 
 async def test_contract_19_a_start_that_the_ring_holds_is_not_read_from_the_log(
@@ -448,14 +460,16 @@ async def test_contract_19_a_start_that_the_ring_holds_is_not_read_from_the_log(
 ) -> None:
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
-        stalled = await engine.subscribe("shop", codec=JSON, demand=0)
-        other = await engine.subscribe("shop", codec=JSON)
+        stalled = await engine.subscribe(ANONYMOUS, "shop", codec=JSON, demand=0)
+        other = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
         for number in range(5):
             writer.write([upsert(number)])
         uuid = stalled.acknowledgement.catalog_uuid
         await receive(other, 10)
-        late = await engine.subscribe("shop", start=After(Cursor(uuid, 3, 1, 0)), codec=JSON)
-        while engine.observer("shop").routed < 12:
+        late = await engine.subscribe(
+            ANONYMOUS, "shop", start=After(Cursor(uuid, 3, 1, 0)), codec=JSON
+        )
+        while observer_of(engine, "shop").log.routed < 12:
             assert isinstance(await stalled.receive(), Heartbeat)
         received = await receive(late, 6)
         assert coordinates(received[0]) == (4, 0, 0)
@@ -468,22 +482,24 @@ async def test_contract_21_25_starts_that_cannot_be_served_are_refused_by_name(
         writer.write([upsert(number)])
     writer.writer.trim(before=3)
     async with Engine(log_root, quick()) as engine:
-        (info,) = engine.catalogs()
+        (info,) = engine.catalogs(ANONYMOUS)
         assert info.oldest == Position(3, 0)
         with pytest.raises(PositionCompacted) as compacted:
-            await engine.subscribe("shop", start=Since(Position(2)), codec=JSON)
+            await engine.subscribe(ANONYMOUS, "shop", start=Since(Position(2)), codec=JSON)
         assert compacted.value.oldest == Position(3, 0)
         with pytest.raises(PositionCompacted):
-            await engine.subscribe("shop", start=After(Cursor(info.uuid, 1, 1)), codec=JSON)
+            await engine.subscribe(
+                ANONYMOUS, "shop", start=After(Cursor(info.uuid, 1, 1)), codec=JSON
+            )
         foreign = Cursor(type(info.uuid)(int=7), 3, 1)
         with pytest.raises(CatalogReplaced):
-            await engine.subscribe("shop", start=After(foreign), codec=JSON)
+            await engine.subscribe(ANONYMOUS, "shop", start=After(foreign), codec=JSON)
         highest = Cursor(info.uuid, 2**63 - 1, 2**31 - 1)
-        waits = await engine.subscribe("shop", start=After(highest), codec=JSON)
+        waits = await engine.subscribe(ANONYMOUS, "shop", start=After(highest), codec=JSON)
         assert waits.acknowledgement.start.version == 2**63 - 1
         with pytest.raises(CatalogUnknown, match="shop"):
-            await engine.subscribe("shoe", codec=JSON)
-        oldest = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+            await engine.subscribe(ANONYMOUS, "shoe", codec=JSON)
+        oldest = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
         assert coordinates((await receive(oldest, 4))[0]) == (3, 0, 0)
 
 
@@ -499,9 +515,11 @@ async def test_contract_22_33_a_damaged_batch_ends_only_those_who_need_it(
     segment.chmod(0o644)
     segment.write_bytes(data)
     async with Engine(log_root, quick()) as engine:
-        needs_it = await engine.subscribe("shop", start=OLDEST, content=Content.AFTER, codec=JSON)
+        needs_it = await engine.subscribe(
+            ANONYMOUS, "shop", start=OLDEST, content=Content.AFTER, codec=JSON
+        )
         neighbour = await engine.subscribe(
-            "shop", start=Since(Position(2)), content=Content.AFTER, codec=JSON
+            ANONYMOUS, "shop", start=Since(Position(2)), content=Content.AFTER, codec=JSON
         )
         with pytest.raises(LogCorrupted) as corrupted:
             await receive(needs_it, 1)
@@ -509,7 +527,7 @@ async def test_contract_22_33_a_damaged_batch_ends_only_those_who_need_it(
         assert len(await receive(neighbour, 2)) == 2
         writer.write([upsert(3)])
         assert len(await receive(neighbour, 2)) == 2
-        assert engine.statistics().subscriptions == 1
+        assert engine.statistics(ANONYMOUS).subscriptions == 1
 
 
 async def test_contract_20_23_a_cancelled_subscription_is_gone_and_its_publisher_with_it(
@@ -517,14 +535,14 @@ async def test_contract_20_23_a_cancelled_subscription_is_gone_and_its_publisher
 ) -> None:
     writer.write([upsert(1)])
     async with Engine(log_root, quick()) as engine:
-        subscription = await engine.subscribe("shop", codec=JSON)
-        assert engine.statistics().observers[0].publishers == 1
+        subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
+        assert engine.statistics(ANONYMOUS).observers[0].publishers == 1
         waiting = asyncio.ensure_future(subscription.receive())
         await asyncio.sleep(0)
         subscription.cancel()
         with pytest.raises(SubscriptionClosed):
             await waiting
-        assert engine.statistics().observers[0].publishers == 0
+        assert engine.statistics(ANONYMOUS).observers[0].publishers == 0
         reference = weakref.ref(subscription)
         del subscription, waiting
         await asyncio.sleep(0)  # the interpreter lets go of the exception of this step
@@ -538,9 +556,9 @@ async def test_contract_24_a_subscribe_during_the_close_of_an_empty_publisher_is
     writer.write([upsert(1)])
     async with Engine(log_root, quick()) as engine:
         for number in range(20):
-            first = await engine.subscribe("shop", codec=JSON)
+            first = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
             subscribing = asyncio.ensure_future(
-                engine.subscribe("shop", start=Since(Position(number + 2)), codec=JSON)
+                engine.subscribe(ANONYMOUS, "shop", start=Since(Position(number + 2)), codec=JSON)
             )
             for _ in range(number % 4):
                 await asyncio.sleep(0)
@@ -556,7 +574,7 @@ async def test_contract_25_a_replaced_catalog_ends_its_subscriptions(
 ) -> None:
     writer.write([upsert(1)])
     async with Engine(log_root, quick()) as engine:
-        subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+        subscription = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
         await receive(subscription, 2)
         old = subscription.acknowledgement.catalog_uuid
         writer.writer.close()
@@ -569,7 +587,7 @@ async def test_contract_25_a_replaced_catalog_ends_its_subscriptions(
         assert replaced.value.expected == old
         while True:
             try:
-                again = await engine.subscribe("shop", start=OLDEST, codec=JSON)
+                again = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
             except (CatalogUnknown, CatalogReplaced):
                 continue
             break
@@ -584,17 +602,17 @@ async def test_contract_26_a_stop_hands_everybody_the_cursor_to_resume_from(
     async with Engine(log_root, quick()) as engine:
         limits = SubscriptionLimits(queue_captures=1)
         subscription = await engine.subscribe(
-            "shop", start=OLDEST, codec=JSON, demand=1, limits=limits
+            ANONYMOUS, "shop", start=OLDEST, codec=JSON, demand=1, limits=limits
         )
         await receive(subscription, 1)
         engine.stop_subscriptions()
         with pytest.raises(ServerStopping) as stopping:
             await subscription.receive()
         with pytest.raises(ServerStopping):
-            await engine.subscribe("shop", codec=JSON)
+            await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
     assert stopping.value.resume_cursor is not None
     async with Engine(log_root, quick()) as engine:
         start = After(Cursor.parse(stopping.value.resume_cursor))
-        resumed = await engine.subscribe("shop", start=start, codec=JSON)
+        resumed = await engine.subscribe(ANONYMOUS, "shop", start=start, codec=JSON)
         received = await receive(resumed, 3)
         assert [coordinates(each) for each in received] == [(1, 1, 0), (2, 0, 0), (2, 1, 0)]

@@ -12,8 +12,9 @@ from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.observer import Observer
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
-from tests.support.inprocess import ModelWriter, coordinates, receive
+from tests.support.inprocess import ModelWriter, coordinates, observer_of, receive
 from tests.support.model import ModelMutation
 from tests.support.polling import until
 
@@ -53,22 +54,22 @@ async def test_contract_18_routing_to_many_publishers_gives_way_and_loses_nothin
     monkeypatch.setattr(fairness, "TURN_S", 0.0)
     mutations = [upsert(number) for number in range(PUBLISHERS)]
     async with Engine(log_root, EngineSettings(heartbeat_interval_s=0.01)) as engine:
-        observer = engine.observer("shop")
+        observer = observer_of(engine, "shop")
         early = [
-            await engine.subscribe("shop", [key(number)], codec=JSON)
+            await engine.subscribe(ANONYMOUS, "shop", [key(number)], codec=JSON)
             for number in range(PUBLISHERS)
         ]
         writer.write(mutations)
         turns = 0
         opened: list[tuple[int, Subscription]] = []
-        while observer.routed < PUBLISHERS + 1:
+        while observer.log.routed < PUBLISHERS + 1:
             await asyncio.sleep(0)
-            if not observer.view.published:
+            if not observer.log.view.published:
                 continue
             number = turns % PUBLISHERS
             early[number].cancel()
             again = await engine.subscribe(
-                "shop", [key(number)], start=Since(Position(1)), codec=JSON
+                ANONYMOUS, "shop", [key(number)], start=Since(Position(1)), codec=JSON
             )
             opened.append((number, again))
             turns += 1
@@ -85,16 +86,16 @@ async def test_routing_goes_on_over_heads_that_are_at_hand_for_a_part_of_a_ring(
 ) -> None:
     """Nobody is hungry any more after the first batch; the ring keeps room for those who are slower."""
     async with Engine(log_root, EngineSettings(ring_captures=64)) as engine:
-        observer = engine.observer("shop")
-        begin = observer.routed
-        subscription = await engine.subscribe("shop", codec=JSON, demand=0)
+        observer = observer_of(engine, "shop")
+        begin = observer.log.routed
+        subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON, demand=0)
         for number in range(10):
             writer.commit([upsert(number)])
         writer.publish()
-        await until(lambda: observer.routed >= begin + 8)
+        await until(lambda: observer.log.routed >= begin + 8)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert observer.routed == begin + 8
+        assert observer.log.routed == begin + 8
         subscription.request(20)
         received = [coordinates(each) for each in await receive(subscription, 20)]
         assert received == [(1 + number, index, 0) for number in range(10) for index in range(2)]
@@ -109,14 +110,14 @@ async def test_contract_18_what_is_opened_while_a_batch_is_routed_reads_it_witho
 
     async def finding(self: Observer, *batch: Any) -> Any:
         found = await find(self, *batch)
-        start = Since(Position(self.view.published))
-        subscription = await engine.subscribe("shop", [key(1)], start=start, codec=JSON)
+        start = Since(Position(self.log.view.published))
+        subscription = await engine.subscribe(ANONYMOUS, "shop", [key(1)], start=start, codec=JSON)
         late.extend(await receive(subscription, 1))
         return found
 
     monkeypatch.setattr(Observer, "_find", finding)
     async with Engine(log_root) as engine:
-        early = await engine.subscribe("shop", codec=JSON)
+        early = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
         writer.write([upsert(1)])
         assert len(await receive(early, 2)) == 2
         assert [coordinates(each) for each in late] == [(1, 1, 0)]

@@ -24,9 +24,11 @@ from tailrace.errors import (
 from tailrace.position import END, Position, TimestampMicros
 from tailrace_server.capture import engine as engine_module
 from tailrace_server.capture.codecs import JSON
-from tailrace_server.capture.delivery.memory_budget import MemoryGovernor
+from tailrace_server.capture.delivery import start as start_module
+from tailrace_server.capture.delivery.followed_log import FollowedLog
+from tailrace_server.capture.delivery.memory_governor import MemoryGovernor
 from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.observer import Observer
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.batch_cache import BatchCache, CacheKind
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
@@ -42,6 +44,7 @@ from tests.support.inprocess import (
     coordinates,
     heartbeat_at,
     objects,
+    observer_of,
     receive,
 )
 from tests.support.model import ModelLog, ModelMutation
@@ -66,7 +69,7 @@ def quick(**others: Any) -> EngineSettings:
 
 
 async def subscribe_and_receive(engine: Engine) -> None:
-    await receive(await engine.subscribe("shop", codec=JSON), 1)
+    await receive(await engine.subscribe(ANONYMOUS, "shop", codec=JSON), 1)
 
 
 def compact(root: Path, writer: ModelWriter) -> None:
@@ -83,12 +86,14 @@ async def test_contract_38_what_a_ring_refers_to_may_be_compacted_away(
     )  # what is open can be read although deleted
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
-        stalled = await engine.subscribe("shop", content=Content.AFTER, codec=JSON, demand=0)
-        other = await engine.subscribe("shop", content=Content.AFTER, codec=JSON)
+        stalled = await engine.subscribe(
+            ANONYMOUS, "shop", content=Content.AFTER, codec=JSON, demand=0
+        )
+        other = await engine.subscribe(ANONYMOUS, "shop", content=Content.AFTER, codec=JSON)
         for number in range(1, 20):
             writer.write([upsert(number)])
         await receive(other, 38)
-        while engine.observer("shop").routed < 40:
+        while observer_of(engine, "shop").log.routed < 40:
             await stalled.receive()
         compact(log_root, writer)
         stalled.request(100)
@@ -106,17 +111,17 @@ async def test_contract_09_38_one_that_stops_while_its_queue_is_read_again_can_r
         writer.write([upsert(number)])
     writer.write([ModelMutation("order", "1", Operation.UPSERT, None, {"id": 1})])
     products = [Criteria(entity_type=("product",))]
-    recover = Observer.recover
+    recover = FollowedLog.recover
 
-    async def stopping(self: Observer, missing: SegmentMissing, row: int) -> None:
-        for each in self.subscriptions:
+    async def stopping(self: FollowedLog, missing: SegmentMissing, row: int) -> None:
+        for each in observer_of(engine, "shop").subscriptions:
             each.stop()
         await recover(self, missing, row)
 
-    monkeypatch.setattr(Observer, "recover", stopping)
+    monkeypatch.setattr(FollowedLog, "recover", stopping)
     async with Engine(log_root) as engine:
         subscription = await engine.subscribe(
-            "shop", products, start=OLDEST, content=Content.AFTER, codec=JSON, demand=2
+            ANONYMOUS, "shop", products, start=OLDEST, content=Content.AFTER, codec=JSON, demand=2
         )
         received = await receive(subscription, 2)
         compact(log_root, writer)
@@ -124,7 +129,7 @@ async def test_contract_09_38_one_that_stops_while_its_queue_is_read_again_can_r
         with pytest.raises(ServerStopping):
             await receive_into(received, subscription)
         resume = After(subscription.resume_cursor())
-        again = await engine.subscribe("shop", products, start=resume, codec=JSON)
+        again = await engine.subscribe(ANONYMOUS, "shop", products, start=resume, codec=JSON)
         received += await receive(again, 5 - len(received))
         assert [each["version"] for each in received] == [1, 2, 3, 4, 5]
 
@@ -135,14 +140,14 @@ async def test_contract_21_what_is_trimmed_before_anybody_takes_it_is_not_passed
     """Nobody is there to route for: retention gets ahead of the routing, which then begins behind it."""
     writer.write([upsert(0)])
     async with Engine(log_root, quick(ring_captures=16)) as engine:
-        paused = await engine.subscribe("shop", codec=JSON, demand=1)
+        paused = await engine.subscribe(ANONYMOUS, "shop", codec=JSON, demand=1)
         for number in range(1, 10):
             writer.write([upsert(number)])
         received = await receive(paused, 1)
-        while engine.observer("shop").view.published < 10:
+        while observer_of(engine, "shop").log.view.published < 10:
             assert isinstance(await paused.receive(), Heartbeat)
         writer.writer.trim(before=9)
-        while engine.observer("shop").view.oldest.version < 9:
+        while observer_of(engine, "shop").log.view.oldest.version < 9:
             assert isinstance(await paused.receive(), Heartbeat)
         paused.request(100)
         with pytest.raises(PositionCompacted):
@@ -159,7 +164,9 @@ async def test_contract_38_39_a_read_of_history_survives_a_compaction(
         writer.write([upsert(number)])
     settings = EngineSettings(scan_batches=2)
     async with Engine(log_root, settings) as engine:
-        history = await engine.history("shop", content=Content.AFTER, codec=JSON, reverse=reverse)
+        history = await engine.history(
+            ANONYMOUS, "shop", content=Content.AFTER, codec=JSON, reverse=reverse
+        )
         received: list[tuple[int, int]] = []
         async with asyncio.timeout(PATIENCE_S):
             async for frames in history:
@@ -176,11 +183,13 @@ async def test_a_start_in_a_segment_that_was_just_compacted_is_found(
     for number in range(4):
         writer.write([upsert(number)])
     async with Engine(log_root, quick()) as engine:
-        observer = engine.observer("shop")
-        older = observer.view
+        observer = observer_of(engine, "shop")
+        older = observer.log.view
         compact(log_root, writer)
-        observer.view = older  # as long as the tailer has not told
-        subscription = await engine.subscribe("shop", start=Since(Position(2, 1)), codec=JSON)
+        observer.log.view = older  # as long as the tailer has not told
+        subscription = await engine.subscribe(
+            ANONYMOUS, "shop", start=Since(Position(2, 1)), codec=JSON
+        )
         assert coordinates((await receive(subscription, 5))[0]) == (2, 1, 0)
 
 
@@ -191,11 +200,11 @@ async def test_contract_39_what_waits_in_a_queue_keeps_its_commit_timestamp_when
         writer.write([upsert(number)])
     view = CommitLog.open(log_root / "shop").view
     async with Engine(log_root, quick()) as engine:
-        subscription = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=1)
-        history = await engine.history("shop", codec=JSON)
+        subscription = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON, demand=1)
+        history = await engine.history(ANONYMOUS, "shop", codec=JSON)
         received = await receive(subscription, 1)
         writer.writer.trim(before=9)
-        while engine.observer("shop").view.oldest.version < 9:
+        while observer_of(engine, "shop").log.view.oldest.version < 9:
             assert isinstance(await subscription.receive(), Heartbeat)
         subscription.request(100)
         received += await receive(subscription, 19)
@@ -212,7 +221,7 @@ async def test_contract_05_a_message_limit_below_the_size_of_a_message_loses_not
     limits = SubscriptionLimits(max_message_bytes=1024)
     async with Engine(log_root, quick()) as engine:
         subscription = await engine.subscribe(
-            "shop", start=OLDEST, content=Content.AFTER, codec=JSON, limits=limits
+            ANONYMOUS, "shop", start=OLDEST, content=Content.AFTER, codec=JSON, limits=limits
         )
         received: list[dict[str, Any]] = []
         async with asyncio.timeout(PATIENCE_S):
@@ -238,8 +247,8 @@ async def test_contract_22_a_batch_that_cannot_be_routed_is_left_to_those_who_ne
 
     monkeypatch.setattr(BatchReader, "head", failing)
     async with Engine(log_root, quick()) as engine:
-        needs_it = await engine.subscribe("shop", codec=JSON)
-        late = await engine.subscribe("shop", start=Since(Position(3)), codec=JSON)
+        needs_it = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
+        late = await engine.subscribe(ANONYMOUS, "shop", start=Since(Position(3)), codec=JSON)
         writer.write([upsert(1)])
         with pytest.raises(InternalError, match="not foreseen"):
             await receive(needs_it, 1)
@@ -264,7 +273,7 @@ async def test_contract_22_a_failed_tailer_ends_its_catalog_and_no_other(
     monkeypatch.setattr(Tailer, "_follow", failing)
     settings = EngineSettings(heartbeat_interval_s=0.01, reopen_interval_s=0.01)
     async with Engine(log_root, settings) as engine:
-        neighbour = await engine.subscribe("depot", codec=JSON)
+        neighbour = await engine.subscribe(ANONYMOUS, "depot", codec=JSON)
         with pytest.raises(InternalError):
             await subscribe_and_receive(engine)
         other.write([upsert(1)])
@@ -273,7 +282,7 @@ async def test_contract_22_a_failed_tailer_ends_its_catalog_and_no_other(
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    subscription = await engine.subscribe("shop", codec=JSON)
+                    subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
                     await heartbeat_at(subscription, 1)
                     break
                 except InternalError:
@@ -327,7 +336,7 @@ async def test_contract_03_a_start_by_time_passes_over_what_is_published_later_a
     committed = CommitLog.open(log_root / "shop").state.last_timestamp
     async with Engine(log_root, quick()) as engine:
         start = FromTime(TimestampMicros(committed + 1))
-        subscription = await engine.subscribe("shop", start=start, codec=JSON)
+        subscription = await engine.subscribe(ANONYMOUS, "shop", start=start, codec=JSON)
         writer.publish()
         assert (await heartbeat_at(subscription, 2)).records_scanned == 0
         writer.write([upsert(2)])
@@ -340,13 +349,13 @@ async def test_contract_12_an_older_view_never_replaces_a_newer_one(
 ) -> None:
     writer.write([upsert(0)])
     async with Engine(log_root, quick()) as engine:
-        observer = engine.observer("shop")
-        older = observer.view
-        subscription = await engine.subscribe("shop", codec=JSON)
+        observer = observer_of(engine, "shop")
+        older = observer.log.view
+        subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
         writer.write([upsert(1)])
         assert len(await receive(subscription, 2)) == 2
-        observer.see(older)
-        assert observer.view.published == 2
+        observer.log.see(older)
+        assert observer.log.view.published == 2
 
 
 async def test_a_catalog_whose_folder_is_gone_is_unknown_whatever_it_was_before(
@@ -362,7 +371,7 @@ async def test_a_catalog_whose_folder_is_gone_is_unknown_whatever_it_was_before(
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    await engine.subscribe("depot", codec=JSON)
+                    await engine.subscribe(ANONYMOUS, "depot", codec=JSON)
                 except CatalogUnknown:
                     break
                 except LogError:
@@ -382,20 +391,20 @@ async def test_contract_25_who_comes_back_while_the_old_tailer_ends_finds_the_ne
     monkeypatch.setattr(Tailer, "__aexit__", slow)
     async with Engine(log_root, quick()) as engine:
         try:
-            subscription = await engine.subscribe("shop", codec=JSON)
+            subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
             writer.writer.close()
             drop_catalog(log_root, "shop")
             with pytest.raises(CatalogReplaced):
                 await receive(subscription, 1)
             with pytest.raises(CatalogUnknown):
-                await engine.subscribe("shop", codec=JSON)
+                await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
             replacement = ModelWriter(log_root, "shop", ModelLog())
-            subscription = await engine.subscribe("shop", codec=JSON)
-            assert engine.observer("shop").view.uuid == replacement.writer.uuid
+            subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
+            assert observer_of(engine, "shop").log.view.uuid == replacement.writer.uuid
             go_on.set()
             replacement.write([upsert(1)])
             assert len(await receive(subscription, 2)) == 2
-            assert [info.name for info in engine.catalogs()] == ["shop"]
+            assert [info.name for info in engine.catalogs(ANONYMOUS)] == ["shop"]
             replacement.writer.close()
         finally:
             go_on.set()
@@ -406,16 +415,18 @@ async def test_contract_26_a_subscribe_that_races_with_the_stop_is_told_so(
 ) -> None:
     writer.write([upsert(0)], [upsert(1)])
     reached, go_on = asyncio.Event(), asyncio.Event()
-    begin_at = Observer.begin_at
+    locate = start_module.locate
 
-    async def slow(self: Observer, wanted: Position, ordinal: int) -> object:
+    async def slow(log: FollowedLog, position: Position, ordinal: int) -> object:
         reached.set()
         await go_on.wait()
-        return await begin_at(self, wanted, ordinal)
+        return await locate(log, position, ordinal)
 
-    monkeypatch.setattr(Observer, "begin_at", slow)
+    monkeypatch.setattr(start_module, "locate", slow)
     async with Engine(log_root, quick()) as engine:
-        opening = asyncio.ensure_future(engine.subscribe("shop", start=OLDEST, codec=JSON))
+        opening = asyncio.ensure_future(
+            engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON)
+        )
         await reached.wait()
         engine.stop_subscriptions()
         go_on.set()
@@ -446,7 +457,7 @@ async def subscribe_at_last(
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
-                return await engine.subscribe(catalog, start=start, codec=JSON)
+                return await engine.subscribe(ANONYMOUS, catalog, start=start, codec=JSON)
             except TransportError:
                 continue
 
@@ -464,11 +475,11 @@ async def test_a_storage_that_hangs_keeps_the_other_catalogs_waiting_neither_at_
     try:
         async with asyncio.timeout(PATIENCE_S / 2), Engine(log_root, settings) as engine:
             live = await subscribe_at_last(engine, "shop")
-            assert [each.name for each in engine.catalogs()] == ["shop"]
+            assert [each.name for each in engine.catalogs(ANONYMOUS)] == ["shop"]
             writer.write([upsert(1)])
             assert len(await receive(live, 2)) == 2
             with pytest.raises(TransportError, match=r"stuck0.*storage") as refused:
-                await engine.subscribe("stuck0", codec=JSON)
+                await engine.subscribe(ANONYMOUS, "stuck0", codec=JSON)
             assert refused.value.retriable
             for event in released:
                 event.set()
@@ -490,7 +501,7 @@ async def test_a_root_that_hangs_keeps_neither_subscribers_nor_the_memory_govern
         released = hang_for(monkeypatch, engine_module, "_catalog_names", log_root.name)
         try:
             with pytest.raises(TransportError):
-                await engine.subscribe("new", codec=JSON)
+                await engine.subscribe(ANONYMOUS, "new", codec=JSON)
             governed.clear()
             await governed.wait()
             await subscribe_at_last(engine, "shop")
@@ -505,13 +516,15 @@ async def test_the_resume_cursor_of_one_that_has_ended_is_behind_what_was_handed
     for number in range(4):
         writer.write([upsert(number)])
     async with Engine(log_root, quick()) as engine:
-        ended = await engine.subscribe("shop", start=OLDEST, codec=JSON, demand=3)
+        ended = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON, demand=3)
         await receive(ended, 3)
         before = ended.resume_cursor()
         ended.end(ServerStopping("enough"))
         assert ended.resume_cursor() == before
         assert ended.statistics().position == before.position
-        again = await engine.subscribe("shop", start=After(ended.resume_cursor()), codec=JSON)
+        again = await engine.subscribe(
+            ANONYMOUS, "shop", start=After(ended.resume_cursor()), codec=JSON
+        )
         assert coordinates((await receive(again, 5))[0]) == (2, 1, 0)
 
 
@@ -523,14 +536,16 @@ async def test_contract_21_one_without_demand_ends_when_retention_takes_what_it_
     for number in range(4):
         writer.write([upsert(number)])
     async with Engine(log_root, quick()) as engine:
-        (info,) = engine.catalogs()
+        (info,) = engine.catalogs(ANONYMOUS)
         starts: dict[str, Start] = {
             "in the log": OLDEST,
             "by version": Since(Position(6)),
             "by time": FromTime(TimestampMicros(info.newest_timestamp + 1)),
         }
-        paused = await engine.subscribe("shop", start=starts[kind], codec=JSON, demand=0)
-        kept = await engine.subscribe("shop", start=Since(Position(9)), codec=JSON, demand=0)
+        paused = await engine.subscribe(ANONYMOUS, "shop", start=starts[kind], codec=JSON, demand=0)
+        kept = await engine.subscribe(
+            ANONYMOUS, "shop", start=Since(Position(9)), codec=JSON, demand=0
+        )
         for number in range(4, 10):
             writer.write([upsert(number)])
         writer.writer.trim(before=8)
@@ -551,12 +566,12 @@ async def test_contract_21_one_whose_queue_refers_to_what_is_deleted_is_told_whe
         writer.write([upsert(number)])
     async with Engine(log_root, quick()) as engine:
         paused = await engine.subscribe(
-            "shop", start=OLDEST, content=Content.AFTER, codec=JSON, demand=3
+            ANONYMOUS, "shop", start=OLDEST, content=Content.AFTER, codec=JSON, demand=3
         )
         await receive(paused, 3)
         writer.writer.trim(before=10)
         assert delete_unnamed(log_root / "shop", 2**62)
-        while engine.observer("shop").view.oldest < Position(10):
+        while observer_of(engine, "shop").log.view.oldest < Position(10):
             assert isinstance(await paused.receive(), Heartbeat)
         paused.request(100)
         received: list[dict[str, Any]] = []
@@ -574,15 +589,15 @@ async def test_contract_09_21_retention_does_not_overtake_one_whose_cursor_has_p
     products = [Criteria(entity_type=("product",))]
     settings = EngineSettings(heartbeat_interval_s=0.01, ring_captures=1)
     async with Engine(log_root, settings) as engine:
-        quiet = await engine.subscribe("shop", products, codec=JSON, demand=0)
+        quiet = await engine.subscribe(ANONYMOUS, "shop", products, codec=JSON, demand=0)
         for number in range(3):
             writer.write([ModelMutation("order", str(number), Operation.UPSERT, None, {"id": 1})])
         assert (await heartbeat_at(quiet, 3)).cursor.version == 3
         writer.write([upsert(1), upsert(2)])
-        while engine.observer("shop").routed < 9:
+        while observer_of(engine, "shop").log.routed < 9:
             assert isinstance(await quiet.receive(), Heartbeat)
         writer.writer.trim(before=4)
-        while engine.observer("shop").view.oldest < Position(4):
+        while observer_of(engine, "shop").log.view.oldest < Position(4):
             assert isinstance(await quiet.receive(), Heartbeat)
         quiet.request(2)
         received = await receive(quiet, 2)

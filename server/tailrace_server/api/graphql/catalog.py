@@ -20,6 +20,7 @@ from tailrace_server.api.graphql.arguments import wish_of
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
 from tailrace_server.api.graphql.errors import DocumentRefused, field_error
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ class GraphqlCatalog:
         Raises:
             CatalogUnknown: There is none.
         """
-        found = await self.engine.schema(self.name)
-        view = self.engine.observer(self.name).view
+        view = await self.engine.view(ANONYMOUS, self.name)
+        found = view.schema_of(view.published)
         key = (view.uuid, found.id)
         async with self._building:
             if key != self._key or self._built is None:
@@ -153,6 +154,7 @@ class GraphqlCatalog:
             criteria_max=self.engine.settings.criteria,
         )
         subscription = await self.engine.subscribe(
+            ANONYMOUS,
             self.name,
             wish.criteria,
             start=wish.start,

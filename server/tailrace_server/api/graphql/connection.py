@@ -21,6 +21,8 @@ from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.arguments import plain
 from tailrace_server.api.json_requests import from_json, in_json_names
 from tailrace_server.capture.codecs import PROTOBUF
+from tailrace_server.capture.delivery.start import refuse_foreign
+from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.arguments import Scope
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.history import History, HistoryBounds
-    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.history import HistoryBounds, HistoryRead
+    from tailrace_server.wal.state.view import LogView
 
 _BOUNDS: Final = ("sinceVersion", "sinceIndex", "untilVersion", "untilIndex", "anchor")
 """Arguments that go to the request as they are."""
@@ -63,11 +65,12 @@ async def read_page(
         bounds = requests.history_bounds(message)
     except InvalidRequest as error:
         raise in_json_names(error) from None
-    await engine.schema(catalog)  # a catalog of a moment ago is looked for
+    view = await engine.view(ANONYMOUS, catalog)
     history = await engine.history(
+        ANONYMOUS,
         catalog,
         criteria,
-        bounds=_bounds(asked, bounds, engine.observer(catalog), reverse=reverse),
+        bounds=_bounds(asked, bounds, view, reverse=reverse),
         reverse=backwards,
         content=requests.content(message.body),
         codec=PROTOBUF,
@@ -114,7 +117,7 @@ def _message(
 
 
 def _bounds(
-    asked: Mapping[str, Any], bounds: HistoryBounds, observer: Observer, *, reverse: bool
+    asked: Mapping[str, Any], bounds: HistoryBounds, view: LogView, *, reverse: bool
 ) -> HistoryBounds:
     """Return the range: every bound that is given holds, so that a page after a cursor stays in its range.
 
@@ -124,7 +127,7 @@ def _bounds(
     """
     cursors = {name: Cursor.parse(asked[name]) for name in ("after", "before") if name in asked}
     for cursor in cursors.values():  # the reader sees one lower bound only
-        observer.refuse_foreign(cursor)
+        refuse_foreign(view, cursor)
     lower_name, upper_name = ("before", "after") if reverse else ("after", "before")
     lowers = [] if bounds.lower is None else [bounds.lower]
     if lower_name in cursors:
@@ -139,7 +142,7 @@ def _bounds(
             case After(cursor):
                 return cursor.position
             case FromTime(timestamp):
-                return Position(observer.view.version_at(timestamp), 0)
+                return Position(view.version_at(timestamp), 0)
 
     return replace(
         bounds,
@@ -150,7 +153,7 @@ def _bounds(
 
 
 async def _read(
-    history: History, bytes_max: int, capture_bytes_max: int
+    history: HistoryRead, bytes_max: int, capture_bytes_max: int
 ) -> tuple[list[Capture], bool, int]:
     """Return captures, whether there are more, and their bytes; one that is too large comes as its header."""
     captures: list[Capture] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import CatalogUnknown, InvalidRequest
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Context:
         Raises:
             CatalogUnknown: It has gone meanwhile.
         """
-        infos = self.engine.catalogs()
+        infos = self.engine.catalogs(ANONYMOUS)
         for each in infos:
             if each.name == self.catalog:
                 return types.catalog_of(each)
@@ -78,9 +79,8 @@ class Context:
         """Return the schema of the log at a version, with the names that it has here."""
         if version is not None and version < 1:
             raise InvalidRequest(f"version {version}: versions count from 1")
-        published = self.engine.observer(self.catalog).view.published
-        at = published if version is None else min(version, published)
-        found = await self.engine.schema(self.catalog, at)
+        view = await self.engine.view(ANONYMOUS, self.catalog)
+        found = view.schema_of(view.published if version is None else min(version, view.published))
         rows = {row.entity_type: row for row in self.built.rows.values()}
         fields = {
             name: {column: field for field, ((column, *_), _) in row.fields.items()}
@@ -114,7 +114,7 @@ class Context:
 
     def statistics(self) -> types.StatisticsObject:
         """Return figures of the catalog, or of all of them on the system path."""
-        every = self.engine.statistics().observers
+        every = self.engine.statistics(ANONYMOUS).observers
         system = self.catalog == SYSTEM_CATALOG
         found = every if system else tuple(each for each in every if each.catalog == self.catalog)
         total = {

@@ -31,6 +31,7 @@ from tailrace_server.api.graphql.live import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class GraphqlFace:
         found = self._catalogs.get(name)
         if found is None:
             found = GraphqlCatalog(self._engine, self._settings, name, self.documents)
-            there = {SYSTEM_CATALOG, *(info.name for info in self._engine.catalogs())}
+            there = {SYSTEM_CATALOG, *(info.name for info in self._engine.catalogs(ANONYMOUS))}
             self._catalogs = {
                 each: catalog for each, catalog in self._catalogs.items() if each in there
             }

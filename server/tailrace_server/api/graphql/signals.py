@@ -16,12 +16,12 @@ from tailrace_server.api.rest import responses
 if TYPE_CHECKING:
     from tailrace.capture import Heartbeat
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.delivery.options import Acknowledgement
+    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.engine import Engine
 
 
 def acknowledgement(
-    value: Acknowledgement, engine: Engine, settings: HttpSettings
+    value: SubscribeAcknowledgement, engine: Engine, settings: HttpSettings
 ) -> dict[str, Any]:
     """Return what the server made of a subscribe."""
     return {

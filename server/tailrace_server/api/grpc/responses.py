@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace.schema import Schema
-    from tailrace_server.capture.delivery.options import Acknowledgement
+    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.engine import CatalogInfo
-    from tailrace_server.capture.history import History
+    from tailrace_server.capture.history import HistoryRead
 
 
-def acknowledgement(value: Acknowledgement, *, send_deadline_s: float, request_bytes: int) -> bytes:
+def acknowledgement(
+    value: SubscribeAcknowledgement, *, send_deadline_s: float, request_bytes: int
+) -> bytes:
     """Return the first message of a subscription."""
     message = change_capture_pb2.Acknowledgement(
         subscription_id=value.subscription_id,
@@ -54,7 +56,7 @@ def heartbeat(value: Heartbeat) -> bytes:
     return SubscribeResponse(heartbeat=message).SerializeToString()
 
 
-def history_header(history: History, *, catalog: str) -> bytes:
+def history_header(history: HistoryRead, *, catalog: str) -> bytes:
     """Return the first message of a read."""
     message = change_capture_pb2.HistoryHeader(
         catalog=catalog,

@@ -36,7 +36,9 @@ from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExcee
 from tailrace_server.api.grpc.updates import UpdateStream
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.capture.codecs import CDCV2, PROTOBUF
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import as_tailrace_error
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -113,7 +115,7 @@ class ChangeCaptureService:
         """Stream the system log."""
         async with self._answering(context):
             wish = requests.subscribe_system(self._parse(SubscribeSystemRequest, data))
-            subscription = await self._subscribe(None, wish, demand=None)
+            subscription = await self._subscribe(SYSTEM_CATALOG, wish, demand=None)
             if (error := await self._pump(subscription, context)) is not None:
                 raise error
 
@@ -145,7 +147,9 @@ class ChangeCaptureService:
 
         async def answer() -> bytes:
             self._parse(ListCatalogsRequest, data)
-            return responses.catalogs(self._engine.catalogs(), self._engine.unreadable())
+            return responses.catalogs(
+                self._engine.catalogs(ANONYMOUS), self._engine.unreadable(ANONYMOUS)
+            )
 
         return await self._answered(answer, context)
 
@@ -157,8 +161,7 @@ class ChangeCaptureService:
             name = requests.catalog(request.catalog)
             if request.HasField("version") and request.version < 1:
                 raise InvalidRequest(f"version {request.version}: versions count from 1")
-            await self._engine.schema(name)
-            view = self._engine.observer(name).view
+            view = await self._engine.view(ANONYMOUS, name)
             version = view.published
             if request.HasField("version"):
                 version = min(request.version, version)
@@ -174,20 +177,9 @@ class ChangeCaptureService:
             criteria_max=self._engine.settings.criteria,
         )
 
-    async def _subscribe(
-        self, catalog: str | None, wish: Wish, *, demand: int | None
-    ) -> Subscription:
-        """Subscribe to a catalog; None is the system log."""
-        if catalog is None:
-            return await self._engine.subscribe_system(
-                wish.criteria,
-                start=wish.start,
-                content=wish.content,
-                codec=PROTOBUF,
-                demand=demand,
-                limits=wish.limits,
-            )
+    async def _subscribe(self, catalog: str, wish: Wish, *, demand: int | None) -> Subscription:
         return await self._engine.subscribe(
+            ANONYMOUS,
             catalog,
             wish.criteria,
             start=wish.start,
@@ -215,7 +207,7 @@ class ChangeCaptureService:
         if first.HasField("subscribe"):
             return await self._subscribe(*requests.subscribe(first.subscribe), demand=demand)
         wish = requests.subscribe_system(first.subscribe_system)
-        return await self._subscribe(None, wish, demand=demand)
+        return await self._subscribe(SYSTEM_CATALOG, wish, demand=demand)
 
     async def _read_demand(self, subscription: Subscription, context: Context) -> None:
         """Add up requests until the client has no more; what it does wrong ends the subscription."""
@@ -291,6 +283,7 @@ class ChangeCaptureService:
         catalog = requests.catalog(request.catalog)
         bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
         history = await self._engine.history(
+            ANONYMOUS,
             catalog,
             requests.criteria(request.criteria),
             bounds=requests.history_bounds(request),

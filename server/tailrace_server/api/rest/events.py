@@ -30,6 +30,7 @@ from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.forms import CaptureForm, form_of, form_of_query
 from tailrace_server.api.rest.requests import EVENTS_TYPE, accepted, asked_body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
+from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -72,6 +73,7 @@ async def live(
         except InvalidRequest as error:
             raise in_json_names(error) from None
         subscription = await engine.subscribe(
+            ANONYMOUS,
             catalog,
             wish.criteria,
             start=wish.start,

@@ -41,6 +41,7 @@ from tailrace_server.api.rest.requests import (
     parameters,
 )
 from tailrace_server.api.rest.streaming import StreamedAnswer
+from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.history import History, HistoryBounds
+    from tailrace_server.capture.history import HistoryBounds, HistoryRead
     from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.wal.state.view import LogView
 
@@ -72,7 +73,7 @@ _OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE, CLOUD_TYPE)
 class _Read:
     """One read under way."""
 
-    history: History
+    history: HistoryRead
     kind: str
     form: CaptureForm
     header: dict[str, Any]
@@ -127,6 +128,7 @@ async def changes(
     if limit is None and kind in (JSON_TYPE, CLOUD_TYPE):
         limit = settings.page_records
     history = await engine.history(
+        ANONYMOUS,
         catalog,
         criteria,
         bounds=bounds,
@@ -136,7 +138,7 @@ async def changes(
         limit=limit,
         max_message_bytes=bytes_max,
     )
-    view = engine.observer(catalog).view
+    view = await engine.view(ANONYMOUS, catalog)
     header = responses.history_header(history, catalog=view.name)
     headers = _headers(header, kind)
     if is_closed(bounds, history, view):
@@ -152,7 +154,7 @@ async def changes(
     return StreamedAnswer(await _begun(make(read)), sockets, headers)
 
 
-def is_closed(bounds: HistoryBounds, history: History, view: LogView) -> bool:
+def is_closed(bounds: HistoryBounds, history: HistoryRead, view: LogView) -> bool:
     """Return whether nothing that is still to be published can fall into a range."""
     if bounds.anchor is not None:
         return True

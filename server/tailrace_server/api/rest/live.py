@@ -29,6 +29,7 @@ from tailrace_server.api.errors import problem
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_names, integer
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.forms import CaptureForm, form_of
+from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,6 +86,7 @@ class LiveFace:
         state: _Live = operation.state
         wish = state.wish
         subscription = await self._engine.subscribe(
+            ANONYMOUS,
             self._catalog,
             wish.criteria,
             start=wish.start,

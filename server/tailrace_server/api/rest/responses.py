@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from tailrace.capture import Heartbeat
     from tailrace.position import Position
     from tailrace.schema import Schema
-    from tailrace_server.capture.delivery.options import Acknowledgement
+    from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.engine import CatalogInfo
-    from tailrace_server.capture.history import History
+    from tailrace_server.capture.history import HistoryRead
     from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.wal.state.view import LogView
 
 
 def acknowledgement(
-    value: Acknowledgement, *, send_deadline_s: float, request_bytes: int
+    value: SubscribeAcknowledgement, *, send_deadline_s: float, request_bytes: int
 ) -> dict[str, Any]:
     """Return what the server made of a subscribe."""
     return {
@@ -73,7 +73,7 @@ def cursor_head(catalog_uuid: UUID) -> bytes:
     return b"1.%s." % catalog_uuid.hex.encode()
 
 
-def history_header(history: History, *, catalog: str) -> dict[str, Any]:
+def history_header(history: HistoryRead, *, catalog: str) -> dict[str, Any]:
     """Return what a read is pinned to."""
     return {
         "catalog": catalog,

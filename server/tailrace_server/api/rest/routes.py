@@ -38,6 +38,7 @@ from tailrace_server.api.errors import (
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.requests import no_parameters, parameters
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -98,25 +99,24 @@ class RestFace:
 
     async def _catalogs(self, request: Request) -> Response:
         no_parameters(request)
-        found = [responses.catalog(info) for info in self._engine.catalogs()]
+        found = [responses.catalog(info) for info in self._engine.catalogs(ANONYMOUS)]
         return _json({"catalogs": found})
 
     async def _catalog(self, request: Request) -> Response:
         no_parameters(request)
         name = _catalog_of(request)
-        await self._engine.schema(
-            name
+        await self._engine.view(
+            ANONYMOUS, name
         )  # a catalog of a moment ago is looked for; one that is broken says why
-        for info in self._engine.catalogs():
+        for info in self._engine.catalogs(ANONYMOUS):
             if info.name == name:
                 return _json(responses.catalog(info))
-        raise CatalogUnknown(name, [info.name for info in self._engine.catalogs()])
+        raise CatalogUnknown(name, [info.name for info in self._engine.catalogs(ANONYMOUS)])
 
     async def _schema(self, request: Request) -> Response:
         name = _catalog_of(request)
         version = _version(request)
-        await self._engine.schema(name)
-        view = self._engine.observer(name).view
+        view = await self._engine.view(ANONYMOUS, name)
         at = view.published if version is None else min(version, view.published)
         return _json(responses.schema(view.schema_of(at), view))
 

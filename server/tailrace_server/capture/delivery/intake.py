@@ -1,6 +1,6 @@
 """The intake of a subscription: its queue, and every move between live and resync.
 
-Refill has three outcomes, by where the next mark stands against the publisher's ring, which covers
+A refill has three results, by where the next mark stands against the publisher's ring, which covers
 [floor, routed):
 
     next <  floor             OVERRUN     read the log from there: resync
@@ -8,7 +8,7 @@ Refill has three outcomes, by where the next mark stands against the publisher's
     floor, routed <= next     CAUGHT_UP   wait, live
 
 The floor of a publisher that is opened while a batch is routed lies behind that batch, and so past
-what is routed: nobody wakes its subscriptions for what lies before it.
+what is routed: its subscriptions read the batch from the log.
 
 In resync the log is read window by window (``accept``) until the next mark is inside or past the
 ring; the moves leave no gap and no repeat because both sources are asked for captures at or after
@@ -40,8 +40,8 @@ class Mode(Enum):
     RESYNC = "resync"
 
 
-class Outcome(Enum):
-    """What a refill came to."""
+class RefillResult(Enum):
+    """Where a refill found the next mark: in the ring, behind its end, or before its floor."""
 
     FILLED = "filled"
     CAUGHT_UP = "caught up"
@@ -56,23 +56,6 @@ class SafePoint(NamedTuple):
     version: int
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     ordinal: int = END
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """Where a subscription starts, as far as that can be said now."""
-
-    mark: Mark
-    before: SafePoint
-    """The safe point that stands just before the start."""
-    wanted: Position
-    """First record wanted."""
-    ordinal: int = 0
-    """First capture wanted of it."""
-    published: bool = True
-    """False: ``wanted`` lies above what is published; the mark is to be resolved when it no longer does."""
-    timestamp: int | None = None
-    """Commit timestamp, µs, of a start by time: what is published meanwhile may still lie before it."""
 
 
 @dataclass(slots=True)
@@ -126,19 +109,19 @@ class Intake:
         """Captures in the queue."""
         return self._captures
 
-    def refill(self, ring: Ring, routed: int) -> Outcome:
+    def refill(self, ring: Ring, routed: int) -> RefillResult:
         """Take what the ring has, as far as the queue has room."""
         if self.next.row < ring.floor:
             self._enter_resync()
-            return Outcome.OVERRUN
+            return RefillResult.OVERRUN
         self._enter_live()
         if self.next.row >= routed:
-            return Outcome.CAUGHT_UP
+            return RefillResult.CAUGHT_UP
         for run in ring.runs_from(self.next):
             if not self._take(run):
-                return Outcome.FILLED
+                return RefillResult.FILLED
         self.next = Mark(routed)
-        return Outcome.FILLED if self.queue else Outcome.CAUGHT_UP
+        return RefillResult.FILLED if self.queue else RefillResult.CAUGHT_UP
 
     def accept(self, scan: Scan) -> None:
         """Take what one window of the log has, as far as the queue has room."""

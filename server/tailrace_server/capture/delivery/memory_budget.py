@@ -1,29 +1,15 @@
-"""What has been handed to transports, inside the memory budget: it is not the cache's to shed.
+"""Messages that transports have, inside the memory budget: the cache cannot shed them.
 
-It is bounded for each subscription (one message here, one more in the transport), and a thousand readers of
-rows of 1 MiB are still too much together. So large messages have a share of the budget: who is due one
-while the share is spent waits for its turn. Where memory gets short, messages are cut smaller, and so hold
-less while nobody reads them. And where somebody waits, or the process is found above its budget, the policy is
-*disconnect*: of the subscriptions whose reader has not moved for a while, those that hold most end with
-``SubscriberTooSlow`` and their resume cursor, just enough of them.
+Each subscription is bounded, to one message here and one in the transport. Still a thousand readers of rows of
+1 MiB are too much together. So large messages share a part of the budget, and one for which there is no room
+waits for its turn. While memory is short, messages are cut smaller: a reader that stalls then holds less.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from tailrace.errors import SubscriberTooSlow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tailrace_server.capture.delivery.subscription import Subscription
-    from tailrace_server.capture.reading.batch_cache import BatchCache
-
-PATIENCE_S: Final = 1.0
-"""A reader that has moved within this time is slow, not stalled: no want of memory ends its subscription."""
-
-_COPIES: Final = 2
+COPIES: Final = 2
 """A transport keeps its own copy of what it was handed."""
 
 _LARGE_SHARE: Final = 4
@@ -36,13 +22,20 @@ _SHORT_FROM: Final = 5 / 8
 """Memory is short where the process holds so much of its budget."""
 
 
+class Wakeable(Protocol):
+    """A subscription, as far as it is known here."""
+
+    def wake(self) -> None:
+        """Let it ask again."""
+
+
 class _Line:
-    """Those that are due large messages: who has one on its way, and who waits, in the order of asking."""
+    """One line for room: who has a large message on its way, and who waits, in the order of asking."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.taken: dict[Subscription, int] = {}
-        self.waiting: dict[Subscription, int] = {}
+        self.taken: dict[Wakeable, int] = {}
+        self.waiting: dict[Wakeable, int] = {}
 
     @property
     def taken_bytes(self) -> int:
@@ -50,14 +43,15 @@ class _Line:
 
 
 class LargeMessages:
-    """Which messages are large, and the share of the budget that these have while they are on their way.
+    """Which messages are large, and the part of the budget that these share while they are on their way.
 
-    Who has not taken one yet may be about to stall, so all those together have half of it; who has comes first.
-    A crowd that stalls keeps newcomers waiting, and nobody that reads.
+    There are two lines. A subscription that has never come back from a large message may be about to stall, so
+    all of those together get half of the room. The others come first: a crowd that stalls keeps newcomers
+    waiting, and nobody that reads.
     """
 
     def __init__(self, memory_bytes: int, message_bytes: int) -> None:
-        """Make the share of a budget; all of it is free, and messages are cut as they usually are."""
+        """Make the share of a budget; all of it is free, and messages are cut as usual."""
         self._message_bytes = self.message_bytes_max = message_bytes
         """What a message of any subscription is cut to at most, and above which it is large."""
         self._short_from = memory_bytes * _SHORT_FROM
@@ -66,16 +60,16 @@ class LargeMessages:
         self._lines = self._readers, self._newcomers
 
     def measured(self, process_bytes: int) -> None:
-        """Cut messages smaller from now on where memory is short, and where it is not any more, as usual."""
+        """Cut messages smaller from now on if memory is short, and as usual if it is not."""
         self.message_bytes_max = self._message_bytes
         if process_bytes >= self._short_from:
             self.message_bytes_max = min(self._message_bytes, SHORT_MESSAGE_BYTES)
 
-    def admit(self, subscription: Subscription, size: int, *, reads: bool) -> bool:
+    def admit(self, subscription: Wakeable, size: int, *, reads: bool) -> bool:
         """Return whether a message may be handed over now; if not, the subscription is woken when it may.
 
-        It stays admitted until ``release``. A message larger than there ever is room for has its turn when
-        nothing else is on its way.
+        It stays admitted until ``release``. A message larger than all the room has its turn when nothing else
+        is on its way.
 
         Args:
             subscription: Whose message it is.
@@ -84,20 +78,20 @@ class LargeMessages:
         """
         line = self._readers if reads else self._newcomers
         if subscription not in line.taken:
-            line.waiting.setdefault(subscription, size * _COPIES)
-            self._let_in()
+            line.waiting.setdefault(subscription, size * COPIES)
+            self._admit_waiting()
         return subscription in line.taken
 
-    def keeps_waiting(self, subscription: Subscription) -> bool:
+    def keeps_waiting(self, subscription: Wakeable) -> bool:
         """Return whether a subscription was not admitted and still is not."""
         return any(subscription in line.waiting for line in self._lines)
 
-    def release(self, subscription: Subscription) -> None:
-        """Give back what a subscription has taken, or its place in the line."""
+    def release(self, subscription: Wakeable) -> None:
+        """Give back the room that a subscription has taken, or its place in the line."""
         for line in self._lines:
             line.waiting.pop(subscription, None)
             line.taken.pop(subscription, None)
-        self._let_in()
+        self._admit_waiting()
 
     @property
     def waiting(self) -> int:
@@ -106,16 +100,18 @@ class LargeMessages:
 
     @property
     def wanted_bytes(self) -> int:
-        """What those that wait are due; 0 while nobody does."""
+        """Bytes of the messages that wait; 0 while none does."""
         return sum(sum(line.waiting.values()) for line in self._lines)
 
-    def _let_in(self) -> None:
-        """Let in who waits, as far as there is room."""
+    def _admit_waiting(self) -> None:
+        """Admit those that wait, in their order, as far as there is room."""
         taken = sum(line.taken_bytes for line in self._lines)
         for line in self._lines:
             room = min(self._bytes_max - taken, line.bytes_max - line.taken_bytes)
             while line.waiting:
                 subscription, size = next(iter(line.waiting.items()))
+                # The first that does not fit stops both lines. Were others let past it, a stream of smaller
+                # messages could keep it waiting for ever. With nothing on its way it goes, whatever its size.
                 if size > room and taken:
                     return
                 del line.waiting[subscription]
@@ -123,49 +119,3 @@ class LargeMessages:
                 room -= size
                 taken += size
                 subscription.wake()
-
-
-class MemoryGovernor:
-    """Keeps a process inside its budget, by measurement."""
-
-    def __init__(self, memory_bytes: int, cache: BatchCache, large: LargeMessages) -> None:
-        """Govern a process with this cache and these messages on their way."""
-        self._memory_bytes = memory_bytes
-        self._cache = cache
-        self._large = large
-        self.disconnected = 0
-        """Subscriptions ended for want of memory, since it began."""
-
-    def look(self) -> None:
-        """Measure, and cut messages as it is found."""
-        self._large.measured(self._cache.measured())
-
-    def relieve(self, subscriptions: Iterable[Subscription], now: float) -> None:
-        """Measure, and bring the process back below its budget if it is above.
-
-        Where somebody waits for room, those that stall make it, too.
-
-        Args:
-            subscriptions: All that are open.
-            now: The event loop's time, seconds.
-        """
-        process_bytes = self._cache.relieve()
-        self._large.measured(process_bytes)
-        excess = max(process_bytes - self._memory_bytes, self._large.wanted_bytes)
-        if excess <= 0:
-            return
-        stalled = [each for each in subscriptions if each.stalled_for(now) >= PATIENCE_S]
-        stalled.sort(key=lambda each: each.held_bytes, reverse=True)
-        for subscription in stalled:
-            if excess <= 0 or not subscription.held_bytes:
-                return
-            excess -= subscription.held_bytes * _COPIES
-            self.disconnected += 1
-            cursor = str(subscription.resume_cursor())
-            subscription.end(
-                SubscriberTooSlow(
-                    f"the server is short of memory and this subscriber has not read for {PATIENCE_S:g} s "
-                    f"while {subscription.held_bytes} bytes wait for it; resume after {cursor}",
-                    cursor,
-                )
-            )

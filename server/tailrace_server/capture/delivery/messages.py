@@ -14,9 +14,9 @@ from tailrace.criteria import Content
 from tailrace_server.capture.reading.frames import Frames
 
 if TYPE_CHECKING:
+    from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.intake import Intake, Slice
-    from tailrace_server.capture.delivery.options import Delivery
-    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.delivery.options import DeliveryOptions
     from tailrace_server.capture.reading.frames import FrameBlock
 
 
@@ -35,15 +35,15 @@ def whole_messages(slice: Slice, block: FrameBlock, demand: int | None) -> list[
     return starts[place:stop] if stop - place > 1 else []
 
 
-class Cutter:
+class MessageCutter:
     """Cuts the messages of one subscription. ``demand`` is None where there is no bound."""
 
-    __slots__ = ("_delivery", "_observer")
+    __slots__ = ("_log", "_options")
 
-    def __init__(self, observer: Observer, delivery: Delivery) -> None:
-        """Cut as a subscription wants it delivered."""
-        self._observer = observer
-        self._delivery = delivery
+    def __init__(self, log: FollowedLog, options: DeliveryOptions) -> None:
+        """Cut messages of a log's captures by the options of one subscription."""
+        self._log = log
+        self._options = options
 
     def fitting(
         self, slice: Slice, block: FrameBlock, demand: int | None, bytes_max: int
@@ -56,7 +56,7 @@ class Cutter:
         if demand is not None and demand < room:
             room = demand
         frames = block.fitting(slice.start, room, bytes_max)
-        return frames if len(frames.data) <= self._delivery.max_message_bytes else None
+        return frames if len(frames.data) <= self._options.max_message_bytes else None
 
     def joined(self, intake: Intake, frames: Frames, demand: int | None, bytes_max: int) -> Frames:
         """Return a message with what fits of the slices behind it, and is ready; that leaves the queue."""
@@ -78,33 +78,33 @@ class Cutter:
 
     async def block(self, slice: Slice) -> FrameBlock:
         """Return the frames of a slice's run, read and encoded if they are not at hand."""
-        block = await self._frames(slice, self._delivery.content)
+        block = await self._frames(slice, self._options.content)
         slice.block = weakref.ref(block)
         return block
 
     def taken(self, slice: Slice) -> None:
         """Say that all of a slice was handed over; the rest of its run may follow as another."""
         if slice.stop == len(slice.run):
-            codec, content = self._delivery.codec, self._delivery.content
-            self._observer.reading.drop_frames_unless_shared(slice.run, codec, content)
+            codec, content = self._options.codec, self._options.content
+            self._log.reading.drop_frames_unless_shared(slice.run, codec, content)
 
     async def header_only(self, slice: Slice, block: FrameBlock) -> Frames:
         """Return the next capture of a slice, which is too large for the subscriber, as its header."""
         frames = block.take(slice.start, 1)
         header = (await self._frames(slice, Content.HEADER)).frame(slice.start)
-        header = self._delivery.codec.with_omitted(header, len(frames.data) - len(header))
+        header = self._options.codec.with_omitted(header, len(frames.data) - len(header))
         return Frames(header, 1, frames.last)
 
     async def _frames(self, slice: Slice, content: Content) -> FrameBlock:
-        observer, codec = self._observer, self._delivery.codec
-        return await observer.reading.frames(slice.run, observer.view, codec, content)
+        log, codec = self._log, self._options.codec
+        return await log.reading.frames(slice.run, log.view, codec, content)
 
     def _ready_block(self, slice: Slice) -> FrameBlock | None:
         """Return the frames of a slice's run if nothing must be read; else that begins."""
-        observer, codec, content = self._observer, self._delivery.codec, self._delivery.content
-        block = observer.reading.ready_frames(slice.run, codec, content)
+        log, codec, content = self._log, self._options.codec, self._options.content
+        block = log.reading.ready_frames(slice.run, codec, content)
         if block is None:
-            observer.reading.prefetch_frames(slice.run, observer.view, codec, content)
+            log.reading.prefetch_frames(slice.run, log.view, codec, content)
         else:
             slice.block = weakref.ref(block)
         return block

@@ -1,4 +1,4 @@
-"""The terms of a subscription: how it wants to be served, and what it is told first."""
+"""How a subscription is served: the options it was opened with, and the acknowledgement that repeats them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """What the server made of a subscribe; always the first message."""
+class SubscribeAcknowledgement:
+    """What a subscriber is told first: where its subscription starts, and by which bounds it is served."""
 
     subscription_id: str
     catalog: str
@@ -34,13 +34,16 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """How a subscription wants to be served; resolved, nothing left open."""
+class DeliveryOptions:
+    """How a subscription is served: what it asked for, and the engine's bounds for the rest."""
 
     content: Content
     codec: Codec
     demand: int | None
+    """Captures that may be delivered at first; None without accounting."""
     queue_captures: int
     message_bytes: int
+    """Where a message of several captures is cut."""
     max_message_bytes: int
+    """A capture above it comes as its header."""
     heartbeat_interval_s: float

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tailrace_server.capture.delivery.ring import Ring
 from tailrace_server.capture.statistics import PublisherStatistics
 
 if TYPE_CHECKING:
     from tailrace_server.capture.delivery.ring import RingBudget
-    from tailrace_server.capture.delivery.routing_pace import Pace
-    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.delivery.routing_pace import RoutingPace
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.settings import EngineSettings
 
 
-class Publisher:
-    """Shares one ring among the subscriptions of one set of criteria. Lives on the event loop."""
+_Subscription = TypeVar("_Subscription")
+
+
+class Publisher(Generic[_Subscription]):
+    """Shares one ring among the subscriptions of one set of criteria. Lives on the event loop.
+
+    It notes which subscriptions there are and asks nothing of them: the observer wakes them.
+    """
 
     __slots__ = ("_behind", "_pace", "id", "predicate", "ring", "subscriptions")
 
@@ -28,7 +33,7 @@ class Publisher:
         floor: int,
         settings: EngineSettings,
         rings: RingBudget,
-        pace: Pace,
+        pace: RoutingPace,
     ) -> None:
         """Make a publisher whose ring covers nothing yet, from row ``floor`` on."""
         self._pace = pace
@@ -37,42 +42,40 @@ class Publisher:
         self.ring = Ring(
             floor, rings, captures_max=settings.ring_captures, bytes_max=settings.ring_bytes
         )
-        self.subscriptions: set[Subscription] = set()
-        self._behind: set[Subscription] = set()
-        """Those that have not taken everything the ring holds."""
+        self.subscriptions: set[_Subscription] = set()
+        self._behind: set[_Subscription] = set()
+        """The subscriptions that have not taken everything the ring holds."""
 
-    def attach(self, subscription: Subscription) -> None:
+    def attach(self, subscription: _Subscription) -> None:
         """Add a subscription; it counts as behind until it says otherwise."""
         self.subscriptions.add(subscription)
         self._behind.add(subscription)
 
-    def detach(self, subscription: Subscription) -> None:
+    def detach(self, subscription: _Subscription) -> None:
         """Remove a subscription; the observer closes a publisher that has none."""
         self.subscriptions.discard(subscription)
         self._forget_taken(subscription)
         self._pace.fed((subscription,))
 
     def append(self, run: Run) -> None:
-        """Put a run into the ring; its subscriptions are to be woken."""
+        """Put a run into the ring; the caller wakes the subscriptions."""
         self.ring.append(run)
         self._behind.update(self.subscriptions)
         self._pace.fed(self.subscriptions)
 
-    def hungry(self, subscription: Subscription) -> None:
+    def hungry(self, subscription: _Subscription) -> None:
         """Note that a subscription has queued everything and could take more."""
         self._pace.hungry(subscription)
 
-    def caught_up(self, subscription: Subscription) -> None:
+    def caught_up(self, subscription: _Subscription) -> None:
         """Note that a subscription has taken everything; what all have taken is forgotten."""
         self._forget_taken(subscription)
         self._pace.hungry(subscription)
 
     def skip_to(self, row: int) -> None:
-        """Leave a stretch that could not be routed to the log's readers."""
+        """Cover nothing below a row, since it was not routed; the caller wakes the subscriptions."""
         self.ring.skip_to(row)
         self._behind.update(self.subscriptions)
-        for subscription in self.subscriptions:
-            subscription.wake()
 
     def statistics(self) -> PublisherStatistics:
         """Return the figures of this moment."""
@@ -84,7 +87,7 @@ class Publisher:
             ring_evicted=self.ring.evicted,
         )
 
-    def _forget_taken(self, subscription: Subscription) -> None:
+    def _forget_taken(self, subscription: _Subscription) -> None:
         self._behind.discard(subscription)
         if not self._behind:
             self.ring.forget_all()

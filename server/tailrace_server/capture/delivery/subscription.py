@@ -16,7 +16,6 @@ reading costs its bound, and nobody waits for it.
 from __future__ import annotations
 
 import asyncio
-from copy import copy
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -30,22 +29,25 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.position import END, Position
-from tailrace_server.capture.delivery.intake import Intake, Outcome
-from tailrace_server.capture.delivery.messages import Cutter, whole_messages
+from tailrace_server.capture.delivery.intake import Intake, RefillResult
+from tailrace_server.capture.delivery.last_message import LastMessage
+from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
+from tailrace_server.capture.delivery.start import compacted_start, locate, renewed
 from tailrace_server.capture.reading.small_commits import FrameRequest
 from tailrace_server.capture.statistics import SubscriptionStatistics
-from tailrace_server.errors import as_tailrace_error
+from tailrace_server.errors import again, as_tailrace_error
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tailrace_server.capture.codecs import Codec
-    from tailrace_server.capture.delivery.intake import Beginning, SafePoint, Slice
+    from tailrace_server.capture.delivery.followed_log import FollowedLog
+    from tailrace_server.capture.delivery.intake import SafePoint, Slice
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
-    from tailrace_server.capture.delivery.options import Acknowledgement, Delivery
+    from tailrace_server.capture.delivery.options import DeliveryOptions, SubscribeAcknowledgement
     from tailrace_server.capture.delivery.publisher import Publisher
-    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.delivery.start import ResolvedStart
     from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.statistics import Counters
 
@@ -57,81 +59,74 @@ class Subscription:
 
     __slots__ = (
         "__weakref__",
-        "_asked",
         "_counters",
         "_cutter",
         "_delivered",
         "_delivered_bytes",
-        "_delivery",
         "_demand",
+        "_detach",
         "_ended_at",
-        "_handed_at",
         "_heartbeat_at",
-        "_held",
         "_intake",
-        "_large",
-        "_observer",
+        "_log",
+        "_options",
         "_publisher",
-        "_reads_large",
         "_start_row",
-        "_terminal",
         "_time",
         "_timer",
-        "_unsettled",
-        "_unsettled_bytes",
+        "_uncounted",
+        "_uncounted_bytes",
         "_waiter",
-        "_waits_for",
+        "_waiting_start",
         "acknowledgement",
+        "error",
+        "last",
         "on_end",
     )
 
     def __init__(
         self,
-        acknowledgement: Acknowledgement,
-        observer: Observer,
-        publisher: Publisher,
-        delivery: Delivery,
+        acknowledgement: SubscribeAcknowledgement,
+        log: FollowedLog,
+        publisher: Publisher[Subscription],
+        options: DeliveryOptions,
         counters: Counters,
         large: LargeMessages,
-        beginning: Beginning,
+        start: ResolvedStart,
+        detach: Callable[[Subscription, Publisher[Subscription]], None],
     ) -> None:
-        """Attach to a publisher; called by the observer, which resolved the start."""
+        """Attach to a publisher; ``detach`` is called once, when the subscription ends."""
         self.acknowledgement = acknowledgement
-        self._observer = observer
+        self._log = log
         self._publisher = publisher
-        self._delivery = delivery
-        self._cutter = Cutter(observer, delivery)
+        self._options = options
+        self._cutter = MessageCutter(log, options)
         self._counters = counters
-        self._large = large
-        self._waits_for: Beginning | None = None
-        """A start that is not published yet; None once it is."""
-        self._begin(beginning)
-        self._demand = delivery.demand
-        self._terminal: TailraceError | None = None
+        self.last = LastMessage(options.message_bytes, large)
+        self._detach = detach
+        self._begin(start)
+        self._demand = options.demand
+        """Captures that may still be delivered; None without accounting."""
+        self.error: TailraceError | None = None
+        """Why it has ended; None while it has not."""
         self._ended_at: SafePoint | None = None
-        """How far it had come when it ended; None while it has not."""
+        """Its safe point when it ended; None while it has not."""
         self._waiter: asyncio.Future[None] | None = None
+        """What ``receive`` waits on; None while it does not wait."""
         self._timer: asyncio.TimerHandle | None = None
-        """Wakes it for its next heartbeat; none is made for each wait."""
+        """Wakes it for its next heartbeat; one for many waits."""
         self._time = asyncio.get_running_loop().time
-        self._heartbeat_at = self._time() + delivery.heartbeat_interval_s
+        self._heartbeat_at = self._time() + options.heartbeat_interval_s
         self._delivered = 0
         self._delivered_bytes = 0
-        self._held: Frames | None = None
-        """The last message, while the transport has not come back for the next."""
-        self._handed_at = 0.0
-        self._asked = False
-        """Whether it has asked for room for a large message, and has not given it back."""
-        self._reads_large = False
-        """Whether it has taken a large message and come back for the next."""
-        self._unsettled = 0
-        """Captures of the queue's first slice that were handed over and are in it until ``settle``."""
-        self._unsettled_bytes = 0
+        self._uncounted = 0
+        """Captures of the queue's first slice that were handed over and are still in it."""
+        self._uncounted_bytes = 0
         self.on_end: Callable[[TailraceError], None] | None = None
         """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
         publisher.attach(self)
         counters.subscriptions_opened += 1
-        self._look_ahead()
+        self._report_nothing_left()
 
     async def receive(self) -> Frames | Heartbeat:
         """Return the next message: captures, or a heartbeat that stands between them.
@@ -141,15 +136,19 @@ class Subscription:
         Raises:
             TailraceError: The subscription has ended; the same error at every further call.
         """
-        self.settle()
-        self._let_go()
+        # 1. The transport is back: the last message is delivered, and its room is free for others.
+        self.count_delivered()
+        self.last.taken(self)
+        # 2. One step at a time. After each, and after each wait, everything is judged anew: meanwhile it may
+        #    have ended, got demand, fallen out of the ring, or be due a heartbeat.
         while True:
-            if self._terminal is not None:
-                raise _again(self._terminal)
+            if self.error is not None:
+                raise again(self.error)
+            # Before captures: a subscriber that always has some is owed its safe cursor too.
             if (now := self._time()) >= self._heartbeat_at:
                 return self._heartbeat(now)
             if self._demand == 0:
-                self._look_ahead()
+                self._report_nothing_left()
                 await self._wait()
                 continue
             try:
@@ -165,21 +164,25 @@ class Subscription:
     def ready(self) -> Iterator[Frames]:
         """Yield what ``receive`` would return, as long as an earlier message left all that it takes.
 
-        A message is handed over when it is asked for. At the end, ask ``receive``. Most messages of a large
-        batch come this way, so next to nothing is done for each: they are settled together, at the end or when
-        somebody asks. The cache may drop their block while one is on its way.
+        A message is handed over when it is asked for. When this ends, ask ``receive``. Most messages of a large
+        batch come this way, so next to nothing is done for each: they are counted together, at the end or when
+        somebody needs the figures.
         """
-        queue, time = self._intake.queue, self._time
+        queue, time, last = self._intake.queue, self._time, self.last
         while True:
-            self.settle()
-            self._let_go()
-            bytes_max = self._message_bytes
+            # 1. Count the burst before this one: it took the first slice without moving the queue.
+            self.count_delivered()
+            last.taken(self)
+            bytes_max = last.bytes_max
             if not queue or self._demand == 0:
                 return
+            # 2. Only frames that are still encoded. The cache may drop them at any time, so no reference is
+            #    kept over a yield: a stalled transport would keep the block in memory.
             first = queue[0]
             if (reference := first.block) is None or (block := reference()) is None:
                 return
             borders = whole_messages(first, block, self._demand)
+            # 3. The end of a slice, or a slice that does not begin at a border: cut one message.
             if not borders:
                 if (now := time()) >= self._heartbeat_at:
                     return
@@ -187,8 +190,10 @@ class Subscription:
                 del block
                 if frames is None or len(frames.data) > bytes_max:
                     return
-                yield self._taken(first, frames, now)
+                yield self._handed(first, frames, now)
                 continue
+            # 4. Whole messages as the block has them, shared with every other subscription. While they are
+            #    on their way the subscription may end, and then the queue is empty.
             for begin, end in pairwise(borders):
                 if (block := reference()) is None or (now := time()) >= self._heartbeat_at:
                     return
@@ -197,18 +202,18 @@ class Subscription:
                 size = len(frames.data)
                 if size > bytes_max or not queue:
                     return
-                self._unsettled = end - first.start
-                self._unsettled_bytes += size
-                self._held, self._handed_at = frames, now
+                self._uncounted = end - first.start
+                self._uncounted_bytes += size
+                last.frames, last.handed_at = frames, now
                 yield frames
 
-    def settle(self) -> None:
-        """Count what was handed over, and take it out of the queue: before anybody looks at either."""
-        if count := self._unsettled:
-            assert self._held is not None
-            self._intake.deliver(count, self._held.last)
-            self._count(count, self._unsettled_bytes)
-            self._unsettled = self._unsettled_bytes = 0
+    def count_delivered(self) -> None:
+        """Count what ``ready`` handed over and take it out of the queue: before either is read."""
+        if count := self._uncounted:
+            assert self.last.frames is not None
+            self._intake.deliver(count, self.last.frames.last)
+            self._count(count, self._uncounted_bytes)
+            self._uncounted = self._uncounted_bytes = 0
 
     def request(self, n: int) -> None:
         """Add demand for ``n`` captures; adds up and saturates.
@@ -217,9 +222,9 @@ class Subscription:
             InvalidRequest: ``n`` is not positive; the subscription has ended with the same error
             (rule 3.9).
         """
-        if self._terminal is not None:
+        if self.error is not None:
             return
-        self.settle()
+        self.count_delivered()
         if n <= 0:
             error = InvalidRequest(
                 f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
@@ -231,12 +236,12 @@ class Subscription:
 
     def cancel(self) -> None:
         """End without a terminal signal; whatever was queued is dropped. Idempotent."""
-        if self._terminal is None:
+        if self.error is None:
             self._finish(SubscriptionClosed("the subscription was cancelled"))
 
     def end(self, error: TailraceError) -> None:
         """End with an error that ``receive`` raises; nothing after it. Idempotent."""
-        if self._terminal is None:
+        if self.error is None:
             self._counters.subscriptions_failed += 1
             self._finish(error)
 
@@ -250,30 +255,16 @@ class Subscription:
 
         One that has demand learns of it where it reads.
         """
-        self.settle()
-        if self._demand != 0 or self._terminal is not None:
+        self.count_delivered()
+        if self._demand != 0 or self.error is not None:
             return
         if (compacted := self._compacted()) is not None:
             self.end(compacted)
 
     def wake(self) -> None:
-        """Let a waiting ``receive`` look again."""
+        """Let a waiting ``receive`` go on; nothing if none waits."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    @property
-    def error(self) -> TailraceError | None:
-        """Why it has ended; None while it has not."""
-        return self._terminal
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the last message, while the transport has not come back for the next."""
-        return 0 if self._held is None else len(self._held.data)
-
-    def stalled_for(self, now: float) -> float:
-        """Return for how many seconds the transport has been busy with the last message."""
-        return 0.0 if self._held is None else now - self._handed_at
 
     def resume_cursor(self) -> Cursor:
         """Return the cursor behind everything that was handed over, as far as is safe; also after the end."""
@@ -282,29 +273,29 @@ class Subscription:
     @property
     def awaits_time(self) -> bool:
         """Whether a start by time is still to come, so that its cursor alone would go on too early."""
-        return self._waits_for is not None and self._waits_for.timestamp is not None
+        return self._waiting_start is not None and self._waiting_start.timestamp is not None
 
     @property
     def codec(self) -> Codec:
         """The wire form of its captures."""
-        return self._delivery.codec
+        return self._options.codec
 
     @property
     def frame_request(self) -> FrameRequest:
         """What it wants of every batch."""
-        return FrameRequest(self._publisher.predicate, self._delivery.codec, self._delivery.content)
+        return FrameRequest(self._publisher.predicate, self._options.codec, self._options.content)
 
     def complete_below(self) -> int:
         """Return the first version of which something that matches may still come."""
-        safe, view = self._safe_point(), self._observer.view
-        if safe.rows >= view.end_row and self._waits_for is None:
+        safe, view = self._safe_point(), self._log.view
+        if safe.rows >= view.end_row and self._waiting_start is None:
             return view.published + 1
         return safe.version + (safe.index == END)
 
     def statistics(self) -> SubscriptionStatistics:
         """Return the figures of this moment."""
-        self.settle()
-        observer, safe = self._observer, self._safe_point()
+        self.count_delivered()
+        log, safe = self._log, self._safe_point()
         return SubscriptionStatistics(
             subscription_id=self.acknowledgement.subscription_id,
             mode=self._intake.mode.value,
@@ -313,89 +304,81 @@ class Subscription:
             delivered_bytes=self._delivered_bytes,
             position=Position(safe.version, safe.index),
             queued=self._intake.queued,
-            lag_records=0 if self._awaits_start else max(0, observer.view.end_row - safe.rows),
+            lag_records=0 if self._awaits_start else max(0, log.view.end_row - safe.rows),
             resyncs=self._intake.resyncs,
             returns=self._intake.returns,
         )
 
     @property
     def _awaits_start(self) -> bool:
-        """Whether nothing is published yet of what it wants."""
-        start, observer = self._waits_for, self._observer
-        return (
-            start is not None and observer.renewed(start).wanted.version > observer.view.published
-        )
+        """Whether its start is still above what is published."""
+        start, log = self._waiting_start, self._log
+        return start is not None and renewed(log, start).position.version > log.view.published
 
     async def _advance(self) -> Frames | None:
         """Do one thing that brings the next message nearer; return it if it is ready."""
-        intake = self._intake
-        if self._waits_for is not None:
-            await self._resolve_start(self._waits_for)
+        if self._waiting_start is not None:
+            await self._resolve_start(self._waiting_start)
             return None
-        outcome = Outcome.FILLED if intake.queue else self._refill()
-        match outcome:
-            case Outcome.FILLED:
+        # The queue comes first: what it holds lies before all that the ring or the log could add.
+        match RefillResult.FILLED if self._intake.queue else self._refill():
+            case RefillResult.FILLED:
                 return await self._deliver()
-            case Outcome.OVERRUN:
+            case RefillResult.OVERRUN:
                 await self._read_log()
-            case Outcome.CAUGHT_UP:
+            case RefillResult.CAUGHT_UP:
                 self._publisher.caught_up(self)
                 await self._wait()
         return None
 
-    def _look_ahead(self) -> None:
-        """Say so if nothing that is routed is left for it, also before it is asked for a message."""
+    def _refill(self) -> RefillResult:
         intake = self._intake
-        if self._waits_for is not None or (
-            not intake.queue and intake.next.row >= self._observer.routed
-        ):
-            self._publisher.caught_up(self)
+        before = intake.resyncs, intake.returns
+        result = intake.refill(self._publisher.ring, self._log.routed)
+        self._counters.resyncs += intake.resyncs - before[0]
+        self._counters.returns += intake.returns - before[1]
+        return result
+
+    async def _read_log(self) -> None:
+        """Queue what one window of the log has: the ring no longer covers the next mark."""
+        log, intake = self._log, self._intake
+        if (compacted := self._compacted()) is not None:
+            raise compacted
+        scan = await log.reading.scan(log.view, intake.next.row, self._publisher.predicate)
+        # It may have ended during the read; its queue is empty then, and stays so.
+        if self.error is None:
+            intake.accept(scan)
 
     async def _read_again(self, missing: SegmentMissing) -> None:
-        """Go on by position: what the queue refers to was compacted, or is gone for good."""
+        """Go on from the same position in the newest view: a segment that is still queued is gone."""
+        # 1. Forget the queue before the view changes: its runs refer to the old segments. So do the
+        #    ring's, and the next subscription would meet the same there.
         self._intake.put_back()
         self._publisher.ring.forget_segment(missing.path)
+        # 2. The records are in another segment, or trimmed, or the log is damaged. Of a trimmed one the
+        #    view knows no position, so the error is made from what this subscription knows.
         try:
-            await self._observer.recover(missing, self._intake.next.row)
+            await self._log.recover(missing, self._intake.next.row)
         except TailraceError as error:
             self.end(self._compacted() or error)
 
-    def _refill(self) -> Outcome:
-        intake = self._intake
-        before = intake.resyncs, intake.returns
-        outcome = intake.refill(self._publisher.ring, self._observer.routed)
-        self._counters.resyncs += intake.resyncs - before[0]
-        self._counters.returns += intake.returns - before[1]
-        return outcome
-
-    async def _read_log(self) -> None:
-        observer, intake = self._observer, self._intake
-        view = observer.view
-        if (compacted := self._compacted()) is not None:
-            raise compacted
-        scan = await observer.reading.scan(view, intake.next.row, self._publisher.predicate)
-        if self._terminal is None:
-            intake.accept(scan)
-
     def _compacted(self) -> PositionCompacted | None:
         """Return the error of one whose next record neither the ring nor the log has; None for any other."""
-        if self._waits_for is not None:
-            return self._observer.compacted(self._waits_for)
-        observer, row = self._observer, self._intake.next.row
-        if row >= observer.view.first_row or self._publisher.ring.floor <= row < observer.routed:
+        log, row = self._log, self._intake.next.row
+        if self._waiting_start is not None:
+            return compacted_start(log, self._waiting_start)
+        if row >= log.view.first_row or self._publisher.ring.floor <= row < log.routed:
             return None
         safe = self._safe_point()
-        position = Position(safe.version, safe.index)
-        return PositionCompacted(position, observer.view.oldest, observer.newest)
+        return PositionCompacted(Position(safe.version, safe.index), log.view.oldest, log.newest)
 
-    def _begin(self, beginning: Beginning) -> None:
-        self._intake = Intake(
-            beginning.mark, beginning.before, captures_max=self._delivery.queue_captures
-        )
-        self._start_row = beginning.before.rows
-        self._waits_for = None if beginning.published else beginning
+    def _begin(self, start: ResolvedStart) -> None:
+        captures_max = self._options.queue_captures
+        self._intake = Intake(start.mark, start.before, captures_max=captures_max)
+        self._start_row = start.before.rows
+        self._waiting_start = None if start.published else start
 
-    async def _resolve_start(self, start: Beginning) -> None:
+    async def _resolve_start(self, start: ResolvedStart) -> None:
         """Turn a start that lay above the newest version into a mark, once it is published.
 
         Raises:
@@ -403,68 +386,48 @@ class Subscription:
         """
         if (compacted := self._compacted()) is not None:
             raise compacted
-        self._waits_for = start = self._observer.renewed(start)
+        self._waiting_start = start = renewed(self._log, start)
         self._start_row = start.before.rows
-        if self._observer.view.published < start.wanted.version:
+        if self._log.view.published < start.position.version:
             self._publisher.caught_up(self)
             await self._wait()
         else:
-            self._begin(await self._observer.begin_at(start.wanted, start.ordinal))
+            self._begin(await locate(self._log, start.position, start.ordinal))
 
     async def _deliver(self) -> Frames | None:
-        """Join what is ready, from the first slice on, to one message.
-
-        All waiting comes before the first capture leaves the queue, so a cancelled call takes
-        nothing.
-        """
-        queue, cutter = self._intake.queue, self._cutter
-        if self._large.keeps_waiting(self):
+        """Join what is ready, from the first slice on, to one message."""
+        # 1. In the line for large messages nothing is encoded: memory is short.
+        if self.last.waits_for_room(self):
             await self._wait()
             return None
-        first = queue[0]
+        # 2. All waiting comes before the first capture leaves the queue: a cancelled call takes nothing.
+        cutter, first = self._cutter, self._intake.queue[0]
         block = await cutter.block(first)
-        frames = cutter.fitting(first, block, self._demand, self._message_bytes)
+        frames = cutter.fitting(first, block, self._demand, self.last.bytes_max)
         if frames is None:
             frames = await cutter.header_only(first, block)
-        if self._terminal is not None or not self._may_leave(frames):
+        # 3. It may have ended during the read. A message without room stays in the queue and is cut again
+        #    in its turn: by then messages may be cut smaller.
+        if self.error is not None or not self.last.admits(len(frames.data), self):
             return None
-        frames = self._taken(first, frames, self._time())
-        if first.start < first.stop:
-            self._look_for_more()
+        # 4. From here on in one step: the queue, the counts and the last message agree.
+        frames = self._handed(first, frames, self._time())
+        if first.start < first.stop:  # else ``_handed`` has reported
+            self._report_last_taken()
         return frames
 
-    def _taken(self, first: Slice, frames: Frames, now: float) -> Frames:
+    def _handed(self, first: Slice, frames: Frames, now: float) -> Frames:
         """Take frames of the first slice out of the queue, with what can be joined to them."""
         intake = self._intake
         intake.deliver(frames.count, frames.last)
         if first.start == first.stop:
             self._cutter.taken(first)
             if intake.queue:
-                frames = self._cutter.joined(intake, frames, self._demand, self._message_bytes)
-            self._look_for_more()
+                frames = self._cutter.joined(intake, frames, self._demand, self.last.bytes_max)
+            self._report_last_taken()
         self._count(frames.count, len(frames.data))
-        self._held, self._handed_at = frames, now
+        self.last.frames, self.last.handed_at = frames, now
         return frames
-
-    @property
-    def _message_bytes(self) -> int:
-        """What its next message is cut to."""
-        return min(self._delivery.message_bytes, self._large.message_bytes_max)
-
-    def _may_leave(self, frames: Frames) -> bool:
-        """Return whether there is room for a message; one that may not leave is made again in its turn."""
-        size = len(frames.data)
-        if size <= self._message_bytes:
-            return True
-        self._asked = True
-        return self._large.admit(self, size, reads=self._reads_large)
-
-    def _let_go(self) -> None:
-        """Let go of the last message: the transport has come back for the next."""
-        if self._held is not None and self._asked:
-            self._large.release(self)
-            self._asked, self._reads_large = False, True
-        self._held = None
 
     def _count(self, captures: int, size: int) -> None:
         if self._demand is not None:
@@ -474,10 +437,21 @@ class Subscription:
         self._counters.captures_delivered += captures
         self._counters.bytes_delivered += size
 
-    def _look_for_more(self) -> None:
-        """Say so if it is taking the last of what is routed; to be called where a slice begins and ends."""
+    def _report_nothing_left(self) -> None:
+        """Tell the publisher if nothing that is routed is left to queue, though no message is asked for."""
+        intake = self._intake
+        if self._waiting_start is not None or (
+            not intake.queue and intake.next.row >= self._log.routed
+        ):
+            self._publisher.caught_up(self)
+
+    def _report_last_taken(self) -> None:
+        """Tell the publisher if this is the last slice of what is routed; called where a slice begins and ends.
+
+        At its begin already, so that the next batch is routed while the last one is on its way.
+        """
         queue = self._intake.queue
-        if len(queue) > 1 or self._intake.next.row < self._observer.routed:
+        if len(queue) > 1 or self._intake.next.row < self._log.routed:
             return
         if queue:
             self._publisher.hungry(self)
@@ -485,12 +459,12 @@ class Subscription:
             self._publisher.caught_up(self)
 
     def _heartbeat(self, now: float) -> Heartbeat:
-        interval = self._delivery.heartbeat_interval_s
+        interval = self._options.heartbeat_interval_s
         self._heartbeat_at = now + interval
         self._counters.heartbeats_sent += 1
         safe = self._safe_point()
         return Heartbeat(
-            published=self._observer.view.published,
+            published=self._log.view.published,
             cursor=Cursor(self.acknowledgement.catalog_uuid, *safe[1:]),
             records_scanned=max(0, safe.rows - self._start_row),
             records_matched=self._intake.matched,
@@ -498,19 +472,18 @@ class Subscription:
         )
 
     def _safe_point(self) -> SafePoint:
-        self.settle()
+        self.count_delivered()
         if self._ended_at is not None:
             return self._ended_at
-        if self._waits_for is not None:
-            return self._waits_for.before
-        observer = self._observer
-        return self._intake.safe_point(
-            self._publisher.ring, observer.routed, observer.routed_position
-        )
+        if self._waiting_start is not None:
+            return self._waiting_start.before
+        log = self._log
+        return self._intake.safe_point(self._publisher.ring, log.routed, log.routed_position)
 
     async def _wait(self) -> None:
-        """Wait for a wake-up or the next heartbeat. Loses nothing: state is looked at again afterwards."""
+        """Wait for a wake-up or the next heartbeat. Afterwards the caller judges everything anew."""
         loop = asyncio.get_running_loop()
+        # The timer outlives the wait: one for each interval, not one for each message.
         if self._timer is None:
             self._timer = loop.call_at(self._heartbeat_at, self._heartbeat_due)
         self._waiter = loop.create_future()
@@ -524,24 +497,19 @@ class Subscription:
         self.wake()
 
     def _finish(self, terminal: TailraceError) -> None:
-        self._ended_at = self._safe_point()  # while the queue still says what was not handed over
-        self._terminal = terminal
+        # 1. The resume cursor, while the queue still tells what was not handed over.
+        self._ended_at = self._safe_point()
+        self.error = terminal
+        # 2. Give back what others wait for, and what the process must not keep.
         self._counters.subscriptions_ended += 1
-        self._held = None  # the transport may still be busy with it, and has it itself
-        self._large.release(self)
+        self.last.end(self)
         self._intake.queue.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._observer.detach(self, self._publisher)
+        self._detach(self, self._publisher)
+        # 3. Tell whoever waits: ``receive``, or a transport that is busy with a message.
         self.wake()
         if self.on_end is not None:
             self.on_end(terminal)
             self.on_end = None
-
-
-def _again(error: TailraceError) -> TailraceError:
-    """Return a copy to raise: a kept exception would keep every frame that it passed through."""
-    again = copy(error)
-    again.__cause__ = error.__cause__
-    return again

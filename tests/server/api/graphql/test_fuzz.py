@@ -11,6 +11,7 @@ import pytest
 import structlog
 import websockets
 
+from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.shop import SHOP
 from tests.server.api.graphql.conftest import PATH, client
 from tests.server.api.rest.test_guards import anonymous_bytes
@@ -139,5 +140,5 @@ async def test_contract_45_ten_thousand_malformed_subscribes_leave_nothing_behin
         await until(lambda: served.face.sockets.statistics().open == 0)
     assert anonymous_bytes() - before < 16 << 20
     assert not [entry for entry in logs if entry["log_level"] == "error"]
-    assert served.engine.statistics().subscriptions == 0
+    assert served.engine.statistics(ANONYMOUS).subscriptions == 0
     await until(lambda: len(asyncio.all_tasks()) <= tasks + 1)  # the connection that httpx keeps

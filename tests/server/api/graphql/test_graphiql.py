@@ -11,6 +11,7 @@ import pytest
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH
 from tests.support.browser import chromium
+from tests.support.inprocess import observer_of
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ async def test_graphiql_runs_its_examples_and_asks_nobody_else(
         writer.write([upsert("8", name="lamp")])
         await result(page, rf'"received": {records + 2}\b.*?"name": "lamp"')
         await page.get_by_role("button", name="Stop").click()
-        await until(lambda: not served.engine.observer("shop").subscriptions)
+        await until(lambda: not observer_of(served.engine, "shop").subscriptions)
 
         await page.goto(f"http://127.0.0.1:{served.port}/v1/system/graphql")
         await run(page, "Now")

@@ -9,6 +9,7 @@ import pytest
 
 from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.shop import SHOP
 from tests.server.api.graphql.conftest import PATH, client
 from tests.support.polling import until
@@ -139,7 +140,7 @@ async def test_documents_and_subscriptions_are_counted(serve: Serve, writer: Mod
         await served.http.post(PATH, json={"query": query})
     async with client(served) as one:
         await one.subscribe("subscription { onCatalogChange { version } }")
-        await until(lambda: served.engine.statistics().subscriptions == 1)
+        await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 1)
     text = (await served.http.get("/metrics")).text
     for result, count in (("cached", 1), ("validated", 2), ("refused", 1)):
         assert f'tailrace_graphql_documents_total{{result="{result}"}} {count}.0' in text

@@ -10,6 +10,7 @@ import pytest
 from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -17,6 +18,7 @@ from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH, ask, client
 from tests.server.api.rest.conftest import closed, hear, say
+from tests.support.inprocess import observer_of
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ async def test_signals_and_every_field_come_in_one_stream(
         id = await one.subscribe(EVERYTHING, x=True)
         acknowledgement, *changes, heartbeat = await one.payloads(id, count + 2)
         await one.complete(id)
-        await until(lambda: served.engine.statistics().subscriptions == 0)
+        await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
     assert acknowledgement["data"] == heartbeat["data"] == {"live": None}
     assert acknowledgement["extensions"]["acknowledgement"]["publishedVersion"] == len(SHOP)
     end = Cursor(writer.writer.uuid, len(SHOP), END)
@@ -67,7 +69,7 @@ async def test_without_signals_only_changes_come(serve: Serve, writer: ModelWrit
         id = await one.subscribe(
             "subscription { onCatalogChange(sinceVersion: 0) { version index } }"
         )
-        await until(lambda: served.engine.statistics().heartbeats_sent > 2)
+        await until(lambda: served.engine.statistics(ANONYMOUS).heartbeats_sent > 2)
         writer.write([])
         assert await one.payload(id) == {"data": {"onCatalogChange": {"version": 1, "index": 0}}}
 
@@ -156,8 +158,8 @@ async def test_a_renamed_column_is_read_from_older_rows_too(serve: Serve, log_ro
 
     with LogWriter.open(log_root, "named", mapping=renamed) as writer:
         writer.append([Mutation("product", "2", after=b'{"id":2,"title":"y","name":"z"}')])
-    observer = served.engine.observer("named")
-    await until(lambda: observer.view.published == 3)
+    observer = observer_of(served.engine, "named")
+    await until(lambda: observer.log.view.published == 3)
     history = history.replace("title", "title name")
     edges = (await ask(served, history, path))["productChanges"]["edges"]
     assert [edge["node"]["after"] for edge in edges] == [
@@ -241,7 +243,7 @@ async def test_an_equal_selection_is_encoded_once_for_all(
         for query in spellings:
             async with client(served) as one:
                 await one.payloads(await one.subscribe(query, v=0), 21)
-            misses.append(served.engine.statistics().cache.misses)
+            misses.append(served.engine.statistics(ANONYMOUS).cache.misses)
     assert misses[0] == misses[1] == misses[2]
 
 
@@ -532,7 +534,7 @@ async def test_contract_44_a_complete_while_the_document_is_looked_at_cancels(
             await one.complete(id)
         last = await one.subscribe("{ catalogs { name } }")
         await one.payload(last)
-        await until(lambda: served.engine.statistics().subscriptions == 0)
+        await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
 
 
 async def test_contract_25_a_dropped_catalog_ends_its_subscriptions(
@@ -541,7 +543,7 @@ async def test_contract_25_a_dropped_catalog_ends_its_subscriptions(
     served = await serve()
     async with client(served) as one:
         id = await one.subscribe("subscription { onCatalogChange { version } }")
-        await until(lambda: served.engine.statistics().subscriptions == 1)
+        await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 1)
         await asyncio.to_thread(drop_catalog, log_root, "shop")
         (fault,) = await one.error(id)
         assert fault["extensions"]["code"] == "CATALOG_REPLACED"

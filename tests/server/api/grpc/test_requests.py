@@ -16,6 +16,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeSystemRequest,
 )
 from tailrace_server.api.grpc import GrpcSettings
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.support.model import ModelMutation
 
@@ -153,7 +154,7 @@ async def test_a_subscribe_without_meaning_is_refused_and_costs_nobody_anything(
     assert isinstance(error, tailrace.InvalidRequest)
     with pytest.raises(tailrace.InvalidRequest, match=message):
         raise error
-    assert served.engine.statistics().subscriptions_opened == 0
+    assert served.engine.statistics(ANONYMOUS).subscriptions_opened == 0
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ async def test_a_later_demand_message_without_meaning_ends_the_subscription(
     with pytest.raises(Exception, match=r"3\.9|only the first|does not know|not a tailrace"):  # noqa: PT012
         while isinstance(await call.read(), bytes):
             pass
-    assert served.engine.statistics().subscriptions == 0
+    assert served.engine.statistics(ANONYMOUS).subscriptions == 0
 
 
 async def test_no_subscribe_in_time_or_at_all_is_refused(serve: Serve) -> None:

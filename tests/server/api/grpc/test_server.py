@@ -26,7 +26,8 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeResponse,
 )
 from tailrace_server.api.grpc import GrpcServer, GrpcSettings
-from tests.support.inprocess import PATIENCE_S, ModelWriter
+from tailrace_server.capture.principal import ANONYMOUS
+from tests.support.inprocess import PATIENCE_S, ModelWriter, observer_of
 from tests.support.model import ModelMutation
 from tests.support.polling import until
 from tests.support.raw_http2 import RawCall
@@ -66,7 +67,7 @@ def established(port: int) -> int:
 
 async def subscriptions(served: Served, count: int) -> None:
     """Wait until the engine has so many."""
-    await until(lambda: served.engine.statistics().subscriptions == count)
+    await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == count)
 
 
 async def error_of_reading(call: Any) -> tuple[list[Any], tailrace.TailraceError]:
@@ -116,7 +117,7 @@ async def test_contract_13_a_reader_that_stops_costs_its_bound_and_nobody_notice
             received = [await anext(neighbour) for _ in expected]
         assert [(each.version, each.index, each.ordinal) for each in received] == expected
         await subscriptions(served, 1)
-        (subscription,) = served.engine.observer("shop").subscriptions
+        (subscription,) = observer_of(served.engine, "shop").subscriptions
         figures = subscription.statistics()
         message_bytes = served.engine.settings.message_bytes
         if window == 0:
@@ -209,7 +210,7 @@ async def test_contract_22_23_clients_that_vanish_in_the_middle_are_no_errors(
                         await call.read()
         await subscriptions(served, 0)
     assert logs == []
-    assert served.engine.statistics().subscriptions_failed == 0
+    assert served.engine.statistics(ANONYMOUS).subscriptions_failed == 0
 
 
 async def test_contract_13_a_stalled_reader_with_demand_is_told_too(
@@ -240,7 +241,7 @@ async def test_a_slow_reader_with_our_client_misses_nothing(
         for taken, wanted in enumerate(expected):
             capture = await anext(captures)
             assert (capture.version, capture.index, capture.ordinal) == wanted
-            assert served.engine.statistics().captures_delivered - taken <= 100
+            assert served.engine.statistics(ANONYMOUS).captures_delivered - taken <= 100
 
 
 @pytest.mark.parametrize("method", ["Subscribe", "ReadChanges"])

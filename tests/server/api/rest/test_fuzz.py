@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
+from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.shop import SHOP
 from tests.server.api.rest.test_guards import anonymous_bytes
 from tests.support.inprocess import PATIENCE_S
@@ -120,6 +121,6 @@ async def test_contract_45_ten_thousand_malformed_messages_leave_nothing_behind(
         await until(lambda: served.face.sockets.statistics().open == 0)
     assert anonymous_bytes() - before < 16 << 20
     assert not [entry for entry in logs if entry["log_level"] == "error"]
-    assert served.engine.statistics().subscriptions == 0
+    assert served.engine.statistics(ANONYMOUS).subscriptions == 0
     await until(lambda: len(asyncio.all_tasks()) <= tasks)
     assert served.guards["close_4400"] > 100

@@ -17,12 +17,13 @@ from tailrace_server.api import http_protocol, http_server
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket.protocol import GuardedProtocol
 from tailrace_server.capture.delivery.subscription import Subscription
-from tailrace_server.capture.history import History
+from tailrace_server.capture.history import HistoryRead
+from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import upsert
 from tests.server.api.rest.conftest import LIVE, closed, hear, say
 from tests.server.api.rest.test_socket import subscribe
-from tests.support.inprocess import PATIENCE_S
+from tests.support.inprocess import PATIENCE_S, observer_of
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -66,14 +67,14 @@ async def push(raw: RawSocket, data: bytes) -> None:
 
 
 def subscription_held(served: Served) -> int:
-    (one,) = served.engine.observer("shop").subscriptions
-    return one.held_bytes
+    (one,) = observer_of(served.engine, "shop").subscriptions
+    return one.last.nbytes
 
 
 def subscription_stalls(served: Served) -> bool:
     """Return whether its message has waited for a while: one that finds room is followed by the next."""
-    (one,) = served.engine.observer("shop").subscriptions
-    return one.stalled_for(asyncio.get_running_loop().time()) > 0.2
+    (one,) = observer_of(served.engine, "shop").subscriptions
+    return one.last.stalled_for(asyncio.get_running_loop().time()) > 0.2
 
 
 def ended_as_too_slow(served: Served, count: int) -> bool:
@@ -108,7 +109,7 @@ async def test_contract_13_45_a_reader_that_stops_is_let_go_after_the_send_deadl
             heard = await hear(neighbour)
             count += len(heard.get("payload", {}).get("captures", ()))
         await until(lambda: served.guards.get("send_deadline") == 1)
-        await until(lambda: served.engine.statistics().subscriptions == 1)
+        await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 1)
     stalled.close()
 
 
@@ -124,7 +125,7 @@ async def test_contract_13_a_reader_that_comes_back_is_told_why(
         stalled.writer.write(stalled.frame(1, message))
     await stalled.reader.readuntil(b'"type":"subscribed"')
     stop_reading(stalled)
-    await until(lambda: served.engine.statistics().subscriptions == 0)
+    await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
     stalled.writer.transport.resume_reading()  # type: ignore[attr-defined]
     data = b""
     async with asyncio.timeout(PATIENCE_S):
@@ -148,7 +149,7 @@ async def test_contract_13_an_event_stream_that_is_not_read_is_cut_after_the_sen
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         await until(partial(ended_as_too_slow, served, count))
-        await until(lambda: served.engine.statistics().subscriptions == 0)
+        await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
         stalled.transport.abort()
     await until(lambda: served.face.sockets.statistics().open == 0)
 
@@ -158,8 +159,8 @@ async def test_contract_13_a_reader_that_leaves_ends_its_stream(serve: Serve) ->
     headers = {"accept": "text/event-stream"}
     async with served.http.stream("GET", LIVE, headers=headers) as answer:
         await anext(answer.aiter_bytes())
-        assert served.engine.statistics().subscriptions == 1
-    await until(lambda: served.engine.statistics().subscriptions == 0)
+        assert served.engine.statistics(ANONYMOUS).subscriptions == 1
+    await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
     await until(lambda: served.face.sockets.statistics().open == 0)
 
 
@@ -182,7 +183,7 @@ async def test_contract_45_a_flood_of_pings_by_who_does_not_read_costs_the_conne
             while True:
                 await push(raw, ping * 100)
     assert served.guards == {"pings_unread": 1}
-    await until(lambda: served.engine.statistics().subscriptions == 0)
+    await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
     raw.close()
 
 
@@ -312,7 +313,7 @@ async def test_a_peer_that_vanishes_with_much_unread_is_found_after_the_send_dea
     stop_reading(raw)
     await until(lambda: subscription_stalls(served))
     raw.writer.write(raw.frame(1, b'{"type":"complete","id":"1"}'))
-    await until(lambda: served.engine.statistics().subscriptions == 0)
+    await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
     await until(lambda: served.guards == {"send_deadline": 1})
     await until(lambda: served.face.sockets.statistics().open == 0)
     raw.close()
@@ -352,16 +353,16 @@ async def test_our_own_fault_is_told_in_a_line_and_logged_with_its_traceback(
     async def broken(_: Subscription) -> NoReturn:
         raise RuntimeError("a bug")
 
-    async def breaks(history: History) -> AsyncIterator[Frames]:
+    async def breaks(history: HistoryRead) -> AsyncIterator[Frames]:
         async for frames in whole(history):
             yield frames
             raise RuntimeError("a bug")
 
-    whole = History.__aiter__
+    whole = HistoryRead.__aiter__
     writer.write([upsert("1")])
     served = await serve()
     monkeypatch.setattr(Subscription, "receive", broken)
-    monkeypatch.setattr(History, "__aiter__", breaks)
+    monkeypatch.setattr(HistoryRead, "__aiter__", breaks)
     for path, accept in (
         (LIVE, "text/event-stream"),
         ("/v1/catalogs/shop/changes", "application/x-ndjson"),

@@ -18,6 +18,7 @@ from tests.conformance.reading import published
 from tests.conformance.shop import COLUMNS, SHOP, upsert
 from tests.conformance.ways import Driver
 from tests.server.api.rest.conftest import LIVE
+from tests.support.inprocess import observer_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -100,7 +101,7 @@ async def test_contract_26_events_before_a_start_by_time_have_no_id(
 
         assert await event() == ["event", "data"]
         writer.publish()
-        while served.engine.observer("shop").view.published < 2:
+        while observer_of(served.engine, "shop").log.view.published < 2:
             assert await event() == ["event", "data"]
         writer.write(*SHOP[2:3])
         while "event" in (names := await event()):

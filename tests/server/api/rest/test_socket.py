@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.rest.conftest import closed, hear, say
 from tests.support.inprocess import PATIENCE_S
@@ -131,7 +132,7 @@ async def test_contract_44_an_id_in_use_closes_with_4409_also_for_two_in_flight(
         text = json.dumps(subscribe())
         await asyncio.gather(socket.send(text), socket.send(text))
         assert (await closed(socket))[0] == 4409
-    await until(lambda: served.engine.statistics().subscriptions == 0)
+    await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
 
 
 async def test_contract_44_complete_ends_one_frees_its_id_and_is_ignored_when_unknown(
@@ -149,7 +150,7 @@ async def test_contract_44_complete_ends_one_frees_its_id_and_is_ignored_when_un
         writer.write([upsert("1")])
         seen = [await hear(socket)]
         assert {each["id"] for each in seen if each["type"] == "next"} == {"2"}
-        assert served.engine.statistics().subscriptions == 1
+        assert served.engine.statistics(ANONYMOUS).subscriptions == 1
 
 
 async def test_contract_44_complete_while_the_subscribe_is_resolving_cancels_it(
@@ -169,7 +170,7 @@ async def test_contract_44_complete_while_the_subscribe_is_resolving_cancels_it(
     async with asyncio.timeout(PATIENCE_S):
         answers = await raw.reader.readuntil(b'{"type":"pong"}')
     assert b"next" not in answers
-    await until(lambda: served.engine.statistics().subscriptions == 0)
+    await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
     raw.close()
 
 
@@ -275,7 +276,7 @@ async def test_a_request_without_meaning_ends_its_subscription(
         await say(socket, {"type": "request", "id": "1", "payload": payload})
         message = await hear(socket)
         assert (message["type"], message["payload"]["code"]) == ("error", "INVALID_REQUEST")
-        await until(lambda: served.engine.statistics().subscriptions == 0)
+        await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
 
 
 async def test_a_request_for_a_subscription_without_demand_is_refused(serve: Serve) -> None:

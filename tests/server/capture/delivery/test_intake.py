@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.position import END, Position
-from tailrace_server.capture.delivery.intake import Intake, Mode, Outcome, SafePoint
+from tailrace_server.capture.delivery.intake import Intake, Mode, RefillResult, SafePoint
 from tailrace_server.capture.delivery.ring import Ring, RingBudget
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.reading.catalog_reader import Scan
@@ -32,7 +32,7 @@ def drain(intake: Intake) -> list[tuple[int, int]]:
 
 def test_a_start_at_the_end_waits_and_is_live() -> None:
     intake = Intake(Mark(5), BEFORE_ALL, captures_max=10)
-    assert intake.refill(ring(), routed=5) is Outcome.CAUGHT_UP
+    assert intake.refill(ring(), routed=5) is RefillResult.CAUGHT_UP
     assert intake.mode is Mode.LIVE
     assert intake.resyncs == 0
 
@@ -41,7 +41,7 @@ def test_a_start_inside_the_ring_never_reads_the_log() -> None:
     subject = ring()
     subject.append(entity_run(0, [0, 1, 2]))
     intake = Intake(Mark(1), BEFORE_ALL, captures_max=10)
-    assert intake.refill(subject, routed=3) is Outcome.FILLED
+    assert intake.refill(subject, routed=3) is RefillResult.FILLED
     assert drain(intake) == [(1, 0), (2, 0)]
 
 
@@ -50,7 +50,7 @@ def test_contract_05_a_queue_of_4_gives_all_10_captures_of_one_record() -> None:
     subject.append(column_run(0, [(0, ordinal) for ordinal in range(10)]))
     intake = Intake(Mark(0), BEFORE_ALL, captures_max=4)
     found = []
-    while intake.refill(subject, routed=1) is Outcome.FILLED:
+    while intake.refill(subject, routed=1) is RefillResult.FILLED:
         assert intake.queued <= 4
         found += drain(intake)
     assert found == [(0, ordinal) for ordinal in range(10)]
@@ -63,22 +63,22 @@ def test_a_run_that_would_have_to_be_cut_waits_until_the_queue_is_empty() -> Non
         subject.append(entity_run(first, [0, 1, 2]))
     intake = Intake(Mark(0), BEFORE_ALL, captures_max=5)
     for first in (0, 3, 6):
-        assert intake.refill(subject, routed=9) is Outcome.FILLED
+        assert intake.refill(subject, routed=9) is RefillResult.FILLED
         assert drain(intake) == [(first, 0), (first + 1, 0), (first + 2, 0)]
-    assert intake.refill(subject, routed=9) is Outcome.CAUGHT_UP
+    assert intake.refill(subject, routed=9) is RefillResult.CAUGHT_UP
 
 
 def test_contract_14_an_overrun_is_made_good_from_the_log_at_the_same_mark() -> None:
     subject = ring(captures_max=4)
     intake = Intake(Mark(0), BEFORE_ALL, captures_max=100)
-    assert intake.refill(subject, routed=0) is Outcome.CAUGHT_UP
+    assert intake.refill(subject, routed=0) is RefillResult.CAUGHT_UP
     runs = [entity_run(first, [0]) for first in range(20)]
     for run in runs:
         subject.append(run)
-    assert intake.refill(subject, routed=20) is Outcome.OVERRUN
+    assert intake.refill(subject, routed=20) is RefillResult.OVERRUN
     assert intake.mode.value == "resync"
     intake.accept(Scan(tuple(runs[:18]), 0, 18, position_of(17), 0))
-    assert intake.refill(subject, routed=20) is Outcome.FILLED
+    assert intake.refill(subject, routed=20) is RefillResult.FILLED
     assert drain(intake) == [(row, 0) for row in range(20)]
     assert (intake.mode, intake.resyncs, intake.returns) == (Mode.LIVE, 1, 1)
 
@@ -90,11 +90,11 @@ def test_contract_14_a_ring_that_begins_behind_what_is_routed_leaves_what_is_bef
     subject = ring()
     subject.skip_to(8)
     intake = Intake(Mark(5), BEFORE_ALL, captures_max=10)
-    assert intake.refill(subject, routed=4) is Outcome.OVERRUN
+    assert intake.refill(subject, routed=4) is RefillResult.OVERRUN
     intake.accept(Scan((entity_run(4, [1, 2]),), 4, 8, position_of(7), 0))
     assert drain(intake) == [(5, 0), (6, 0)]
-    assert intake.refill(subject, routed=4) is Outcome.CAUGHT_UP
-    assert intake.refill(subject, routed=8) is Outcome.CAUGHT_UP
+    assert intake.refill(subject, routed=4) is RefillResult.CAUGHT_UP
+    assert intake.refill(subject, routed=8) is RefillResult.CAUGHT_UP
     assert intake.resyncs == 0
 
 
@@ -144,7 +144,7 @@ def test_contract_09_a_safe_point_that_was_told_outlives_an_overrun() -> None:
     assert told == SafePoint(20, *position_of(19))
     subject.append(entity_run(20, [0, 1]))  # more than the ring holds
     assert intake.safe_point(subject, 22, position_of(21)) == told
-    assert intake.refill(subject, routed=22) is Outcome.OVERRUN
+    assert intake.refill(subject, routed=22) is RefillResult.OVERRUN
     assert intake.next == Mark(20)
 
 
@@ -182,14 +182,14 @@ def test_contract_01_14_any_pace_gets_every_match_once_in_order(
                 count -= 1
                 continue
             match intake.refill(subject, routed):
-                case Outcome.CAUGHT_UP:
+                case RefillResult.CAUGHT_UP:
                     return
-                case Outcome.OVERRUN:
+                case RefillResult.OVERRUN:
                     first_row = intake.next.row - intake.next.row % window
                     end = min(first_row + window, routed)
                     runs = [entity_run(row, [0]) for row in matches if first_row <= row < end]
                     intake.accept(Scan(tuple(runs), first_row, end, position_of(end - 1), 0))
-                case Outcome.FILLED:
+                case RefillResult.FILLED:
                     pass
 
     for row in range(200):

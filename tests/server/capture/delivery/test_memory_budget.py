@@ -11,6 +11,7 @@ from tailrace_server.capture import engine
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.delivery.memory_budget import SHORT_MESSAGE_BYTES
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading import batch_cache
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.capture.settings import EngineSettings
@@ -40,7 +41,7 @@ async def test_contract_16_messages_are_smaller_while_memory_is_short_and_nothin
     settings = EngineSettings(heartbeat_interval_s=600)
     held = settings.memory_bytes // 2
     monkeypatch.setattr(batch_cache, "anonymous_bytes", lambda: held)
-    monkeypatch.setattr(engine, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(engine, "_MEASURE_EVERY_S", 0.001)
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([Mutation("product", str(each), after=image(each)) for each in range(ROWS)])
         writer.commit()
@@ -48,9 +49,10 @@ async def test_contract_16_messages_are_smaller_while_memory_is_short_and_nothin
     async with Engine(log_root, settings) as subject:
 
         async def cut_to(size: int) -> None:
-            await until(lambda: subject.statistics().message_bytes_max == size)
+            await until(lambda: subject.statistics(ANONYMOUS).message_bytes_max == size)
 
         subscription = await subject.subscribe(
+            ANONYMOUS,
             "shop",
             [Criteria(area=Area.DATA, entity_type=("product",))],
             start=Since(Position(1)),
@@ -85,4 +87,4 @@ async def test_contract_16_messages_are_smaller_while_memory_is_short_and_nothin
             found for each in got for found in SubscribeResponse.FromString(each.data).captures
         ]
         assert [each.primary_key for each in captures] == [*map(str, range(ROWS))]
-        assert subject.statistics().waiting_for_memory == 0
+        assert subject.statistics(ANONYMOUS).waiting_for_memory == 0

@@ -1,0 +1,86 @@
+"""One catalog's log as the engine follows it: what is published, how far it is routed, how it is read.
+
+The observer moves it on. Subscriptions, starts and history reads are given this, and not the observer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.errors import LogCorrupted, PositionCompacted
+from tailrace.position import END, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tailrace_server.capture.reading.catalog_reader import CatalogReader
+    from tailrace_server.wal.segment.reader import SegmentMissing
+    from tailrace_server.wal.state.view import LogView
+
+
+class FollowedLog:
+    """The newest view of a log and the routed part of it. Lives on the event loop."""
+
+    __slots__ = ("_on_view", "_refresh", "reading", "routed", "routed_position", "view")
+
+    def __init__(
+        self,
+        view: LogView,
+        reading: CatalogReader,
+        refresh: Callable[[], Awaitable[LogView | None]],
+        on_view: Callable[[], None],
+    ) -> None:
+        """Begin at the end of a view: older records are read from the log by the subscriptions that need them.
+
+        Args:
+            view: What is published now.
+            reading: Reads the log's records.
+            refresh: Returns the newest view of the log's folder; None if there is no newer one.
+            on_view: Called after each new view.
+        """
+        self._refresh = refresh
+        self._on_view = on_view
+        self.reading = reading
+        self.view = view
+        """What is published; replaced as a whole, in one step."""
+        self.routed = view.end_row
+        """First row that the live path has not seen."""
+        self.routed_position = Position(view.published, END)
+        """Everything at or before it is routed."""
+
+    @property
+    def newest(self) -> Position:
+        """The end of what is published."""
+        return Position(self.view.published, END)
+
+    def see(self, view: LogView) -> None:
+        """Take a view, unless a newer one has come already: views come from the tailer and from ``recover``."""
+        held = self.view
+        if (view.published, view.revision) >= (held.published, held.revision):
+            self.view = view
+            self._on_view()
+
+    def pass_to(self, row: int, position: Position) -> None:
+        """Move the end of the routed part to a row; ``position`` is the last one before it."""
+        self.routed = row
+        # Versions without records behind the last row are routed with it.
+        self.routed_position = self.newest if row == self.view.end_row else position
+
+    async def recover(self, missing: SegmentMissing, row: int) -> None:
+        """Take the newest view, in which the records of a missing segment lie in another one.
+
+        Raises:
+            LogCorrupted: The newest view still names the file that is missing.
+            PositionCompacted: ``row`` was trimmed. The error names the newest position that is gone: which
+                one the row had is no longer known here.
+        """
+        view = await self._refresh()
+        if view is not None:
+            self.see(view)
+        # The tailer may have brought a view that is newer still.
+        view = self.view
+        # A trimmed segment is missing too: only one that should be retained is damage.
+        if row < view.first_row:
+            raise PositionCompacted(view.oldest.preceding(), view.oldest, self.newest)
+        if any(segment.path == missing.path for segment in view.segments()):
+            raise LogCorrupted(missing.path, 0, "the segment is missing from the log's folder")
