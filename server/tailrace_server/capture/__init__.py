@@ -6,5 +6,6 @@
                                             one per criteria   │           ▲
                                                                └─ overrun ─┴─ resync: read the log
 
-Reading order: run, predicate, router, ring, publisher, subscription, resync, observer, engine.
+Reading order: matching/ (run, predicate, router), delivery/ (ring, publisher, intake, start, subscription),
+then observer and engine.
 """

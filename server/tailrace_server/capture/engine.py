@@ -22,7 +22,7 @@ from tailrace.errors import (
 )
 from tailrace_server.capture.delivery.memory_budget import LargeMessages
 from tailrace_server.capture.delivery.memory_governor import MemoryGovernor
-from tailrace_server.capture.delivery.options import DeliveryOptions
+from tailrace_server.capture.delivery.options import DEMAND_MAX, DeliveryOptions
 from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.matching.predicate import Predicate
@@ -56,7 +56,6 @@ _FOLDER_THREADS: Final = 16
 leaves the others to the other catalogs."""
 _LOADS_EACH: Final = 2
 """For each reader thread: one that it has, one that it finds or that waits for the loop."""
-_DEMAND_MAX: Final = 2**63 - 1
 _log = structlog.get_logger("tailrace.engine")
 
 
@@ -229,7 +228,9 @@ class Engine:
             content=content,
             codec=codec,
             limit=limit,
-            message_bytes=min(self.settings.message_bytes, max_message_bytes or _DEMAND_MAX),
+            message_bytes=min(
+                self.settings.message_bytes, max_message_bytes or self.settings.message_bytes
+            ),
         )
         await history.begin()
         return history
@@ -311,7 +312,7 @@ class Engine:
         return DeliveryOptions(
             content=content,
             codec=codec,
-            demand=None if demand is None else min(demand, _DEMAND_MAX),
+            demand=None if demand is None else min(demand, DEMAND_MAX),
             queue_captures=limits.queue_captures or settings.queue_captures,
             message_bytes=min(settings.message_bytes, max_message_bytes),
             max_message_bytes=max_message_bytes,

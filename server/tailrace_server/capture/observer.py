@@ -28,6 +28,7 @@ from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.run import Run
 from tailrace_server.capture.reading.catalog_reader import first_position
+from tailrace_server.capture.reading.small_commits import FrameRequest
 from tailrace_server.capture.statistics import ObserverStatistics
 from tailrace_server.errors import again, as_tailrace_error
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -141,7 +142,7 @@ class Observer:
             found,
             self._detach,
         )
-        self.log.reading.small_commits.add(subscription.frame_request)
+        self.log.reading.small_commits.add(_frame_request(subscription, publisher))
         return subscription
 
     def end(self, error: TailraceError) -> None:
@@ -173,7 +174,7 @@ class Observer:
     def _detach(self, subscription: Subscription, publisher: Publisher[Subscription]) -> None:
         """Remove a subscription that has ended; a publisher without any is closed at once."""
         publisher.detach(subscription)
-        self.log.reading.small_commits.remove(subscription.frame_request)
+        self.log.reading.small_commits.remove(_frame_request(subscription, publisher))
         if not publisher.subscriptions and publisher.id in self._publishers:
             del self._publishers[publisher.id]
             del self._by_criteria[publisher.predicate.criteria]
@@ -355,6 +356,11 @@ class Observer:
             message_bytes=options.message_bytes,
             max_message_bytes=options.max_message_bytes,
         )
+
+
+def _frame_request(subscription: Subscription, publisher: Publisher[Subscription]) -> FrameRequest:
+    options = subscription.options
+    return FrameRequest(publisher.predicate, options.codec, options.content)
 
 
 def _is_crowded(

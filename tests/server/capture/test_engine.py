@@ -534,7 +534,7 @@ async def test_contract_20_23_a_cancelled_subscription_is_gone_and_its_publisher
     log_root: Path, writer: ModelWriter
 ) -> None:
     writer.write([upsert(1)])
-    async with Engine(log_root, quick()) as engine:
+    async with Engine(log_root) as engine:
         subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
         assert engine.statistics(ANONYMOUS).observers[0].publishers == 1
         waiting = asyncio.ensure_future(subscription.receive())

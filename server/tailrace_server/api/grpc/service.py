@@ -244,7 +244,11 @@ class ChangeCaptureService:
                         request_bytes=self._settings.request_bytes,
                     )
                 )
-                behind = UpdateStream(subscription).behind if subscription.codec is CDCV2 else None
+                behind = (
+                    UpdateStream(subscription).behind
+                    if subscription.options.codec is CDCV2
+                    else None
+                )
                 # 3. Whatever can be had without waiting goes out in one run of writes; only then is the
                 #    subscription waited for. `rest` tells the guard that this wait is not the reader's fault.
                 while True:

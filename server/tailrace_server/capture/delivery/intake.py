@@ -111,6 +111,7 @@ class Intake:
 
     def refill(self, ring: Ring, routed: int) -> RefillResult:
         """Take what the ring has, as far as the queue has room."""
+        # Judged first: the floor of a ring may lie behind what is routed.
         if self.next.row < ring.floor:
             self._enter_resync()
             return RefillResult.OVERRUN
@@ -120,20 +121,24 @@ class Intake:
         for run in ring.runs_from(self.next):
             if not self._take(run):
                 return RefillResult.FILLED
+        # Where nothing matches there is no run, and yet the ring covers it.
         self.next = Mark(routed)
         return RefillResult.FILLED if self.queue else RefillResult.CAUGHT_UP
 
     def accept(self, scan: Scan) -> None:
         """Take what one window of the log has, as far as the queue has room."""
+        # Windows are shared, so this one may begin before the next mark; runs before it were taken already.
         for run in scan.runs:
             if run.last_row >= self.next.row and not self._take(run):
                 return
+        # Only a window that was taken to its end says that nothing else in it matches.
         if scan.end_row > self.next.row:
             self.next = Mark(scan.end_row)
             self._covered = SafePoint(scan.end_row, *scan.end)
 
     def deliver(self, count: int, last: tuple[int, int, int]) -> None:
         """Drop the first ``count`` captures, all of the queue's first slice: they were handed over."""
+        # 1. Records, of which a message may hold several captures each, and begin in the midst of one.
         first = self.queue[0]
         run, start = first.run, first.start
         selection, first_row = run.selection, run.batch.first_row
@@ -144,6 +149,7 @@ class Intake:
             if self._delivered_rows == row + 1 and self.matched:
                 records -= 1  # the record was begun by an earlier message
         self.matched += records
+        # 2. The slice becomes shorter in place; the queue moves only at its end.
         first.start = stop = start + count
         self._captures -= count
         self._delivered_rows = first_row + selection.rows.item(stop - 1) + 1
@@ -157,6 +163,7 @@ class Intake:
 
     def put_back(self) -> None:
         """Forget the queue and read it again from the log: a batch that it refers to is gone."""
+        # The safe point first: it is worked out from the queue, and must not go back with it.
         if self.queue:
             self._covered = self._before(self.queue[0].run, self.queue[0].start)
             self.next = self.queue[0].run.mark(self.queue[0].start)
@@ -167,9 +174,11 @@ class Intake:
     def safe_point(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
         """Return the furthest point before the first match that was not handed over.
 
-        It never goes back: who was told of it can resume there. So the next mark moves with it over what the
-        ring has no match in: an overrun must not send it to the log for that, which may have let go of it.
+        It never goes back: a subscriber that was told of it can resume there. So the next mark moves with it
+        over what the ring has no match in. An overrun must not send it to the log for that stretch, which may
+        be trimmed by then.
         """
+        # What waits in the queue was not handed over, and all before it was.
         if self.queue:
             return self._before(self.queue[0].run, self.queue[0].start)
         safe = self._passed(ring, routed, routed_position)
@@ -178,7 +187,9 @@ class Intake:
 
     def _passed(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
         """With an empty queue, move the next mark to the ring's first match and return the point before it."""
+        # 1. Log windows without a match are safe too, though nothing of them was handed over.
         safe = max(self._delivered, self._covered)
+        # 2. Inside the ring: up to its next match, or to the end of what is routed if there is none.
         if ring.floor <= self.next.row < routed:
             for run in ring.runs_from(self.next):
                 place = run.place_of(self.next)
@@ -186,6 +197,7 @@ class Intake:
                     self.next = run.mark(place)
                     return max(safe, self._before(run, place))
             self.next = Mark(routed)
+        # 3. Below the floor the ring says nothing. Ahead of what is routed nothing is known yet.
         elif self.next.row != routed:
             return safe
         return max(safe, SafePoint(routed, *routed_position))
@@ -198,6 +210,7 @@ class Intake:
 
     def _take(self, run: Run) -> bool:
         """Queue a run from the next mark on; False when the queue is full before its end."""
+        # 1. The queue's bound cuts a run only if it is empty: a single run may be larger than the bound.
         start, length = run.place_of(self.next), len(run)
         stop = min(length, start + self._captures_max - self._captures)
         if stop < length and self.queue:
@@ -205,6 +218,7 @@ class Intake:
         if stop > start:
             self.queue.append(Slice(run, start, stop))
             self._captures += stop - start
+        # 2. The next mark is exact within a run that was cut, and behind the whole run's last record else.
         if stop < length:
             self.next = run.mark(stop)
             return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace_server.capture.codecs import Codec
+
+
+DEMAND_MAX: Final = 2**63 - 1
+"""Captures; demand saturates here, as int64 does on the wire."""
 
 
 @dataclass(frozen=True, slots=True)

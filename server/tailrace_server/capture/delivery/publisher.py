@@ -59,6 +59,7 @@ class Publisher(Generic[_Subscription]):
 
     def append(self, run: Run) -> None:
         """Put a run into the ring; the caller wakes the subscriptions."""
+        # All are behind now, and none is hungry: routing waits until one of them has taken it.
         self.ring.append(run)
         self._behind.update(self.subscriptions)
         self._pace.fed(self.subscriptions)
@@ -88,6 +89,7 @@ class Publisher(Generic[_Subscription]):
         )
 
     def _forget_taken(self, subscription: _Subscription) -> None:
+        # A run that all have taken is of no use to any: a newcomer begins at the end, or reads the log.
         self._behind.discard(subscription)
         if not self._behind:
             self.ring.forget_all()

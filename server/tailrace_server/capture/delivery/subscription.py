@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tailrace.capture import Heartbeat
 from tailrace.cursor import Cursor
@@ -32,8 +32,8 @@ from tailrace.position import END, Position
 from tailrace_server.capture.delivery.intake import Intake, RefillResult
 from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
+from tailrace_server.capture.delivery.options import DEMAND_MAX
 from tailrace_server.capture.delivery.start import compacted_start, locate, renewed
-from tailrace_server.capture.reading.small_commits import FrameRequest
 from tailrace_server.capture.statistics import SubscriptionStatistics
 from tailrace_server.errors import again, as_tailrace_error
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -41,7 +41,6 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.intake import SafePoint, Slice
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.start import ResolvedStart
     from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.statistics import Counters
-
-_DEMAND_MAX: Final = 2**63 - 1
 
 
 class Subscription:
@@ -69,7 +66,6 @@ class Subscription:
         "_heartbeat_at",
         "_intake",
         "_log",
-        "_options",
         "_publisher",
         "_start_row",
         "_time",
@@ -82,6 +78,7 @@ class Subscription:
         "error",
         "last",
         "on_end",
+        "options",
     )
 
     def __init__(
@@ -99,7 +96,7 @@ class Subscription:
         self.acknowledgement = acknowledgement
         self._log = log
         self._publisher = publisher
-        self._options = options
+        self.options = options
         self._cutter = MessageCutter(log, options)
         self._counters = counters
         self.last = LastMessage(options.message_bytes, large)
@@ -231,7 +228,7 @@ class Subscription:
             )
             self.end(error)
             raise error
-        self._demand = min((self._demand or 0) + n, _DEMAND_MAX)
+        self._demand = min((self._demand or 0) + n, DEMAND_MAX)
         self.wake()
 
     def cancel(self) -> None:
@@ -275,16 +272,6 @@ class Subscription:
         """Whether a start by time is still to come, so that its cursor alone would go on too early."""
         return self._waiting_start is not None and self._waiting_start.timestamp is not None
 
-    @property
-    def codec(self) -> Codec:
-        """The wire form of its captures."""
-        return self._options.codec
-
-    @property
-    def frame_request(self) -> FrameRequest:
-        """What it wants of every batch."""
-        return FrameRequest(self._publisher.predicate, self._options.codec, self._options.content)
-
     def complete_below(self) -> int:
         """Return the first version of which something that matches may still come."""
         safe, view = self._safe_point(), self._log.view
@@ -295,7 +282,9 @@ class Subscription:
     def statistics(self) -> SubscriptionStatistics:
         """Return the figures of this moment."""
         self.count_delivered()
-        log, safe = self._log, self._safe_point()
+        log, safe, start = self._log, self._safe_point(), self._waiting_start
+        # Nothing is behind one whose start is still above what is published.
+        early = start is not None and renewed(log, start).position.version > log.view.published
         return SubscriptionStatistics(
             subscription_id=self.acknowledgement.subscription_id,
             mode=self._intake.mode.value,
@@ -304,16 +293,10 @@ class Subscription:
             delivered_bytes=self._delivered_bytes,
             position=Position(safe.version, safe.index),
             queued=self._intake.queued,
-            lag_records=0 if self._awaits_start else max(0, log.view.end_row - safe.rows),
+            lag_records=0 if early else max(0, log.view.end_row - safe.rows),
             resyncs=self._intake.resyncs,
             returns=self._intake.returns,
         )
-
-    @property
-    def _awaits_start(self) -> bool:
-        """Whether its start is still above what is published."""
-        start, log = self._waiting_start, self._log
-        return start is not None and renewed(log, start).position.version > log.view.published
 
     async def _advance(self) -> Frames | None:
         """Do one thing that brings the next message nearer; return it if it is ready."""
@@ -373,7 +356,7 @@ class Subscription:
         return PositionCompacted(Position(safe.version, safe.index), log.view.oldest, log.newest)
 
     def _begin(self, start: ResolvedStart) -> None:
-        captures_max = self._options.queue_captures
+        captures_max = self.options.queue_captures
         self._intake = Intake(start.mark, start.before, captures_max=captures_max)
         self._start_row = start.before.rows
         self._waiting_start = None if start.published else start
@@ -459,7 +442,7 @@ class Subscription:
             self._publisher.caught_up(self)
 
     def _heartbeat(self, now: float) -> Heartbeat:
-        interval = self._options.heartbeat_interval_s
+        interval = self.options.heartbeat_interval_s
         self._heartbeat_at = now + interval
         self._counters.heartbeats_sent += 1
         safe = self._safe_point()
