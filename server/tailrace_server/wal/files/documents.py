@@ -74,7 +74,7 @@ class SegmentDocument(Struct, frozen=True):
     prefix: list[tuple[int, int, int]]
     """Offset, length and CRC-32C of the schema and dictionary messages."""
     batches: FieldLists
-    """By table.BATCH_FIELDS."""
+    """By batch_table.BATCH_FIELDS."""
 
 
 class OpenEntry(Struct, frozen=True, tag="open", tag_field="kind"):

@@ -150,7 +150,7 @@ def _encode_names(
 
 
 def _batch_row(start: int, batch: CarriedBatch, columns: Sequence[list[Any]]) -> tuple[int, ...]:
-    """Return the batch's row of the receipt; see table.BATCH_FIELDS."""
+    """Return the batch's row of the receipt; see batch_table.BATCH_FIELDS."""
     data = batch.data
     places = batch.buffers[BUFFERS_OF_HEAD::BUFFERS_OF_BODY]
     borders = [0, *(place for place, _ in places), len(data)]

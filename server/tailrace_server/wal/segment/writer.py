@@ -3,7 +3,7 @@ r"""Segments: Arrow IPC files of records, written once.
 Layout (Arrow's own, "File format")::
 
     "ARROW1\0\0"
-    schema message                          the columns of record.py
+    schema message                          the columns of record/columns.py
     dictionary messages, record batch, …    deltas of the two dictionaries may come before a batch
     end of stream, footer, its length, "ARROW1"
 
@@ -57,7 +57,7 @@ _SYNC_BYTES: Final = 4 << 20
 _LIST_TYPE: Final = pa.list_(NAME_TYPE)
 
 BatchRow = tuple[int, ...]
-"""One record batch of a receipt, in the order of table.BATCH_FIELDS, without what only the commit knows."""
+"""A record batch of a receipt, in the order of batch_table.BATCH_FIELDS, without what only the commit adds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Catalog folders. Creating, dropping and replacing catalogs: tests/server/wal/test_catalogs.py."""
+"""Catalog folders. Creating, dropping and replacing catalogs: tests/server/wal/test_catalog.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A schema built column by column.
 
-Whole feeds are tested in `pipeline/test_schema_changes.py`, programs in `wal/test_log_writer_schema.py`.
+Whole feeds are tested in `pipeline/test_schema_changes.py`, programs in `wal/test_transaction_writer.py`.
 """
 
 from __future__ import annotations
