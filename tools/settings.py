@@ -3,8 +3,8 @@
 ``python -m tools.settings`` rewrites the page; ``--check`` only compares. A setting is a dataclass field
 that carries its unit and reason in its metadata, or a public number with a docstring and a unit in its
 name; they are found by looking through the packages, so that none has to be listed here to be on the page.
-A public number whose name is that of a bound and that would not be on it, for want of a reason, of a unit or
-of a section, is an error. Numbers with private names are their module's own.
+A public number whose name is that of a bound must be on the page: it is an error if it lacks a reason, a
+unit or a section. Numbers with private names are their module's own.
 """
 
 from __future__ import annotations
