@@ -1,6 +1,6 @@
-"""Turns on the event loop: long work gives way to others after a time, not after a count.
+"""Turns on the event loop: long work gives way to others after a time, not after a number of steps.
 
-A count that suits cheap steps is too long for dear ones. Steps are to be far below the turn.
+A number that suits cheap steps is too large for expensive ones. A step must take far less than a turn.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 TURN_S: Final = 0.005
-"""Above what a step takes, below what a subscriber at a latency of a few milliseconds would notice."""
+"""Well above the time of a step, and below what a subscriber with a few milliseconds of latency notices."""
 
 
 class Turn:

@@ -46,9 +46,9 @@ class HistoryBounds:
     lower: Start | None = None
     """Inclusive position or time, or exclusive cursor; None: the oldest retained."""
     until: Position | None = None
-    """First position not wanted."""
+    """First position behind the range."""
     until_time: int | None = None
-    """First commit timestamp not wanted, µs."""
+    """First commit timestamp behind the range, µs."""
     before: Cursor | None = None
     """Reverse pages: only captures strictly before it."""
     anchor: int | None = None
@@ -111,7 +111,7 @@ class HistoryRead:
         return self._view.oldest
 
     async def begin(self) -> None:
-        """Find the range, so that what cannot be answered is refused before the first message.
+        """Find the range: a read that cannot be answered is refused before its first message.
 
         Raises:
             CatalogReplaced: A cursor belongs to another log.
@@ -144,7 +144,7 @@ class HistoryRead:
                 row = min(row, run.last_row) if self._reverse else max(row, run.first_row)
                 block = await self._block(run, row)
                 if block is None:
-                    break  # what was not yielded is looked for again, from this row on
+                    break  # scan again in the newer view, from this row on
                 start, stop, left = self._limited(run, start, stop, left)
                 for frames in self._messages(block, start, stop):
                     yield frames
@@ -195,7 +195,7 @@ class HistoryRead:
         return start, start + int(firsts[left]), 0
 
     async def _block(self, run: Run, row: int) -> FrameBlock | None:
-        """Return a run's frames; None when its file has gone since the scan."""
+        """Return a run's frames; None if its file has been deleted since the scan."""
         reading = self._log.reading
         try:
             return await reading.frames(run, self._view, self._codec, self._content)
@@ -254,7 +254,7 @@ class HistoryRead:
         return (await resolve(self._log, start)).mark, False
 
     def _high(self, view: LogView) -> Position:
-        """Return the first position that no upper bound but ``before`` lets in."""
+        """Return the first position behind every upper bound, except for ``before``."""
         bounds = self._bounds
         high = Position(self.anchor + 1, 0)
         if bounds.until is not None:

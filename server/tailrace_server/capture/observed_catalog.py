@@ -77,8 +77,8 @@ class ObservedCatalog:
     async def run(self, forget: Callable[[], None]) -> None:
         """Observe until cancelled; a log that cannot be read is tried again at intervals.
 
-        Returns once a log that cannot be read is no catalog any more. Calls ``forget`` in the step in which
-        the subscriptions of a dropped catalog end: who comes back at once finds what stands there now.
+        Returns once the folder of a log that cannot be read is no catalog any more. Calls ``forget`` in the
+        step that ends a dropped catalog's subscriptions: a subscriber that returns at once finds the new one.
 
         Raises:
             CatalogReplaced: The catalog was dropped or replaced; its subscriptions have ended with the same.
@@ -88,7 +88,7 @@ class ObservedCatalog:
                 await self._observe(forget)
             except CatalogReplaced:
                 raise
-            except Exception as error:  # this catalog's trouble, nobody else's
+            except Exception as error:  # ends this catalog's subscriptions, and no others
                 self._report(error)
             finally:
                 self.observer = None
@@ -147,7 +147,7 @@ class ObservedCatalog:
 
 
 def _is_gone(path: Path) -> bool:
-    """Return whether a file is not there; one that may not be looked at is."""
+    """Return whether a file does not exist; one without permission to look counts as existing."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -46,7 +46,7 @@ class PublisherStatistics:
     ring_captures: int
     ring_bytes: int
     ring_evicted: int
-    """Captures evicted while somebody may still have wanted them, since it began."""
+    """Captures evicted while a subscription may still have needed them, since it began."""
 
 
 @dataclass(frozen=True, slots=True)

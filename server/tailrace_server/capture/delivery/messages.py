@@ -1,7 +1,7 @@
 """Cutting messages out of a subscription's queue: what goes into the next one, and where its frames come from.
 
-Blocks of frames are cut into messages already, so a part that does not fit whole waits for the next message:
-what all subscribers take at the same borders is shared by them, not copied.
+Blocks of frames are cut into messages already. So a part that does not fit waits for the next message:
+subscribers that take messages at the same borders share their bytes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def whole_messages(slice: Slice, block: FrameBlock, demand: int | None) -> list[int]:
-    """Return the borders of the messages that a slice takes as the block has them; empty if there are none.
+    """Return the borders of the block's messages that lie inside a slice; empty if there are none.
 
-    Without its last one, which may be joined with what follows, and with which the slice leaves the queue.
+    The slice's last message is left out. It may be joined with the next slice, and ends this one.
     """
     starts = block.starts
     place = bisect_left(starts, slice.start)
@@ -59,7 +59,8 @@ class MessageCutter:
         return frames if len(frames.data) <= self._options.max_message_bytes else None
 
     def joined(self, intake: Intake, frames: Frames, demand: int | None, bytes_max: int) -> Frames:
-        """Return a message with what fits of the slices behind it, and is ready; that leaves the queue."""
+        """Return a message with as much of the next slices as fits and is encoded; they leave the queue."""
+        # A block that must be read first ends the message: what is ready does not wait for it.
         parts, size, count, last = [frames.data], len(frames.data), frames.count, frames.last
         while intake.queue and size < bytes_max and count != demand:
             slice = intake.queue[0]
@@ -83,7 +84,7 @@ class MessageCutter:
         return block
 
     def taken(self, slice: Slice) -> None:
-        """Say that all of a slice was handed over; the rest of its run may follow as another."""
+        """Drop the frames of a slice that was handed over, unless its run goes on or others need them."""
         if slice.stop == len(slice.run):
             codec, content = self._options.codec, self._options.content
             self._log.reading.drop_frames_unless_shared(slice.run, codec, content)
@@ -100,7 +101,7 @@ class MessageCutter:
         return await log.reading.frames(slice.run, log.view, codec, content)
 
     def _ready_block(self, slice: Slice) -> FrameBlock | None:
-        """Return the frames of a slice's run if nothing must be read; else that begins."""
+        """Return the frames of a slice's run if they are encoded; else None, and begin to encode them."""
         log, codec, content = self._log, self._options.codec, self._options.content
         block = log.reading.ready_frames(slice.run, codec, content)
         if block is None:

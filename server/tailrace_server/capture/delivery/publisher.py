@@ -1,4 +1,4 @@
-"""A publisher: one set of criteria, one ring, everybody who asked for the same."""
+"""A publisher: one set of criteria, one ring, and the subscriptions that asked for the same."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Ring:
         self.captures_max = captures_max
         self.bytes_max = bytes_max
         self.evicted = 0
-        """Captures dropped while somebody may still have wanted them."""
+        """Captures dropped while a subscription may still have needed them."""
 
     def __len__(self) -> int:
         """Return the number of runs."""
@@ -77,7 +77,7 @@ class Ring:
             self.floor = self._pop().last_row + 1
 
     def forget_segment(self, path: str) -> None:
-        """Drop the runs up to the last that refers to a file that is gone: the log has them elsewhere now."""
+        """Drop the runs up to the last that refers to a deleted file: their records are in other files now."""
         runs = self._runs[self._base :]
         stale = [
             place
