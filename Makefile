@@ -22,7 +22,7 @@ help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
 	@echo "make test        the quick tests"
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
-	@echo "make check       format, lint, types, import rules"
+	@echo "make check       format, lint, types, imports, the shape of the tree, dead code, spelling"
 	@echo "make format      put the format right, and what lint can mend by itself"
 	@echo "make bench       the figures of docs/figures.md, each beside its baseline"
 	@echo "make proto       generate client/tailrace/v1 from proto/"
@@ -74,6 +74,9 @@ check: $(READY)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.structure
+	$(BIN)/vulture
+	$(BIN)/codespell $(SOURCES) docs *.md
 
 format: $(READY)
 	$(BIN)/ruff format $(SOURCES)

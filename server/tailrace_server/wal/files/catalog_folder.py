@@ -271,20 +271,3 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-__all__ = [
-    "DROPPED_PREFIX",
-    "SYSTEM_CATALOG",
-    "SYSTEM_WRITER",
-    "check_folders",
-    "check_name",
-    "create_folder",
-    "delete_dropped",
-    "has_folder",
-    "is_catalog",
-    "list_catalogs",
-    "read_catalog",
-    "read_named",
-    "rename_dropped",
-]

@@ -72,7 +72,6 @@ class Tailer:
         self._seen = log.view
         self._poll_min_s = poll_min_s
         self._poll_max_s = poll_max_s
-        self._use_inotify = inotify
         self._watch = log.store.watch(notified=inotify)
         self._notified = False
         """Whether the watch reports changes; otherwise the log is polled."""
