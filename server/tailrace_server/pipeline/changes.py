@@ -46,16 +46,21 @@ NO_POSITION: Final = (0, 0, 0)
 """Source position of a row whose source gives none."""
 
 SNAPSHOT: Final = "\0snapshot"
-"""Head of the transaction key of snapshot rows; the split follows."""
+"""Head of the transaction key of snapshot rows; the split follows, and the run of rows in it."""
 
 LINE: Final = "\0line"
 """Head of the transaction key of a line that the source does not group; its place follows."""
+
+UNPLACED: Final = bytes(24)
+"""Position, as a place holds it, of a row whose source does not say where it stands."""
 
 UNORDERED: Final = -1
 """`total_order` of a row whose source gives none."""
 
 _POSITION = struct.Struct(">QQQQ")
 _LINE = struct.Struct(">QQ")
+LINE_LENGTH: Final = _LINE.size
+"""Bytes of a place that tell the split and the line in it."""
 
 
 class FileSplit(NamedTuple):
@@ -88,7 +93,7 @@ class Change(NamedTuple):
     transaction_id: str | None = None
     """As the source writes it; None where it has none."""
     total_order: int = UNORDERED
-    """Place in the transaction; of a snapshot row its number in the split, from 0."""
+    """Place in the transaction; of a snapshot row its number in the run, from 0."""
     entity_type: str | None = None
     operation: int = 0
     primary_key: str | None = None
@@ -201,6 +206,21 @@ def position_in(place: bytes) -> tuple[int, int, int]:
     return first, second, third
 
 
+def position_bytes(place: bytes) -> bytes:
+    """Return the source position from a place, as bytes that sort as positions do."""
+    return place[: len(UNPLACED)]
+
+
 def arrival(place: bytes) -> bytes:
     """Return the part of a place that says when and where the row arrived, also sortable."""
-    return place[24:]
+    return place[len(UNPLACED) :]
+
+
+def file_of(arrived: bytes) -> bytes:
+    """Return the part of an arrival that names the file; it sorts by modification time, then by path."""
+    return arrived[:-LINE_LENGTH]
+
+
+def path_in(file: bytes) -> bytes:
+    """Return the path from what `file_of` gives."""
+    return file[8:-1]

@@ -29,12 +29,14 @@ def listed(lsn: int, fields: Fields, table: str = "product", **after: Any) -> by
     return line({"schema": {"type": "struct", "fields": images}, "payload": message})
 
 
-def postgres(lsn: int, tx: int | str | None = None, table: str = "product", **more: Any) -> Any:
-    """Return a PostgreSQL source block."""
+def postgres(
+    lsn: int | None, tx: int | str | None = None, table: str = "product", **more: Any
+) -> Any:
+    """Return a PostgreSQL source block; a row of an incremental snapshot has no LSN."""
     block = {
         "connector": "postgresql",
         "name": "shop",
-        "ts_ms": 1_700_000_000_000 + lsn,
+        "ts_ms": 1_700_000_000_000 + (lsn or 0),
         "db": "shop",
         "schema": "public",
         "table": table,

@@ -44,14 +44,7 @@ from tailrace_server.pipeline.pending import read_pending, rows_of, write_pendin
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
-from tailrace_server.pipeline.transactions.grouping import (
-    Plan,
-    Tally,
-    cut_snapshots,
-    group,
-    next_idle,
-    tally,
-)
+from tailrace_server.pipeline.transactions.grouping import Plan, group, next_idle
 from tailrace_server.pipeline.transactions.idle_clock import IdleClock
 from tailrace_server.pipeline.transactions.pending_tallies import (
     is_tallies,
@@ -59,7 +52,9 @@ from tailrace_server.pipeline.transactions.pending_tallies import (
     tallies_table,
 )
 from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
+from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
+from tailrace_server.pipeline.transactions.tally import Tally, tally
 from tailrace_server.wal.segment.writer import SegmentWriter
 
 if TYPE_CHECKING:
@@ -68,8 +63,8 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
     from tailrace_server.pipeline.columns import KnownColumns
-    from tailrace_server.pipeline.transactions.grouping import Cut
     from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.pipeline.transactions.snapshot_cuts import Cut
     from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt

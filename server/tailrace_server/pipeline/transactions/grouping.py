@@ -30,84 +30,22 @@ nor a count is dropped: it belongs to a transaction of tables that are not captu
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace_server.pipeline.changes import (
-    BEGIN,
-    CHANGE,
-    END,
     LINE,
-    QUARANTINED,
-    SNAPSHOT,
-    Change,
-    arrival,
 )
+from tailrace_server.pipeline.transactions.snapshot_cuts import CUT
+from tailrace_server.pipeline.transactions.source_order import in_source_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from tailrace_server.pipeline.transactions.settings import Rules
+    from tailrace_server.pipeline.transactions.tally import Tally
 
 CLOSED_IDS: Final = 100_000
 """How many closed transactions are remembered. A row of an older one begins a new transaction."""
-
-_CUT: Final = "\0cut"
-_Ordered = TypeVar("_Ordered", bytes, str, int)
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """What is known of a transaction, without its rows."""
-
-    key: str
-    transaction_id: str | None = None
-    place: bytes | None = None
-    """Place of its first row; None while no row has come."""
-    first_arrival: bytes | None = None
-    last_arrival: bytes | None = None
-    """When and where its first and its last row arrived."""
-    mark: bytes | None = None
-    """Arrival of its first BEGIN or END."""
-    rows: int = 0
-    quarantined: int = 0
-    expected: int | None = None
-    """Rows that END announces."""
-    timestamp: int | None = None
-    """Latest source timestamp of its rows, µs."""
-    source: str | None = None
-    seen: float = 0.0
-    """When the last of it came, by the idle clock, seconds."""
-    segments: tuple[str, ...] = ()
-    """Pending segments that hold rows of it."""
-
-    def plus(self, other: Tally) -> Tally:
-        """Return the tally of both parts; ``seen`` and ``segments`` are joined as well."""
-        return Tally(
-            key=self.key,
-            transaction_id=_least(self.transaction_id, other.transaction_id),
-            place=_least(self.place, other.place),
-            first_arrival=_least(self.first_arrival, other.first_arrival),
-            last_arrival=_greatest(self.last_arrival, other.last_arrival),
-            mark=_least(self.mark, other.mark),
-            rows=self.rows + other.rows,
-            quarantined=self.quarantined + other.quarantined,
-            expected=_greatest(self.expected, other.expected),
-            timestamp=_greatest(self.timestamp, other.timestamp),
-            source=_least(self.source, other.source),
-            seen=max(self.seen, other.seen),
-            segments=(*self.segments, *(s for s in other.segments if s not in self.segments)),
-        )
-
-    @property
-    def counted(self) -> bool:
-        """Whether END has come and all that it announces is there."""
-        return self.expected is not None and self.rows + self.quarantined >= self.expected
-
-    @property
-    def empty(self) -> bool:
-        """Whether it has no rows, none in quarantine, and END announced none."""
-        return not (self.rows or self.quarantined or self.expected)
 
 
 class Released(NamedTuple):
@@ -120,7 +58,7 @@ class Released(NamedTuple):
     @property
     def snapshot(self) -> bool:
         """Whether it is a cut of snapshot rows."""
-        return self.tally.key.startswith(_CUT)
+        return self.tally.key.startswith(CUT)
 
 
 class Plan(NamedTuple):
@@ -130,88 +68,6 @@ class Plan(NamedTuple):
     """In version order."""
     open: dict[str, Tally]
     """Stay pending."""
-
-
-class Cut(NamedTuple):
-    """Rows ``start`` … ``stop`` - 1 of a split's snapshot rows belong to transaction ``key``.
-
-    ``offset`` added to a row's number in the split gives its number in the snapshot.
-    """
-
-    split_key: str
-    start: int
-    stop: int
-    offset: int
-    key: str
-
-
-def tally(changes: Iterable[Change], seen: float) -> dict[str, Tally]:
-    """Return the tallies of the transactions that changes belong to; those of snapshots by split."""
-    by_key: dict[str, list[Change]] = {}
-    for change in changes:
-        if change.transaction is not None:
-            by_key.setdefault(change.transaction, []).append(change)
-    return {key: _tally_of(key, group, seen) for key, group in by_key.items()}
-
-
-def _tally_of(key: str, changes: Sequence[Change], seen: float) -> Tally:
-    rows = [change for change in changes if change.kind == CHANGE]
-    arrivals = [arrival(change.place) for change in rows]
-    marks = [change for change in changes if change.kind in (BEGIN, END)]
-    ids = {change.transaction_id for change in changes} - {None}
-    sources = {change.source for change in rows} - {None}
-    return Tally(
-        key=key,
-        transaction_id=min(ids, default=None),  # type: ignore[type-var]
-        place=min((change.place for change in rows), default=None),
-        first_arrival=min(arrivals, default=None),
-        last_arrival=max(arrivals, default=None),
-        mark=min((arrival(change.place) for change in marks), default=None),
-        rows=len(rows),
-        quarantined=sum(change.kind == QUARANTINED for change in changes),
-        expected=max((c.number for c in marks if c.number is not None), default=None),
-        timestamp=max((c.timestamp for c in rows if c.timestamp is not None), default=None),
-        source=min(sources, default=None),  # type: ignore[type-var]
-        seen=seen,
-    )
-
-
-def cut_snapshots(
-    tallies: Mapping[str, Tally], rows_per_version: int, batch: str
-) -> tuple[dict[str, Tally], list[Cut]]:
-    """Replace the tallies of snapshot rows, one for each split, by those of the versions they form.
-
-    Rows are numbered in the order of their arrival over all splits and cut every ``rows_per_version``.
-
-    Args:
-        tallies: Of a batch.
-        rows_per_version: How many rows a version takes, above 0.
-        batch: Names the batch, so that cuts of different batches have different keys.
-
-    Returns:
-        The tallies after it, and where each row belongs.
-    """
-    splits = [t for key, t in tallies.items() if key.startswith(SNAPSHOT)]
-    if not splits:
-        return dict(tallies), []
-    splits.sort(key=lambda t: t.first_arrival or b"")
-    after = {key: t for key, t in tallies.items() if not key.startswith(SNAPSHOT)}
-    cuts: list[Cut] = []
-    # Splits follow each other as they arrived, and a version may take the end of one and the head of the
-    # next. `offset` counts the rows of the splits before, so rows number ``offset + start`` onwards.
-    offset = 0
-    for split in splits:
-        start = 0
-        while start < split.rows:
-            number = (offset + start) // rows_per_version
-            stop = min(split.rows, (number + 1) * rows_per_version - offset)
-            key = f"{_CUT}{batch}\0{number:020}"
-            part = replace(split, key=key, rows=stop - start)
-            after[key] = after[key].plus(part) if key in after else part
-            cuts.append(Cut(split.key, start, stop, offset, key))
-            start = stop
-        offset += split.rows
-    return after, cuts
 
 
 def group(
@@ -243,7 +99,7 @@ def group(
             ended
             or t.counted
             or t.key in closed
-            or t.key.startswith((LINE, _CUT))
+            or t.key.startswith((LINE, CUT))
             or (rules.ordered_input and t.last_arrival is not None and t.last_arrival < newest)
             # Above 0 even where the idle time is 0: else the batch that brings a transaction's first rows
             # would close it, and its rows in the next batch would be late.
@@ -253,7 +109,7 @@ def group(
     # 2. Those with rows stand in source order. Those without have no place in it; what orders them among
     #    the others is when their BEGIN or END came.
     placed = [t for t in waiting.values() if t.place is not None]
-    placed.sort(key=_arrival_order if rules.ordered_input else _source_order)
+    placed = sorted(placed, key=_arrival_order) if rules.ordered_input else in_source_order(placed)
     placeless = sorted((t for t in waiting.values() if t.place is None), key=_mark_order)
     # 3. A transaction without rows that is not complete may still get rows, with a place before others.
     #    Whatever was marked after it must wait, or versions would leave the source's order.
@@ -299,25 +155,9 @@ def _merge(
     return waiting
 
 
-def _source_order(t: Tally) -> tuple[bytes, str]:
-    return t.place or b"", t.key
-
-
 def _arrival_order(t: Tally) -> tuple[bytes, str]:
     return t.first_arrival or b"", t.key
 
 
 def _mark_order(t: Tally) -> tuple[bool, bytes, str]:
     return t.mark is None, t.mark or b"", t.key
-
-
-def _least(a: _Ordered | None, b: _Ordered | None) -> _Ordered | None:
-    if a is None or b is None:
-        return a if b is None else b
-    return min(a, b)
-
-
-def _greatest(a: _Ordered | None, b: _Ordered | None) -> _Ordered | None:
-    if a is None or b is None:
-        return a if b is None else b
-    return max(a, b)

@@ -32,18 +32,20 @@ from tailrace_server.pipeline.changes import (
     CHANGE,
     CHANGE_SCHEMA,
     END,
+    LINE_LENGTH,
     QUARANTINED,
     SPLIT,
     UNORDERED,
+    UNPLACED,
     Change,
     from_table,
     to_batch,
 )
 from tailrace_server.pipeline.row_batches import batch_of
 from tailrace_server.pipeline.transactions.driver import BatchSummary, WrittenPlan
-from tailrace_server.pipeline.transactions.grouping import Released, Tally
 from tailrace_server.pipeline.transactions.lines import relative_file
 from tailrace_server.pipeline.transactions.splits import lines_to_skip
+from tailrace_server.pipeline.transactions.tally import Tally
 from tailrace_server.pipeline.transactions.tasks import (
     PENDING_FILES,
     PLANNED,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.columns import Sighting
     from tailrace_server.pipeline.transactions.driver import Decision, Distribute, Driver
+    from tailrace_server.pipeline.transactions.grouping import Released
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
@@ -156,30 +159,44 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
     import pyspark.sql.functions as f
 
     kind, place = f.col("kind"), f.col("place")
-    arrived = f.substring(place, 25, 1_000_000)
-    mark = kind.isin(BEGIN, END)
-    tallies = (
+    row, mark = kind == CHANGE, kind.isin(BEGIN, END)
+    arrived = f.substring(place, len(UNPLACED) + 1, 1_000_000)
+    placed = f.substring(place, 1, len(UNPLACED)) != f.lit(UNPLACED)
+    parts = (
         decoded.where(f.col("transaction").isNotNull())
-        .groupBy(f.col("transaction").alias("key"))
+        .groupBy(
+            f.col("transaction").alias("key"),
+            "entity_type",
+            f.substring(arrived, f.lit(1), f.octet_length(arrived) - LINE_LENGTH).alias("file"),
+        )
         .agg(
             f.min("transaction_id").alias("transaction_id"),
-            f.min(f.when(kind == CHANGE, place)).alias("place"),
-            f.min(f.when(kind == CHANGE, arrived)).alias("first_arrival"),
-            f.max(f.when(kind == CHANGE, arrived)).alias("last_arrival"),
+            f.coalesce(f.min(f.when(row & placed, place)), f.min(f.when(row, place))).alias(
+                "place"
+            ),
+            f.min(f.when(row, arrived)).alias("first_arrival"),
+            f.max(f.when(row, arrived)).alias("last_arrival"),
             f.min(f.when(mark, arrived)).alias("mark"),
-            f.count_if(kind == CHANGE).alias("rows"),
+            f.count_if(row).alias("rows"),
             f.count_if(kind == QUARANTINED).alias("quarantined"),
             f.max(f.when(kind == END, f.col("number"))).alias("expected"),
-            f.max("timestamp").alias("timestamp"),
+            f.max(f.when(row, f.col("timestamp"))).alias("timestamp"),
             f.min("source").alias("source"),
         )
+        .drop("file")
         .toArrow()
         .to_pylist()
     )
+    tallies: dict[str, Tally] = {}
+    for part in parts:
+        entity_type, first = part.pop("entity_type"), part["first_arrival"]
+        part["first_rows"] = ((entity_type or "", first),) if first else ()
+        t = Tally(**part, seen=seen)
+        tallies[t.key] = tallies[t.key].plus(t) if t.key in tallies else t
     others = decoded.where(kind.isin(QUARANTINED, SPLIT)).toArrow()
     rows = list(from_table(others))
     return BatchSummary(
-        tallies={row["key"]: Tally(**row, seen=seen) for row in tallies},
+        tallies=tallies,
         splits=[row for row in rows if row.kind == SPLIT],
         quarantined=[row for row in rows if row.kind == QUARANTINED],
         skipped=skipped,
@@ -234,7 +251,7 @@ def matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> pa
 
     Cuts are listed whether or not they become versions now, since their rows take the cut's key.
     """
-    rows = [(c.split_key, c.start, c.stop - 1, c.offset, c.key) for c in decision.cuts]
+    rows = [(c.run_key, c.start, c.stop - 1, c.offset, c.key) for c in decision.cuts]
     cut = {key for *_, key in rows}
     rows += [(key, *_ALWAYS, 0, key) for key in places if key not in cut]
     table = [

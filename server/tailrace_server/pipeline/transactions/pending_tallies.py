@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tailrace_server.pipeline.row_batches import batch_of
-from tailrace_server.pipeline.transactions.grouping import Tally
+from tailrace_server.pipeline.transactions.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +21,7 @@ TALLY_SCHEMA: Final = pa.schema(
         pa.field("place", pa.binary()),
         pa.field("first_arrival", pa.binary()),
         pa.field("last_arrival", pa.binary()),
+        pa.field("first_rows", pa.map_(pa.string(), pa.binary())),
         pa.field("mark", pa.binary()),
         pa.field("rows", pa.int64(), nullable=False),
         pa.field("quarantined", pa.int64(), nullable=False),
@@ -43,6 +44,12 @@ def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
     tallies = {}
     for row in table.to_pylist():
         row["segments"] = tuple(row["segments"])
+        if (
+            "first_rows" not in row
+        ):  # a file of an earlier release: the rows stand in their file alone
+            first = row["first_arrival"]
+            row["first_rows"] = [("", first)] if first is not None else []
+        row["first_rows"] = tuple(row["first_rows"])
         tallies[row["key"]] = Tally(**row, seen=seen)
     return tallies
 

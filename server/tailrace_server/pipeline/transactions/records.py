@@ -14,6 +14,7 @@ from tailrace_server.pipeline.changes import QUARANTINED, Change, line_of
 from tailrace_server.pipeline.record_table import record_table
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.pipeline.transactions.lead_record import lead
+from tailrace_server.pipeline.transactions.source_order import rows_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -67,7 +68,7 @@ class RecordBuilder:
 
     def add(self, released: Released, changes: Iterable[Change]) -> None:
         """Add a transaction: its lead and the net effects of its changes, given in any order."""
-        ordered = sorted(changes, key=lambda change: (change.total_order, change.place))
+        ordered = rows_in_order(changes)
         version = self._version
         self._version += 1
         if self._refused:

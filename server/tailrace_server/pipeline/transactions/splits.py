@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tailrace_server.pipeline.sources.source import Source
-    from tailrace_server.pipeline.transactions.grouping import Cut
+    from tailrace_server.pipeline.transactions.snapshot_cuts import Cut
 
 
 def recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
     """Give snapshot rows the key of the version that they belong to, and their number in all splits."""
-    by_split: dict[str, list[Cut]] = {}
+    by_run: dict[str, list[Cut]] = {}
     for cut in cuts:
-        by_split.setdefault(cut.split_key, []).append(cut)
+        by_run.setdefault(cut.run_key, []).append(cut)
     for change in changes:
         key = change.transaction or ""
         if not key.startswith(SNAPSHOT):
             yield change
             continue
-        for cut in by_split[key]:
+        for cut in by_run[key]:
             if cut.start <= change.total_order < cut.stop:
                 order = cut.offset + change.total_order
                 yield change._replace(transaction=cut.key, total_order=order)

@@ -19,9 +19,10 @@ from tailrace_server.pipeline.changes import CHANGE_SCHEMA, Change, to_batch
 from tailrace_server.pipeline.columns import ColumnInference, Sighting
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
-from tailrace_server.pipeline.transactions.grouping import Released, Tally
+from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.lines import SplitDecoder, runs
 from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
+from tailrace_server.pipeline.transactions.tally import Tally
 from tailrace_server.wal.files.documents import PendingSegment
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.documents import PendingSegment
 
 
-def row(lsn: int, tx: int) -> bytes:
-    return line(envelope("c", postgres(lsn, tx), after={"id": lsn}))
+def row(lsn: int, tx: int, table: str = "product") -> bytes:
+    return line(envelope("c", postgres(lsn, tx, table), after={"id": lsn}))
 
 
 def decoded(number: int, lines: list[bytes]) -> list[Change]:
@@ -99,7 +99,7 @@ def test_late_rows_that_wait_are_late_after_a_restart_and_follow_what_is_before_
     run = Run(log_root)
     run.driver.batch(0, decoded(0, [row(1, 10), row(5, 12)]))
     run.driver.flush(ended=True)
-    run.driver.batch(1, decoded(1, [row(6, 12), row(2, 11)]))
+    run.driver.batch(1, decoded(1, [row(6, 12)]) + decoded(2, [row(2, 11, "customer")]))
     assert run.driver.counters.late == 0
     run.restart()
     run.driver.flush(ended=True)

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.transactions.grouping import (
-    Plan,
-    Tally,
-    cut_snapshots,
-    group,
-    tally,
-)
+from tailrace_server.pipeline.transactions.grouping import Plan, group
 from tailrace_server.pipeline.transactions.settings import Rules
+from tailrace_server.pipeline.transactions.tally import Tally, tally
 from tests.server.pipeline.shapes import decode, end, envelope, postgres
 
 if TYPE_CHECKING:
@@ -157,7 +152,8 @@ def test_rows_of_a_closed_transaction_are_late_and_name_its_version() -> None:
 def test_late_rows_take_their_place_in_the_source_among_what_comes_with_them() -> None:
     grouping = Grouping()
     assert grouping.batch(row(1, 10), row(5, 12), ended=True) == ["10", "12"]
-    plan = grouping.plan(tally(decode(row(6, 12), row(2, 11)), 0.0), ended=True)
+    late = decode(row(6, 12), file="a") + decode(row(2, 11, "customer"), file="b")
+    plan = grouping.plan(tally(late, 0.0), ended=True)
     assert [(r.tally.key, r.late_of) for r in plan.released] == [("11", None), ("12", 2)]
 
 
@@ -165,12 +161,12 @@ def test_late_rows_wait_for_an_open_transaction_before_them_and_grow_meanwhile()
     grouping = Grouping()
     assert grouping.batch(row(5, 12), end("12", 1)) == ["12"]
     assert grouping.batch(row(2, 11), row(6, 12)) == []
-    assert grouping.batch(row(1, 12), row(7, 12)) == ["12"]  # the first of them lies before it now
+    assert grouping.batch(row(1, 12), row(7, 12)) == []  # a low position does not move a line
     assert grouping.batch(row(8, 12)) == []
     plan = grouping.plan(tally(decode(row(9, 12), end("11", 1)), 0.0))
     assert [(r.tally.key, r.tally.rows, r.late_of) for r in plan.released] == [
         ("11", 1, None),
-        ("12", 2, 1),
+        ("12", 5, 1),
     ]
 
 
@@ -202,51 +198,56 @@ def test_lines_that_the_source_does_not_group_are_versions_of_their_own() -> Non
     assert len(set(released)) == 2
 
 
-def test_snapshot_rows_are_cut_by_number_over_all_files() -> None:
-    rows = [row(5, None, op="r") for _ in range(4)]
-    changes = decode(*rows, file="a") + decode(*rows[:3], file="b")
-    tallies, cuts = cut_snapshots(tally(changes, 0.0), 3, "0")
-    assert sorted(t.rows for t in tallies.values()) == [1, 3, 3]
-    assert [(c.start, c.stop, c.offset) for c in cuts] == [
-        (0, 3, 0),
-        (3, 4, 0),
-        (0, 2, 4),
-        (2, 3, 4),
-    ]
-    plan = group(tallies, {}, {}, RULES, now=0.0)
-    assert [(r.snapshot, r.tally.rows) for r in plan.released] == [(True, 3), (True, 3), (True, 1)]
+Batch = dict[str, list[dict[str, object]]]
+"""Topic → its lines in a batch."""
 
 
 @st.composite
-def feeds(draw: st.DrawFn) -> tuple[list[list[dict[str, object]]], dict[str, int]]:
-    """Draw transactions whose rows and ENDs lie in any order over batches."""
+def feeds(draw: st.DrawFn) -> tuple[list[Batch], dict[str, int]]:
+    """Draw transactions over three topics, each with its rows in order and any part of them in a batch.
+
+    Their marks come over a topic of their own, before or after the rows.
+    """
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=8))
-    lines: list[dict[str, object]] = []
+    topics: Batch = {"a": [], "b": [], "c": [], "marks": []}
     lsn = 0
     for number, size in enumerate(sizes, 1):
+        if draw(st.booleans()):
+            topics["marks"].append(end(str(number), None, "BEGIN"))
         for _ in range(size):
             lsn += 1
-            lines.append(row(lsn, number))
-        lines.append(end(str(number), size))
-        if draw(st.booleans()):
-            lines.append(end(str(number), None, "BEGIN"))
-    lines = draw(st.permutations(lines))
-    cuts = sorted(draw(st.lists(st.integers(0, len(lines)), max_size=5)))
-    bounds = [0, *cuts, len(lines)]
-    batches = [lines[a:b] for a, b in itertools.pairwise(bounds)]
+            table = draw(st.sampled_from("abc"))
+            topics[table].append(row(lsn, number, table))
+        topics["marks"].append(end(str(number), size))
+    count = draw(st.integers(1, 5))
+    batches: list[Batch] = [{} for _ in range(count)]
+    for topic, lines in topics.items():
+        cuts = draw(st.lists(st.integers(0, len(lines)), min_size=count - 1, max_size=count - 1))
+        for batch, (start, stop) in zip(
+            batches, itertools.pairwise([0, *sorted(cuts), len(lines)]), strict=True
+        ):
+            batch[topic] = lines[start:stop]
     return batches, {str(number): size for number, size in enumerate(sizes, 1)}
+
+
+def decoded(number: int, batch: Batch) -> list[Change]:
+    """Decode a batch, one file a topic."""
+    return [
+        change
+        for topic, lines in batch.items()
+        for change in decode(*lines, file=f"{number:06}-{topic}")
+    ]
 
 
 @given(feeds())
 def test_every_transaction_is_released_once_and_whole(
-    case: tuple[list[list[dict[str, object]]], dict[str, int]],
+    case: tuple[list[Batch], dict[str, int]],
 ) -> None:
     batches, sizes = case
     grouping = Grouping()
     rows: dict[str, int] = {}
-    for lines in batches:
-        grouping.files += 1
-        plan = grouping.plan(tally(decode(*lines, file=f"{grouping.files:06}"), 0.0))
+    for number, batch in enumerate(batches):
+        plan = grouping.plan(tally(decoded(number, batch), 0.0))
         for released in plan.released:
             assert released.late_of is None
             assert released.tally.key not in rows
@@ -261,18 +262,16 @@ def test_every_transaction_is_released_once_and_whole(
 
 @given(feeds(), st.sets(st.integers(0, 6)))
 def test_what_is_released_together_follows_the_source_late_or_not(
-    case: tuple[list[list[dict[str, object]]], dict[str, int]], closing: set[int]
+    case: tuple[list[Batch], dict[str, int]], closing: set[int]
 ) -> None:
     """After some batches all that is open is closed, so that what follows of it is late."""
     batches, sizes = case
     grouping = Grouping()
     rows = dict.fromkeys(sizes, 0)
-    for number, lines in enumerate([*batches, []]):
-        grouping.files += 1
-        changes = decode(*lines, file=f"{grouping.files:06}")
+    for number, batch in enumerate([*batches, {}]):
         known = dict(grouping.closed)
         ended = number in closing or number == len(batches)
-        plan = grouping.plan(tally(changes, 0.0), ended=ended)
+        plan = grouping.plan(tally(decoded(number, batch), 0.0), ended=ended)
         for released in plan.released:
             rows[released.tally.key] += released.tally.rows
             assert released.late_of == known.get(released.tally.key)
@@ -286,8 +285,12 @@ def test_what_is_released_together_follows_the_source_late_or_not(
 
 @given(feeds())
 def test_without_batches_versions_follow_the_source(
-    case: tuple[list[list[dict[str, object]]], dict[str, int]],
+    case: tuple[list[Batch], dict[str, int]],
 ) -> None:
     batches, sizes = case
-    released = Grouping().batch(*(text for lines in batches for text in lines))
-    assert released == list(sizes)
+    whole: Batch = {}
+    for batch in batches:
+        for topic, lines in batch.items():
+            whole[topic] = whole.get(topic, []) + lines
+    grouping = Grouping()
+    assert grouping.run(decoded(0, whole)) == list(sizes)

@@ -12,8 +12,10 @@ import orjson
 from tailrace.criteria import Operation
 from tailrace_server.pipeline.changes import SNAPSHOT
 from tailrace_server.pipeline.transactions.consolidate import Effect
-from tailrace_server.pipeline.transactions.grouping import Released, Tally, cut_snapshots
+from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.lead_record import lead
+from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
+from tailrace_server.pipeline.transactions.tally import Tally
 
 EFFECTS = [Effect(name, str(n), Operation.UPSERT) for n, name in enumerate(("b", "a", "b"))]
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.pipeline.changes import to_batch
-from tailrace_server.pipeline.transactions.grouping import Tally
 from tailrace_server.pipeline.transactions.pending_tallies import (
     TALLY_SCHEMA,
     is_tallies,
     tallies_from,
     tallies_table,
 )
+from tailrace_server.pipeline.transactions.tally import Tally
 
 _COUNTS = st.integers(0, 2**63 - 1)
 _BYTES = st.none() | st.binary(max_size=4)
@@ -46,3 +46,9 @@ def test_tallies_come_back_as_seen_now(tallies: list[Tally]) -> None:
 def test_rows_are_no_tallies() -> None:
     assert not is_tallies(pa.Table.from_batches([to_batch([])]))
     assert tallies_table([]).schema == TALLY_SCHEMA
+
+
+def test_a_file_of_an_earlier_release_tells_where_the_first_row_arrived_alone() -> None:
+    table = tallies_table([Tally("7", first_arrival=b"at", rows=1, first_rows=(("t", b"at"),))])
+    [known] = tallies_from(table.drop_columns(["first_rows"]), 0.0).values()
+    assert known.first_rows == (("", b"at"),)

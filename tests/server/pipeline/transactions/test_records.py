@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import orjson
+import pytest
 
 from tailrace_server.pipeline.changes import QUARANTINED
 from tailrace_server.pipeline.columns import ColumnInference
 from tailrace_server.pipeline.record_table import ROW_SCHEMA
 from tailrace_server.pipeline.sources.debezium.source import Debezium
-from tailrace_server.pipeline.transactions.grouping import Released, Tally, tally
+from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.lead_record import lead
 from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
+from tailrace_server.pipeline.transactions.tally import Tally, tally
 from tailrace_server.pipeline.transactions.tasks import decode_plan, encode_plan
 from tests.server.pipeline.shapes import INT, decode, end, envelope, listed, postgres
 
+if TYPE_CHECKING:
+    from tailrace_server.pipeline.changes import Change
+
+
+def numbered(order: int, table: str = "product") -> dict[str, object]:
+    told = {"id": "7", "total_order": order}
+    return envelope("c", postgres(1, 7, table), after={"id": order}, transaction=told)
+
 
 def build(*messages: dict[str, object], **released: object) -> list[dict[str, object]]:
-    changes = decode(*messages)
+    return built(decode(*messages), **released)
+
+
+def built(changes: list[Change], **released: object) -> list[dict[str, object]]:
     [known] = tally(changes, 0.0).values()
     builder = RecordBuilder(ColumnInference({}), Debezium())
     builder.add(Released(known, **released), changes)  # type: ignore[arg-type]
@@ -93,15 +108,27 @@ def test_a_transaction_that_cancels_itself_out_keeps_its_lead() -> None:
 
 def test_records_follow_the_order_that_the_transaction_tells() -> None:
     """Rows of one transaction arrive over two topics; total_order puts them right."""
-    _, *records = build(
-        *(
-            envelope(
-                "c", postgres(1, 7), after={"id": n}, transaction={"id": "7", "total_order": n}
-            )
-            for n in (12, 3, 1)
+    one, other = [numbered(n) for n in (3, 12)], [numbered(n, "order") for n in (1, 4)]
+    _, *records = built(decode(*one, file="a") + decode(*other, file="b"))
+    assert [r["primary_key"] for r in records] == ["1", "3", "4", "12"]
+
+
+@pytest.mark.parametrize("orders", [(1, 2, 1), (2, 1, 3), (1, 1, 2), (5, None, 6)])
+def test_an_order_that_repeats_falls_or_is_missing_does_not_move_a_row(
+    orders: tuple[int | None, ...],
+) -> None:
+    """The rows' positions and their lines agree; what `total_order` says does not."""
+    images = [
+        envelope(
+            "u" if n else "c",
+            postgres(101 + n, 7),
+            after={"id": 1, "n": n},
+            transaction={"id": "7", "total_order": order},
         )
-    )
-    assert [r["primary_key"] for r in records] == ["1", "3", "12"]
+        for n, order in enumerate(orders)
+    ]
+    _, record = built(decode(*images))
+    assert record["after"] == b'{"id":1,"n":2}'
 
 
 def test_rows_of_a_refused_listing_are_set_aside_and_the_lead_says_so() -> None:

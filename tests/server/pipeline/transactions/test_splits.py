@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from tailrace_server.pipeline.changes import CHANGE, SNAPSHOT, SPLIT, Change, FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
-from tailrace_server.pipeline.transactions.grouping import cut_snapshots, tally
+from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
 from tailrace_server.pipeline.transactions.splits import (
     lines_before,
     lines_to_skip,
     positions,
     recut,
 )
+from tailrace_server.pipeline.transactions.tally import tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tailrace_server.pipeline.changes import CHANGE, SPLIT, Change, from_table, to_batch
 from tailrace_server.pipeline.pending import write_pending
-from tailrace_server.pipeline.transactions.grouping import Released, Tally
+from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA
 from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tailrace_server.pipeline.transactions.tally import Tally
 from tailrace_server.pipeline.transactions.tasks import (
     PENDING_FILES,
     ROWS,

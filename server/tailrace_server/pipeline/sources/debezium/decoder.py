@@ -24,6 +24,7 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -69,10 +70,23 @@ if TYPE_CHECKING:
 _OPERATIONS: Final = {"c": INSERT, "u": UPDATE, "d": DELETE, "r": READ, "t": TRUNCATE}
 
 
+@dataclass(slots=True)
+class _SnapshotRun:
+    """Snapshot rows of a split with no other change between them."""
+
+    number: int = 0
+    rows: int = 0
+
+    def end(self) -> None:
+        """Begin the next run, as another change has come."""
+        if self.rows:
+            self.number, self.rows = self.number + 1, 0
+
+
 class DebeziumDecoder:
     """Decodes the lines of one task, in order.
 
-    Keeps how many snapshot rows each split has had, and which columns a transaction has announced.
+    Keeps which run of snapshot rows each split is in, and which columns a transaction has announced.
     """
 
     def __init__(
@@ -88,7 +102,7 @@ class DebeziumDecoder:
         self._long_entity_types = long_entity_types
         self._mapping = mapping
         self._record_bytes_max = record_bytes_max
-        self._snapshot_rows: dict[FileSplit, int] = {}
+        self._runs: dict[FileSplit, _SnapshotRun] = {}
         self._announcements = Announcements()
 
     def decode(self, split: FileSplit, number: int, line: bytes) -> Change | None:
@@ -147,13 +161,16 @@ class DebeziumDecoder:
         transaction_id = id_of(message)
         order = total_order(message)
         if operation == READ:
-            order = self._snapshot_rows.get(split, 0)
-            self._snapshot_rows[split] = order + 1
-            transaction, transaction_id = f"{SNAPSHOT}{split.file}\0{split.block}", None
+            run = self._runs.setdefault(split, _SnapshotRun())
+            order, transaction_id = run.rows, None
+            run.rows += 1
+            transaction = f"{SNAPSHOT}{split.file}\0{split.block}\0{run.number}"
         elif transaction_id is not None:
             transaction = transaction_key(transaction_id)
         else:
             transaction = f"{LINE}{split.file}\0{split.block}\0{number}"
+        if operation != READ and split in self._runs:
+            self._runs[split].end()
         # A snapshot is cut into versions later, so that each of its rows has to say.
         once = None if operation == READ else transaction
         columns = self._announcements.of(entity_type, block, names, once) if block else None

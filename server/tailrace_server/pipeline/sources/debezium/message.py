@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _DIGITS_AT_END = re.compile(r"(\d{1,18})$", re.ASCII)
+_COMMIT_LSN: Final = re.compile(
+    r"([0-9a-f]{8}):([0-9a-f]{8}):([0-9a-f]{4})", re.ASCII | re.IGNORECASE
+)
+"""Of SQL Server: virtual log file, block and slot."""
+_SCN: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _NULL: Final = b"null"
 _SALVAGE: Final = (
     re.compile(rb'"transaction"\s*:\s*\{[^{}]*?"id"\s*:\s*"((?:[^"\\]|\\.)+)"'),
@@ -47,6 +52,9 @@ class SourceBlock(msgspec.Struct):
     file: str | None = None
     pos: _Natural | None = None
     row: _Natural | None = None
+    commit_lsn: str | int | None = None
+    commit_scn: str | int | None = None
+    scn: str | int | None = None
 
 
 class TransactionBlock(msgspec.Struct):
@@ -192,19 +200,27 @@ def total_order(message: DebeziumMessage) -> int:
 
 
 def position_of(source: SourceBlock) -> tuple[int, int, int]:
-    """Return the source position of a row, in commit order.
+    """Return the source position of a row, in commit order; rows of a transaction may share one.
 
-    PostgreSQL: (last commit, LSN, 0). Transactions come in the order of their commits, which the LSN of a
-    row does not show: a transaction that began earlier may commit later. ``sequence`` holds the last commit
-    before the row's own. Where it is missing the row's LSN stands for it: it lies above every earlier commit.
-
-    MySQL: (number of the file, position, row).
+    ============  =================================================================================
+    PostgreSQL    (last commit, LSN, 0). Transactions come in the order of their commits, which the
+                  LSN of a row does not show: one that began earlier may commit later. ``sequence``
+                  holds the last commit before the row's own. Where it is missing the LSN stands for
+                  it, as it lies above every earlier commit.
+    MySQL         (number of the binlog file, position, row)
+    SQL Server    the three parts of the commit LSN, in two numbers
+    Oracle        (SCN of the commit, else of the row, 0, 0)
+    ============  =================================================================================
     """
     if source.lsn is not None:
         return _last_commit(source.sequence) or source.lsn, source.lsn, 0
     if source.file is not None and source.pos is not None:
         digits = _DIGITS_AT_END.search(source.file)
         return int(digits[1]) if digits else 0, source.pos, source.row or 0
+    if found := _COMMIT_LSN.fullmatch(str(source.commit_lsn)):
+        return int(found[1] + found[2], 16), int(found[3], 16), 0
+    if found := _SCN.fullmatch(str(source.commit_scn)) or _SCN.fullmatch(str(source.scn)):
+        return int(found[0]), 0, 0
     return NO_POSITION
 
 
@@ -270,4 +286,8 @@ def _position_members(connector: str, position: tuple[int, int, int]) -> dict[st
     first, second, third = position
     if connector == "postgresql":
         return {"lsn": second, "sequence": f'["{first}","{second}"]'}
+    if connector == "sqlserver":
+        return {"commit_lsn": f"{first >> 32:08x}:{first & 0xFFFFFFFF:08x}:{second:04x}"}
+    if connector == "oracle":
+        return {"commit_scn": str(first)}
     return {"file": f"binlog.{first:06}", "pos": second, "row": third}

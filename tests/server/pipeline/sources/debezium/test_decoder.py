@@ -16,9 +16,11 @@ from tailrace_server.pipeline.changes import (
     INSERT,
     QUARANTINED,
     SNAPSHOT,
+    UNPLACED,
     Change,
     FileSplit,
     from_table,
+    position_bytes,
     to_batch,
 )
 from tailrace_server.pipeline.sources.debezium.message import restated
@@ -109,10 +111,15 @@ def test_a_line_that_the_source_does_not_group_stands_alone() -> None:
     assert first.transaction_id is None
 
 
-def test_snapshot_rows_are_numbered_by_split() -> None:
-    rows = decode(*(envelope("r", postgres(5, 7), after={"id": n}) for n in range(3)))
-    assert [row.total_order for row in rows] == [0, 1, 2]
-    assert {row.transaction for row in rows} == {f"{SNAPSHOT}f\x000"}
+def test_snapshot_rows_are_numbered_by_run_and_another_change_ends_a_run() -> None:
+    ops = "crrruur"
+    rows = decode(*(envelope(op, postgres(5, 7), after={"id": n}) for n, op in enumerate(ops)))
+    read = [row for row in rows if (row.transaction or "").startswith(SNAPSHOT)]
+    assert [row.total_order for row in read] == [0, 1, 2, 0]
+    assert [row.transaction for row in read] == [
+        *[f"{SNAPSHOT}f\x000\x000"] * 3,
+        f"{SNAPSHOT}f\x000\x001",
+    ]
 
 
 def test_places_sort_in_commit_order() -> None:
@@ -138,6 +145,23 @@ def test_mysql_places_sort_by_file_number_and_position() -> None:
     places = [change.place for change in decode(*rows)]
     assert places == sorted(places)
     assert len(set(places)) == 4
+
+
+def test_positions_of_sql_server_and_oracle_sort_by_commit() -> None:
+    blocks: list[dict[str, Any]] = [
+        *({"commit_lsn": f"{lsn}:0005"} for lsn in ("00000027:00000758", "00000027:0000075A")),
+        *({"scn": "9", "commit_scn": scn} for scn in ("99", "100", 101)),
+    ]
+    rows = [envelope("c", {"table": "t"} | block, after={"id": 1}) for block in blocks]
+    sqlserver, oracle = decode(*rows[:2]), decode(*rows[2:])
+    for places in ([row.place for row in sqlserver], [row.place for row in oracle]):
+        assert places == sorted(set(places))
+
+
+@pytest.mark.parametrize("block", [{"commit_lsn": "?"}, {"commit_lsn": None}, {"scn": ""}])
+def test_a_position_that_cannot_be_read_is_none(block: dict[str, object]) -> None:
+    [row] = decode(envelope("c", {"table": "t"} | block, after={"id": 1}))
+    assert position_bytes(row.place) == UNPLACED
 
 
 @pytest.mark.parametrize(
@@ -183,9 +207,16 @@ def test_the_key_comes_from_the_first_place_that_tells(
             "pos": 7,
             "row": 2,
         },
+        {
+            "connector": "sqlserver",
+            "name": "srv",
+            "table": "product",
+            "commit_lsn": "00000027:00000758:0005",
+        },
+        {"connector": "oracle", "name": "srv", "table": "product", "commit_scn": "2483472"},
         {"table": "product"},
     ],
-    ids=["postgresql", "postgresql without transaction", "mysql", "unknown"],
+    ids=["postgresql", "postgresql without transaction", "mysql", "sqlserver", "oracle", "unknown"],
 )
 def test_a_row_that_is_set_aside_says_all_that_its_message_said(
     key: object, source: object

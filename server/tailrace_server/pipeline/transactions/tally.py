@@ -1,0 +1,142 @@
+"""What is known of a transaction without its rows: enough to decide when it is complete and what it follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from tailrace_server.pipeline.changes import (
+    BEGIN,
+    CHANGE,
+    END,
+    QUARANTINED,
+    UNPLACED,
+    Change,
+    arrival,
+    file_of,
+    position_bytes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_Ordered = TypeVar("_Ordered", bytes, str, int)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What is known of a transaction, without its rows."""
+
+    key: str
+    transaction_id: str | None = None
+    place: bytes | None = None
+    """Place of its first row; None while no row has come."""
+    first_arrival: bytes | None = None
+    last_arrival: bytes | None = None
+    """When and where its first and its last row arrived."""
+    first_rows: tuple[tuple[str, bytes], ...] = ()
+    """(entity type, arrival of its first row there), for each file and entity type with rows of it."""
+    mark: bytes | None = None
+    """Arrival of its first BEGIN or END."""
+    rows: int = 0
+    quarantined: int = 0
+    expected: int | None = None
+    """Rows that END announces."""
+    timestamp: int | None = None
+    """Latest source timestamp of its rows, µs."""
+    source: str | None = None
+    seen: float = 0.0
+    """When the last of it came, by the idle clock, seconds."""
+    segments: tuple[str, ...] = ()
+    """Pending segments that hold rows of it."""
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the tally of both parts; ``seen`` and ``segments`` are joined as well."""
+        return Tally(
+            key=self.key,
+            transaction_id=_least(self.transaction_id, other.transaction_id),
+            place=_first_place((self.place, other.place)),
+            first_arrival=_least(self.first_arrival, other.first_arrival),
+            last_arrival=_greatest(self.last_arrival, other.last_arrival),
+            first_rows=_first_rows((*self.first_rows, *other.first_rows)),
+            mark=_least(self.mark, other.mark),
+            rows=self.rows + other.rows,
+            quarantined=self.quarantined + other.quarantined,
+            expected=_greatest(self.expected, other.expected),
+            timestamp=_greatest(self.timestamp, other.timestamp),
+            source=_least(self.source, other.source),
+            seen=max(self.seen, other.seen),
+            segments=(*self.segments, *(s for s in other.segments if s not in self.segments)),
+        )
+
+    @property
+    def counted(self) -> bool:
+        """Whether END has come and all that it announces is there."""
+        return self.expected is not None and self.rows + self.quarantined >= self.expected
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no rows, none in quarantine, and END announced none."""
+        return not (self.rows or self.quarantined or self.expected)
+
+
+def tally(changes: Iterable[Change], seen: float) -> dict[str, Tally]:
+    """Return the tallies of the transactions that changes belong to; those of snapshots by split."""
+    by_key: dict[str, list[Change]] = {}
+    for change in changes:
+        if change.transaction is not None:
+            by_key.setdefault(change.transaction, []).append(change)
+    return {key: _tally_of(key, group, seen) for key, group in by_key.items()}
+
+
+def _tally_of(key: str, changes: Sequence[Change], seen: float) -> Tally:
+    rows = [change for change in changes if change.kind == CHANGE]
+    arrivals = [arrival(change.place) for change in rows]
+    marks = [change for change in changes if change.kind in (BEGIN, END)]
+    ids = {change.transaction_id for change in changes} - {None}
+    sources = {change.source for change in rows} - {None}
+    return Tally(
+        key=key,
+        transaction_id=min(ids, default=None),  # type: ignore[type-var]
+        place=_first_place(change.place for change in rows),
+        first_arrival=min(arrivals, default=None),
+        last_arrival=max(arrivals, default=None),
+        first_rows=_first_rows(
+            (change.entity_type or "", at) for change, at in zip(rows, arrivals, strict=True)
+        ),
+        mark=min((arrival(change.place) for change in marks), default=None),
+        rows=len(rows),
+        quarantined=sum(change.kind == QUARANTINED for change in changes),
+        expected=max((c.number for c in marks if c.number is not None), default=None),
+        timestamp=max((c.timestamp for c in rows if c.timestamp is not None), default=None),
+        source=min(sources, default=None),  # type: ignore[type-var]
+        seen=seen,
+    )
+
+
+def _first_place(places: Iterable[bytes | None]) -> bytes | None:
+    """Return the least of places; one without a position counts only if none has any."""
+    known = [place for place in places if place is not None]
+    placed = [place for place in known if position_bytes(place) != UNPLACED]
+    return min(placed or known, default=None)
+
+
+def _first_rows(rows: Iterable[tuple[str, bytes]]) -> tuple[tuple[str, bytes], ...]:
+    """Return the first of rows for each file and entity type."""
+    first: dict[tuple[str, bytes], bytes] = {}
+    for entity_type, arrived in rows:
+        key = entity_type, file_of(arrived)
+        first[key] = min(arrived, first.get(key, arrived))
+    return tuple((entity_type, arrived) for (entity_type, _), arrived in first.items())
+
+
+def _least(a: _Ordered | None, b: _Ordered | None) -> _Ordered | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return min(a, b)
+
+
+def _greatest(a: _Ordered | None, b: _Ordered | None) -> _Ordered | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return max(a, b)
