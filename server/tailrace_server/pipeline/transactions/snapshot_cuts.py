@@ -82,14 +82,14 @@ def _leading(tallies: Iterable[Tally]) -> Callable[[Tally], bool]:
     changed: dict[str | bytes, bytes] = {}
     for t in tallies:
         for entity_type, arrived in t.first_rows:
-            for stream in (entity_type, file_of(arrived)):
-                changed[stream] = min(arrived, changed.get(stream, arrived))
+            for sequence in (entity_type, file_of(arrived)):
+                changed[sequence] = min(arrived, changed.get(sequence, arrived))
 
     def leading(run: Tally) -> bool:
         return all(
-            arrived < changed.get(stream, arrived + b"\0")
+            arrived < changed.get(sequence, arrived + b"\0")
             for entity_type, arrived in run.first_rows
-            for stream in (entity_type, file_of(arrived))
+            for sequence in (entity_type, file_of(arrived))
         )
 
     return leading

@@ -1,17 +1,17 @@
 """The order in which transactions become versions, and rows become records.
 
-**The order of lines is never overturned.** Each file is a *stream*: what a source wrote, one line after
-the other. Source positions decide only *between* streams: of the transactions that are next in all of
-their streams, the one with the lowest position comes first::
+**The order of lines is never overturned.** Each file is a *sequence*: what a source wrote, one line after
+the other. Source positions decide only *between* sequences: of the transactions that are next in all of
+their sequences, the one with the lowest position comes first::
 
     file a   T1(lsn 10)  T3(lsn 30)  T4(lsn 5)          T1  T2  T3  T4: its low position
     file b   T2(lsn 20)  T4(lsn 6)               ─▶     does not move it past T3
 
 Positions are not trusted further than that. They start again where a replica is promoted, a binlog is
 reset or a server is restored; they repeat where a connector is restarted; an incremental snapshot has
-none. A row without a position stands where its predecessor in the stream does.
+none. A row without a position stands where its predecessor in the sequence does.
 
-**Files of one entity type** may hold the same rows, so they are one stream, file after file as they
+**Files of one entity type** may hold the same rows, so they are one sequence, file after file as they
 arrived. There are two exceptions. Files whose names tell different partitions of a topic share no rows.
 And a file goes before one that arrived earlier if positions and the source's own time both say so, as
 after a copy that lost the files' times.
@@ -75,23 +75,23 @@ def in_source_order(tallies: Iterable[Tally]) -> list[Tally]:
         tallies: Of transactions with at least one row each.
     """
     by_arrival = sorted(tallies, key=lambda tally: (tally.first_arrival or b"", tally.key))
-    streams = _streams(by_arrival)
-    if len(streams) < 2:
+    sequences = _sequences(by_arrival)
+    if len(sequences) < 2:
         return by_arrival
-    return [by_arrival[number] for number in _merge(by_arrival, streams)]
+    return [by_arrival[number] for number in _merge(by_arrival, sequences)]
 
 
-def _merge(tallies: Sequence[Tally], streams: list[list[int]]) -> Iterator[int]:
-    """Yield the numbers in streams, each once, after all that stand before it in a stream."""
-    # 1. A number waits in each of its streams until it is the next there; it is ready when it is the
+def _merge(tallies: Sequence[Tally], sequences: list[list[int]]) -> Iterator[int]:
+    """Yield the numbers in sequences, each once, after all that stand before it in a sequence."""
+    # 1. A number waits in each of its sequences until it is the next there; it is ready when it is the
     #    next in all of them.
     places: dict[int, list[int]] = defaultdict(list)
-    for place, stream in enumerate(streams):
-        for number in stream:
+    for place, sequence in enumerate(sequences):
+        for number in sequence:
             places[number].append(place)
-        stream.reverse()  # the next one is the last, so that taking it is cheap
+        sequence.reverse()  # the next one is the last, so that taking it is cheap
     waits = {number: len(its) for number, its in places.items()}
-    last_position = [UNPLACED] * len(streams)
+    last_position = [UNPLACED] * len(sequences)
 
     def rank(number: int) -> tuple[bytes, int]:
         position = position_bytes(tallies[number].place or b"")
@@ -100,38 +100,40 @@ def _merge(tallies: Sequence[Tally], streams: list[list[int]]) -> Iterator[int]:
         return position, number
 
     def advance(place: int) -> None:
-        stream = streams[place]
-        while stream and stream[-1] in taken:
-            stream.pop()
-        if stream:
-            waits[stream[-1]] -= 1
-            if not waits[stream[-1]]:
-                heappush(ready, rank(stream[-1]))
+        sequence = sequences[place]
+        while sequence and sequence[-1] in taken:
+            sequence.pop()
+        if sequence:
+            waits[sequence[-1]] -= 1
+            if not waits[sequence[-1]]:
+                heappush(ready, rank(sequence[-1]))
 
     ready: list[tuple[bytes, int]] = []
     taken: set[int] = set()
-    for place in range(len(streams)):
+    for place in range(len(sequences)):
         advance(place)
     while len(taken) < len(places):
-        # 2. Of those that are ready the lowest position comes next. Where none is, streams tell of two
+        # 2. Of those that are ready the lowest position comes next. Where none is, sequences tell of two
         #    transactions in opposite order, and positions have to decide between those.
         position, number = (
-            heappop(ready) if ready else min(rank(stream[-1]) for stream in streams if stream)
+            heappop(ready)
+            if ready
+            else min(rank(sequence[-1]) for sequence in sequences if sequence)
         )
         if number in taken:
             continue
         taken.add(number)
         yield number
-        # 3. What stands behind it in a stream is the next there now. What was taken out of its turn
+        # 3. What stands behind it in a sequence is the next there now. What was taken out of its turn
         #    is passed over when its turn comes.
         for place in places[number]:
             last_position[place] = position
-            if streams[place] and streams[place][-1] == number:
+            if sequences[place] and sequences[place][-1] == number:
                 advance(place)
 
 
-def _streams(tallies: Sequence[Tally]) -> list[list[int]]:
-    """Return the numbers of the transactions in each stream, in its order.
+def _sequences(tallies: Sequence[Tally]) -> list[list[int]]:
+    """Return the numbers of the transactions in each sequence, in its order.
 
     Where a transaction goes on in a later file of an entity type, it stands in the first of them only.
     """
@@ -146,7 +148,7 @@ def _streams(tallies: Sequence[Tally]) -> list[list[int]]:
             file = file_of(arrived)
             files[file][number] = min(arrived, files[file].get(number, arrived))
             types[key].setdefault(file, []).append((arrived, number))
-    streams = [sorted(found, key=found.__getitem__) for found in files.values()]
+    sequences = [sorted(found, key=found.__getitem__) for found in files.values()]
     for rows in types.values():
         if len(rows) > 1:
             parts: list[_FilePart] = []
@@ -155,8 +157,8 @@ def _streams(tallies: Sequence[Tally]) -> list[list[int]]:
                 while place and part.is_before(parts[place - 1]):
                     place -= 1
                 parts.insert(place, part)
-            streams.append([number for part in parts for number in part.numbers])
-    return streams
+            sequences.append([number for part in parts for number in part.numbers])
+    return sequences
 
 
 def _file_part(tallies: Sequence[Tally], rows: list[tuple[bytes, int]]) -> _FilePart:
@@ -201,8 +203,8 @@ def _rises(rows: Sequence[Change], values: Sequence[int] | Sequence[bytes]) -> b
     last: dict[bytes | tuple[str, bytes], Any] = {}
     for change, value in zip(rows, values, strict=True):
         file = file_of(arrival(change.place))
-        for stream in (file, (change.entity_type or "", _partition_of(file))):
-            if value < last.get(stream, value):
+        for sequence in (file, (change.entity_type or "", _partition_of(file))):
+            if value < last.get(sequence, value):
                 return False
-            last[stream] = value
+            last[sequence] = value
     return True

@@ -1,4 +1,4 @@
-"""How snapshot rows are cut into versions: by number, and at every other change of their stream."""
+"""How snapshot rows are cut into versions: by number, and at every other change of their sequence."""
 
 from __future__ import annotations
 
