@@ -37,7 +37,7 @@ import orjson
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.schema.column_types import UNAVAILABLE
+from tailrace_server.wal.record.unavailable import is_unavailable, is_unavailable_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -49,7 +49,6 @@ Row = tuple["Hashable", ...]
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+)(?:,(\d+))?\)")
-_UNAVAILABLE_TEXT: Final = orjson.dumps(UNAVAILABLE)
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
 """Numbers of an Avro int and long are below this, and not below its negative."""
@@ -147,7 +146,7 @@ class RowForm:
                 raise Unfit(f"column {name!r} is not in the stream's schema")
             if value is None or value == b"null":  # parsed, or as text
                 continue
-            if value in (UNAVAILABLE, _UNAVAILABLE_TEXT):
+            if is_unavailable(value) if type(value) is bytes else is_unavailable_value(value):
                 raise Unfit(f"column {name!r}: the source did not send its value")
             try:
                 values[place] = self._converters[place](value)

@@ -12,14 +12,10 @@ import msgspec
 import orjson
 
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.schema import column_types
+from tailrace_server.wal.record.unavailable import is_unavailable, may_hold_unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-_UNAVAILABLE: Final = orjson.dumps(column_types.UNAVAILABLE)
-UNAVAILABLE: Final = msgspec.Raw(_UNAVAILABLE)
-"""Stands for a large value that an update did not touch and the source did not send; it is no change."""
 
 _NULL: Final = msgspec.Raw(b"null")
 
@@ -54,7 +50,9 @@ def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:
 def difference(before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Raw]) -> list[str]:
     """Return the names of the columns that differ: in the order of ``after``, then those only in ``before``."""
     changed = [
-        name for name, value in after.items() if before.get(name) != value and value != UNAVAILABLE
+        name
+        for name, value in after.items()
+        if before.get(name) != value and not is_unavailable(bytes(value))
     ]
     changed.extend(name for name in before if name not in after)
     return changed
@@ -65,11 +63,11 @@ def completed(image: bytes, earlier: bytes | None) -> bytes:
 
     The image itself where nothing is missing, or the earlier one lacks it as well.
     """
-    if earlier is None or _UNAVAILABLE not in image:
+    if earlier is None or not may_hold_unavailable(image):
         return image
     found, known = members(image), members(earlier)
     filled = {
-        name: known.get(name, value) if value == UNAVAILABLE else value
+        name: known.get(name, value) if is_unavailable(bytes(value)) else value
         for name, value in found.items()
     }
     return image if filled == found else projection(filled, [*filled])

@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace_server.pipeline.images import (
-    UNAVAILABLE,
     completed,
     difference,
     key_text,
     members,
     projection,
+)
+
+FORMS = (
+    b'"__debezium_unavailable_value"',
+    b'"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="',
+    b'"5f5f646562657a69756d5f756e617661696c61626c655f76616c7565"',
+    b'["__debezium_unavailable_value"]',
+    orjson.dumps([*b"__debezium_unavailable_value"]),
+    b'{"__debezium_unavailable_value":"__debezium_unavailable_value"}',
 )
 
 _VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5))
@@ -64,8 +73,9 @@ def test_the_text_of_a_key(texts: list[bytes], key: str | None) -> None:
     assert key_text(texts) == key
 
 
-def test_a_value_that_was_not_sent_is_taken_from_the_earlier_image() -> None:
-    sent = b'{"id":1,"doc":%b}' % bytes(UNAVAILABLE)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_value_that_was_not_sent_is_taken_from_the_earlier_image(form: bytes) -> None:
+    sent = b'{"id":1,"doc":%b}' % form
     assert completed(sent, b'{"id":1,"doc":"long"}') == b'{"id":1,"doc":"long"}'
     assert completed(sent, b'{"id":1}') is sent
     assert completed(sent, None) is sent

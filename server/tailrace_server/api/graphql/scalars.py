@@ -32,6 +32,7 @@ import msgspec
 import strawberry
 
 from tailrace_server.api.graphql.errors import ValueUnfit
+from tailrace_server.wal.record.unavailable import is_unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +106,7 @@ class ColumnForm:
         Raises:
             ValueUnfit: The scalar cannot hold the value, or the source did not send it.
         """
-        if raw == UNAVAILABLE:
+        if is_unavailable(raw):
             raise ValueUnfit("not sent by the source, which did not touch it", "VALUE_UNAVAILABLE")
         return self.convert(raw)
 
@@ -117,8 +118,6 @@ class ColumnForm:
         return msgspec.Raw(text) if self.scalar is Json else msgspec.json.decode(text)
 
 
-UNAVAILABLE: Final = b'"__debezium_unavailable_value"'
-"""What Debezium writes for a large value that an update did not touch."""
 _INTEGER: Final = re.compile(rb"-?[0-9]+")
 _NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _QUOTED_NUMBER: Final = re.compile(rb'"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"')

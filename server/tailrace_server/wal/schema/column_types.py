@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tailrace_server.wal.record.columns import decode_members
+from tailrace_server.wal.record.unavailable import is_unavailable, may_hold_unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,10 +28,6 @@ DECIMAL: Final = "DECIMAL"
 VARCHAR: Final = "VARCHAR"
 JSON: Final = "JSON"
 
-UNAVAILABLE: Final = "__debezium_unavailable_value"
-"""Debezium's placeholder for a large value that an update did not touch; it has no type."""
-
-_UNAVAILABLE: Final = UNAVAILABLE.encode()
 _SHAPES_MAX: Final = 4_096
 """Shapes remembered for an entity type, at most. When there are more, all of them are forgotten."""
 _LONG_NUMBER: Final = re.compile(rb"\d{19}")
@@ -82,9 +79,9 @@ class TypeInference:
             columns = orjson.loads(image)
         except orjson.JSONDecodeError:
             columns = None  # `msgspec.Raw` accepts more: half of a surrogate pair, for instance
-        # The kind of the Python value does not tell these types: the placeholder is a text, and whole numbers
-        # beyond 64 bits are BIGINT or DECIMAL by their digits.
-        if type(columns) is not dict or _UNAVAILABLE in image or _LONG_NUMBER.search(image):
+        # The kind of the Python value does not tell these types: the placeholder may be a text or a list, and
+        # whole numbers beyond 64 bits are BIGINT or DECIMAL by their digits.
+        if type(columns) is not dict or may_hold_unavailable(image) or _LONG_NUMBER.search(image):
             return (*_typed(image), *((name, None) for name in names))
         shape = (*columns, *map(type, columns.values()), *names)
         shapes = self._shapes.get(entity_type)
@@ -111,10 +108,8 @@ def _typed(image: bytes) -> list[tuple[str, str | None]]:
 def type_of(value: bytes) -> str | None:
     """Return the inferred type of one JSON value; None for null and for Debezium's placeholder."""
     first = value[:1]
-    if first in (b"{", b"["):
-        return JSON
-    if first == b'"':
-        return None if value == b'"%b"' % _UNAVAILABLE else VARCHAR
+    if first in (b"{", b"[", b'"'):
+        return None if is_unavailable(value) else VARCHAR if first == b'"' else JSON
     if first in (b"t", b"f"):
         return BOOLEAN
     if first == b"n":
