@@ -15,6 +15,7 @@ import msgspec
 import orjson
 
 from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED, position_in
+from tailrace_server.pipeline.images import members
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.changes import Change
@@ -90,6 +91,11 @@ class Incompatible(Unusable):
     """A value that its declared type cannot hold."""
 
 
+_METADATA: Final = frozenset(
+    ("status", "id", "event_count", "data_collections", "ts_ms", "ts_us", "ts_ns")
+)
+"""Members of transaction metadata. A row that has lost its envelope may have a column ``status``, too."""
+
 _decode_message = msgspec.json.Decoder(DebeziumMessage).decode
 
 
@@ -105,13 +111,18 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
         if text.strip() == _NULL:
             return None, key, block
         message = _decode_message(text)
-        if message.op is not None or message.status is not None:
+        if message.op is not None:
+            return message, key, block
+        if message.status is not None and members(text).keys() <= _METADATA:
             return message, key, block
         block = bytes(message.schema)
         inner = message.value if _given(message.value) else message.payload
         if not _given(inner):
-            raise Unusable("not a Debezium message: no op, no payload, no value")
-        if _given(message.key) and key is None and _given(message.value):
+            raise Unusable(
+                "not a Debezium message: no op, no payload, no value; a row without its envelope, as "
+                "ExtractNewRecordState leaves it, does not say what happened to it"
+            )
+        if _given(message.key) and key is None:
             given = _unquoted_key(bytes(message.key))
             key = None if given == _NULL else given
         text = _unquote(bytes(inner))

@@ -108,3 +108,14 @@ def test_an_image_is_an_object_or_absent() -> None:
     assert image_of(message.before) is None
     with pytest.raises(Unusable, match="not a JSON object"):
         image_of(message.after)
+
+
+def test_a_row_without_its_envelope_is_no_metadata_whatever_its_status() -> None:
+    with pytest.raises(Unusable, match="row without its envelope"):
+        unwrap(line({"id": "7", "status": "END", "total": 12}))
+
+
+@pytest.mark.parametrize("name", ["value", "payload"])
+def test_a_key_stands_beside_a_value_or_a_payload(name: str) -> None:
+    message = envelope("d", postgres(1), before={"code": "x"})
+    assert unwrap(line({"key": {"code": "x"}, name: message}))[1] == b'{"code":"x"}'
