@@ -10,7 +10,8 @@ kind         columns that are set, beside ``place``
 CHANGE       transaction … columns; a change of one row
 BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
 QUARANTINED  reason, raw, file, block, line; transaction where it is known
-SPLIT        file, block; ``line`` lines, of which ``number`` were blank, null or tombstones
+SPLIT        file, block; ``line`` lines, of which ``number`` gave nothing; ``reason`` counts those about
+             no row by what they are, as JSON
 ===========  ====================================================================================
 
 *Place* is where a row stands in its source, as bytes that sort as the source does::

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.units import counted, duration
@@ -28,7 +28,9 @@ class IngestCounters:
     rows: int = 0
     """Changes among the lines."""
     ignored: int = 0
-    """Blank lines, nulls and tombstones."""
+    """Lines that gave nothing: blank lines, nulls, tombstones, and those of ``ignored_by_kind``."""
+    ignored_by_kind: Counter[str] = field(default_factory=Counter)
+    """Lines about no row, by what they are, as heartbeats."""
     skipped: int = 0
     """Lines that an earlier run had consumed; only after a take-over."""
     quarantined: int = 0
@@ -100,8 +102,10 @@ class ProgressReporter:
     def summary(self, counters: IngestCounters, quarantine: str) -> None:
         """Write what an ingest of lines has done."""
         self._total(counters, "row", "line")
-        if counters.ignored:
-            self.note(f"{counted(counters.ignored, 'line')} blank, null or tombstones")
+        for kind, count in sorted(counters.ignored_by_kind.items()):
+            self.note(f"{counted(count, kind)} passed over")
+        if blank := counters.ignored - counters.ignored_by_kind.total():
+            self.note(f"{counted(blank, 'line')} blank, null or tombstones")
         if counters.skipped:
             self.note(
                 f"{counted(counters.skipped, 'line')} skipped: an earlier run had consumed them"

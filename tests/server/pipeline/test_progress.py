@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
@@ -19,9 +20,14 @@ def test_the_summary_counts_what_was_done(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_what_was_not_taken_has_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    counters = IngestCounters(ignored=1, skipped=2, late=1, pending=2, quarantined=3)
+    kinds = Counter({"heartbeat": 2, "schema change": 1})
+    counters = IngestCounters(
+        ignored=4, ignored_by_kind=kinds, skipped=2, late=1, pending=2, quarantined=3
+    )
     ProgressReporter().summary(counters, "shop/quarantine")
     assert capsys.readouterr().err.splitlines()[1:] == [
+        "· 2 heartbeats passed over",
+        "· 1 schema change passed over",
         "· 1 line blank, null or tombstones",
         "· 2 lines skipped: an earlier run had consumed them",
         "· 1 version of rows that came after their transaction had closed",

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 
-DecodeLine: TypeAlias = "Callable[[FileSplit, int, bytes], Change | None]"
+DecodeLine: TypeAlias = "Callable[[FileSplit, int, bytes], Change | str | None]"
 """Takes a split, the number of a line in it from 1, and the line. Gives a change, a mark or a line for
-quarantine (`changes`); None for a line without content, as a blank one."""
+quarantine (`changes`). A line about no row gives the name of what it is, in the singular, as a heartbeat;
+it is counted by that. None for a line without content, as a blank one."""
 
 
 class Source(Protocol):

@@ -46,6 +46,7 @@ from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
 from tailrace_server.pipeline.transactions.grouping import Plan, group, next_idle
 from tailrace_server.pipeline.transactions.idle_clock import IdleClock
+from tailrace_server.pipeline.transactions.lines import kinds_of
 from tailrace_server.pipeline.transactions.pending_tallies import (
     is_tallies,
     tallies_from,
@@ -441,6 +442,7 @@ class Driver(CatalogDriver):
         counters = self.counters
         counters.lines += sum(split.line or 0 for split in given.splits)
         counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
+        counters.ignored_by_kind += kinds_of(given.splits)
         counters.skipped += given.skipped
         counters.rows += sum(t.rows for t in given.tallies.values())
         counters.quarantined += quarantined

@@ -7,7 +7,9 @@ from. Rows of a split are contiguous and in order.
 from __future__ import annotations
 
 import itertools
+import json
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -61,9 +63,10 @@ class SplitDecoder:
         self._skip = skip or {}
         self._lines: dict[FileSplit, int] = {}
         self._ignored: dict[FileSplit, int] = {}
+        self._kinds: dict[FileSplit, Counter[str]] = {}
 
     def feed(self, split: FileSplit, lines: Iterable[bytes]) -> Iterator[Change]:
-        """Yield what lines hold, in order; a blank, a null and a tombstone give nothing."""
+        """Yield what lines hold, in order; a line without content or about no row gives nothing."""
         number = self._lines.get(split, 0)
         skip = self._skip.get((split.file, split.block), 0)
         ignored = 0
@@ -75,6 +78,9 @@ class SplitDecoder:
             change = self._decode(split, number, line)
             if change is None:
                 ignored += 1
+            elif isinstance(change, str):
+                ignored += 1
+                self._kinds.setdefault(split, Counter())[change] += 1
             else:
                 yield change
         self._lines[split] = number
@@ -87,6 +93,7 @@ class SplitDecoder:
                 kind=SPLIT,
                 place=split.place(0),
                 number=self._ignored[split],
+                reason=json.dumps(self._kinds[split]) if split in self._kinds else None,
                 file=split.file,
                 block=split.block,
                 line=lines,
@@ -143,3 +150,8 @@ def relative_file(uri: str, folder: str) -> str:
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def kinds_of(splits: Iterable[Change]) -> Counter[str]:
+    """Return how many lines about no row the SPLIT rows tell of, by what they are."""
+    return sum((Counter(json.loads(each.reason)) for each in splits if each.reason), Counter())

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from tailrace_server.cli.ingest import source_command
-from tailrace_server.pipeline.changes import FileSplit
+from tailrace_server.pipeline.changes import Change, FileSplit
 from tailrace_server.pipeline.options import values_of
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.sources.registry import SOURCES
@@ -102,5 +102,5 @@ def test_the_command_has_the_options_of_source_and_settings(tmp_path: Path) -> N
 def test_a_change_is_restated_as_a_line_that_says_the_same() -> None:
     decode = Pairs().line_decoder(None, 1 << 20)
     change = decode(FileSplit("f"), 1, b"7 a=x")
-    assert change is not None
+    assert isinstance(change, Change)
     assert Pairs().restated(change) == b"7 a=x"

@@ -156,3 +156,31 @@ def test_positions_tell_how_many_lines_of_a_file_are_in_the_log(log_root: Path) 
     assert run.driver.consumed("000000") == 3
     assert run.driver.consumed("000001") == 0
     assert CommitLog.open(log_root / "shop").state.source_positions == {"file:000000": 3}
+
+
+def test_traffic_that_is_about_no_row_is_counted_by_what_it_is(log_root: Path) -> None:
+    """Of a connector that idles there may be nothing else; none of it is for quarantine."""
+    run = Run(log_root)
+    source = {"connector": "mysql", "name": "shop"}
+    lines = [
+        {"ts_ms": 1},
+        {"schema": {"name": "io.debezium.connector.common.Heartbeat"}, "payload": {"ts_ms": 2}},
+        {"key": {"serverName": "shop"}, "value": {"ts_ms": 3, "ts_us": 3_000}},
+        {
+            "source": source,
+            "ts_ms": 4,
+            "databaseName": "shop",
+            "ddl": "ALTER …",
+            "tableChanges": [],
+        },
+        {
+            "op": "m",
+            "ts_ms": 5,
+            "source": postgres(5),
+            "message": {"prefix": "p", "content": "eA=="},
+        },
+    ]
+    run.driver.batch(0, decoded(0, [line(each) for each in lines]))
+    counters = run.driver.counters
+    assert counters.ignored_by_kind == {"heartbeat": 3, "schema change": 1, "logical message": 1}
+    assert (counters.ignored, counters.quarantined, counters.versions) == (5, 0, 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.errors import TailraceError
-from tailrace_server.pipeline.changes import CHANGE, QUARANTINED, FileSplit
+from tailrace_server.pipeline.changes import CHANGE, QUARANTINED, Change, FileSplit
 from tailrace_server.pipeline.options import options_of, values_of
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
@@ -43,7 +43,7 @@ def test_mapping_and_limit_reach_the_lines(tmp_path: Path) -> None:
     def kind_of(number: int, **row: object) -> int:
         message = line(envelope("c", postgres(number), after={"id": number, **row}))
         change = decode(FileSplit("f"), number, message)
-        assert change is not None
+        assert isinstance(change, Change)
         return change.kind
 
     assert kind_of(1, price=1) == CHANGE

@@ -48,6 +48,7 @@ from tailrace_server.pipeline.images import key_text, members
 from tailrace_server.pipeline.sources.debezium.announcements import Announcements
 from tailrace_server.pipeline.sources.debezium.message import (
     Incompatible,
+    NoRow,
     Unusable,
     id_of,
     image_of,
@@ -105,8 +106,8 @@ class DebeziumDecoder:
         self._runs: dict[FileSplit, _SnapshotRun] = {}
         self._announcements = Announcements()
 
-    def decode(self, split: FileSplit, number: int, line: bytes) -> Change | None:
-        """Return what a line holds; a blank, a null and a tombstone give nothing."""
+    def decode(self, split: FileSplit, number: int, line: bytes) -> Change | str | None:
+        """Return what a line holds, as `DecodeLine` says."""
         message = None
         try:
             try:
@@ -121,6 +122,8 @@ class DebeziumDecoder:
             if message.status is not None and message.op is None:
                 return _mark(message, split, number)
             return self._change(message, key, block, split, number)
+        except NoRow as found:
+            return found.kind
         except (msgspec.DecodeError, orjson.JSONDecodeError, Unusable, RecursionError) as error:
             transaction_id = id_of(message) if message else salvaged_id(line)
             return quarantined(

@@ -87,14 +87,27 @@ class Unusable(ValueError):
     """A line cannot be used; the text is the reason in the quarantine."""
 
 
+class NoRow(Exception):
+    """A line is normal traffic of a connector, and is about no row."""
+
+    def __init__(self, kind: str) -> None:
+        """Keep what it is, in the singular."""
+        super().__init__(kind)
+        self.kind = kind
+
+
 class Incompatible(Unusable):
     """A value that its declared type cannot hold."""
 
 
-_METADATA: Final = frozenset(
-    ("status", "id", "event_count", "data_collections", "ts_ms", "ts_us", "ts_ns")
-)
+_HEARTBEAT: Final = frozenset(("ts_ms", "ts_us", "ts_ns"))
+_METADATA: Final = _HEARTBEAT | {"status", "id", "event_count", "data_collections"}
 """Members of transaction metadata. A row that has lost its envelope may have a column ``status``, too."""
+_STATEMENT: Final = frozenset(("ddl", "tableChanges"))
+_SCHEMA_CHANGE: Final = (
+    _HEARTBEAT | _STATEMENT | {"source", "position", "databaseName", "schemaName"}
+)
+"""Members of a message of MySQL's, SQL Server's, Oracle's and Db2's schema change topics."""
 
 _decode_message = msgspec.json.Decoder(DebeziumMessage).decode
 
@@ -103,6 +116,10 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
     """Return the innermost message of a line, its message key, and the schema block that stands beside it.
 
     The message is None for a line that says nothing, the key is None and the block empty where there is none.
+
+    Raises:
+        NoRow: A heartbeat, a schema change or a logical message.
+        Unusable: None of these, and no message either.
     """
     key = None
     block = b""
@@ -111,10 +128,17 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
         if text.strip() == _NULL:
             return None, key, block
         message = _decode_message(text)
+        if message.op == "m":
+            raise NoRow("logical message")
         if message.op is not None:
             return message, key, block
-        if message.status is not None and members(text).keys() <= _METADATA:
+        names = members(text).keys()
+        if message.status is not None and names <= _METADATA:
             return message, key, block
+        if names and names <= _HEARTBEAT:
+            raise NoRow("heartbeat")
+        if names & _STATEMENT and names <= _SCHEMA_CHANGE:
+            raise NoRow("schema change")
         block = bytes(message.schema)
         inner = message.value if _given(message.value) else message.payload
         if not _given(inner):
