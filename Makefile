@@ -53,9 +53,9 @@ demo: $(READY)
 	$(BIN)/tailrace demo
 
 test: $(READY)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" -n 2 --dist worksteal
 
-# Two at a time: a good part of each is waiting for a process to start or to be killed.
+# Two at a time, as the quick ones; a good part of each is waiting for a process to start or to be killed.
 test-slow: $(READY) $(NODE_READY) $(CLASSES_READY)
 	$(PYTEST) -m slow -n 2 --dist worksteal
 

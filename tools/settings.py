@@ -29,7 +29,7 @@ from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.cli.application import application
 from tailrace_server.cli.export import export_app
 from tailrace_server.cli.ingest import ingest_app
-from tailrace_server.config import SECTIONS, ServerSettings, described
+from tailrace_server.settings import SECTIONS, ServerSettings, described
 from tailrace_server.units import format_bytes, format_seconds
 from tools.pages import renew
 

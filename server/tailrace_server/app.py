@@ -38,13 +38,13 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import CannotStart
 from tailrace_server.log_root import check_log_root
 from tailrace_server.process import raise_descriptor_limit, schedule
-from tailrace_server.reports import StatisticsReporter
+from tailrace_server.statistics_log import StatisticsReporter
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from tailrace_server.config import ServerSettings
+    from tailrace_server.settings import ServerSettings
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _log = structlog.get_logger("tailrace.server")

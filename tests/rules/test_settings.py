@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace_server.config import EVERY
+from tailrace_server.settings import EVERY
 from tools import settings
 from tools.settings import PAGE, main
 

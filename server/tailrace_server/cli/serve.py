@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tailrace_server import config
+from tailrace_server import settings
 from tailrace_server.cli.output import note
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PANELS: Final = {
-    **dict.fromkeys(config.ENGINE, "Bounds of the engine"),
-    **dict.fromkeys(config.GRPC, "Bounds of the gRPC face"),
-    **dict.fromkeys(config.HTTP, "Bounds of the HTTP faces"),
+    **dict.fromkeys(settings.ENGINE, "Bounds of the engine"),
+    **dict.fromkeys(settings.GRPC, "Bounds of the gRPC face"),
+    **dict.fromkeys(settings.HTTP, "Bounds of the HTTP faces"),
 }
 
 
@@ -29,20 +29,20 @@ def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> 
     subscription with the cursor that it resumes from; a second one stops
     the server at once.
     """
-    loaded = config.load(flags, file=config_file)
-    for variable, near in config.misspelt().items():
+    loaded = settings.load(flags, file=config_file)
+    for variable, near in settings.misspelt().items():
         note(f"{variable} is no setting and is passed over; did you mean {near}?")
     if print_config:
-        typer.echo(config.render(loaded), nl=False)
+        typer.echo(settings.render(loaded), nl=False)
         return None
-    from tailrace_server import app, logs
+    from tailrace_server import app, logging_setup
 
-    logs.configure(loaded.settings.log_level, loaded.settings.log_format)
+    logging_setup.configure(loaded.settings.log_level, loaded.settings.log_format)
     return app.run(loaded.settings)
 
 
 def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Give a command one option for each setting there is, taken as text and judged by ``config.load``."""
+    """Give a command one option for each setting there is, taken as text and judged by ``settings.load``."""
     parameters = [
         _option(
             "config_file",
@@ -63,7 +63,7 @@ def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]
             default=False,
         ),
     ]
-    for each in config.EVERY:
+    for each in settings.EVERY:
         panel = _PANELS.get(each) if each.name != "memory" else None
         default = f" [default: {each.format(each.default)}]" if each.default is not None else ""
         option: Any = typer.Option(

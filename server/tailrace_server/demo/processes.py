@@ -3,7 +3,7 @@
 Three measures, each for processes that the one before misses:
 
 1. Leaving the context stops each child, then kills its session's process group, JVM included.
-2. Children are bound to this process by the kernel (``bound.py``): they die even if it is killed.
+2. Children are bound to this process by the kernel (``end_with_parent.py``): they die even if it is killed.
 3. This process adopts its orphaned descendants. One that left its group, as Spark's Python daemon does, becomes
    our child when its parent dies, and is killed by its process id.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LINE_MAX: Final = 1 << 24
-_BOUND: Final = Path(__file__).with_name("bound.py")
+_BOUND: Final = Path(__file__).with_name("end_with_parent.py")
 _PATIENCE_S: Final = 10.0
 
 

@@ -200,7 +200,7 @@ class _Demo:
                 )
             case way:
                 return await self._processes.start_module(
-                    "tailrace_server.demo.faces",
+                    "tailrace_server.demo.http_subscribers",
                     *(way, "--server", self._http, "--catalog", CATALOG, *watcher.arguments),
                 )
 

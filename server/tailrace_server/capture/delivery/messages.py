@@ -15,7 +15,7 @@ from tailrace_server.capture.reading.frames import Frames
 
 if TYPE_CHECKING:
     from tailrace_server.capture.delivery.followed_log import FollowedLog
-    from tailrace_server.capture.delivery.intake import Intake, Slice
+    from tailrace_server.capture.delivery.live_and_resync import Intake, Slice
     from tailrace_server.capture.delivery.options import DeliveryOptions
     from tailrace_server.capture.reading.frames import FrameBlock
 

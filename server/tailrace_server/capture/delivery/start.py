@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tailrace.criteria import After, FromTime, Since
 from tailrace.errors import CatalogReplaced, PositionCompacted
 from tailrace.position import END, FIRST, Position
-from tailrace_server.capture.delivery.intake import SafePoint
+from tailrace_server.capture.delivery.live_and_resync import SafePoint
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.reading.catalog_reader import position_after
 from tailrace_server.wal.segment.reader import SegmentMissing

@@ -29,8 +29,8 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.position import END, Position
-from tailrace_server.capture.delivery.intake import Intake, RefillResult
 from tailrace_server.capture.delivery.last_message import LastMessage
+from tailrace_server.capture.delivery.live_and_resync import Intake, RefillResult
 from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
 from tailrace_server.capture.delivery.options import DEMAND_MAX
 from tailrace_server.capture.delivery.start import compacted_start, locate, renewed
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tailrace_server.capture.delivery.followed_log import FollowedLog
-    from tailrace_server.capture.delivery.intake import SafePoint, Slice
+    from tailrace_server.capture.delivery.live_and_resync import SafePoint, Slice
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
     from tailrace_server.capture.delivery.options import DeliveryOptions, SubscribeAcknowledgement
     from tailrace_server.capture.delivery.publisher import Publisher

@@ -12,7 +12,7 @@ from tailrace.criteria import Content, Criteria, Since
 from tailrace.position import Position
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.codecs.columns import join_into_messages
-from tailrace_server.capture.delivery.intake import Slice
+from tailrace_server.capture.delivery.live_and_resync import Slice
 from tailrace_server.capture.delivery.messages import whole_messages
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS

@@ -1,7 +1,7 @@
 """Runs a command that cannot outlive whoever started it; a script of its own, which imports nothing of ours.
 
-``python bound.py PARENT COMMAND…`` asks the kernel to kill this process when its parent dies (the wish
-survives ``exec``) and becomes the command. The parent's number is given along because it may have died
+``python end_with_parent.py PARENT COMMAND…`` asks the kernel to kill this process when its parent dies (the
+wish survives ``exec``) and becomes the command. The parent's number is given along because it may have died
 before the wish was made.
 """
 

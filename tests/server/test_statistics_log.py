@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
-from tailrace_server.reports import StatisticsReporter
+from tailrace_server.statistics_log import StatisticsReporter
 
 SHOP = ObserverStatistics(
     catalog="shop",

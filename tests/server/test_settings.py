@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace_server import config
+from tailrace_server import settings as server_settings
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.errors import ConfigError
 from tailrace_server.units import Address
@@ -22,7 +22,7 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_flags_win_over_variables_win_over_the_file_win_over_defaults(tmp_path: Path) -> None:
     file = written(tmp_path, 'memory = "1MiB"\nring_captures = 11\nscan_rows = 12\n')
     environment = {"TAILRACE_MEMORY": "2MiB", "TAILRACE_RING_CAPTURES": "21"}
-    loaded = config.load({"memory": "3MiB"}, file=file, environment=environment)
+    loaded = server_settings.load({"memory": "3MiB"}, file=file, environment=environment)
     engine = loaded.settings.engine
     assert (engine.memory_bytes, engine.ring_captures, engine.scan_rows) == (3 << 20, 21, 12)
     assert engine.ring_bytes == EngineSettings().ring_bytes
@@ -33,22 +33,22 @@ def test_flags_win_over_variables_win_over_the_file_win_over_defaults(tmp_path: 
 
 def test_every_engine_bound_is_a_setting() -> None:
     """A bound that nobody can set would be a constant in disguise."""
-    assert [each.field for each in config.ENGINE] == [
+    assert [each.field for each in server_settings.ENGINE] == [
         field.name for field in dataclasses.fields(EngineSettings)
     ]
-    assert all(each.unit and each.reason for each in config.EVERY)
-    assert len({each.name for each in config.EVERY}) == len(config.EVERY)
+    assert all(each.unit and each.reason for each in server_settings.EVERY)
+    assert len({each.name for each in server_settings.EVERY}) == len(server_settings.EVERY)
 
 
 def test_defaults_listen_on_loopback_only() -> None:
-    settings = config.load(environment={}).settings
+    settings = server_settings.load(environment={}).settings
     assert settings.grpc == Address("127.0.0.1", 7411)
     assert settings.http == Address("127.0.0.1", 7412)
     assert settings.log is None
 
 
 def test_values_may_carry_units_and_http_may_be_off() -> None:
-    settings = config.load(
+    settings = server_settings.load(
         {"log": "~/log", "http": "off", "heartbeat_interval_s": "250ms", "rings_bytes": "1.5MiB"},
         environment={},
     ).settings
@@ -60,18 +60,18 @@ def test_values_may_carry_units_and_http_may_be_off() -> None:
 
 def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
     file = written(tmp_path, 'grpc = "[::1]:0"\n')
-    settings = config.load(environment={"TAILRACE_CONFIG": str(file)}).settings
+    settings = server_settings.load(environment={"TAILRACE_CONFIG": str(file)}).settings
     assert settings.grpc == Address("::1", 0)
 
 
 def test_what_print_config_shows_reads_back_equal(tmp_path: Path) -> None:
-    first = config.load(
+    first = server_settings.load(
         {"log": '/odd "name"\\', "http": "off", "memory": "512MiB", "send_deadline_s": "1500ms"},
         environment={},
     )
-    file = written(tmp_path, config.render(first))
-    assert config.load(file=file, environment={}).settings == first.settings
-    assert "# flag" in config.render(first)
+    file = written(tmp_path, server_settings.render(first))
+    assert server_settings.load(file=file, environment={}).settings == first.settings
+    assert "# flag" in server_settings.render(first)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_what_print_config_shows_reads_back_equal(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        config.load(file=written(tmp_path, text), environment={})
+        server_settings.load(file=written(tmp_path, text), environment={})
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing.toml: No such file"):
-        config.load(file=tmp_path / "missing.toml", environment={})
+        server_settings.load(file=tmp_path / "missing.toml", environment={})
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_a_mistake_is_named_where_it_was_made(
     flags: dict[str, str], environment: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        config.load(flags, environment=environment)
+        server_settings.load(flags, environment=environment)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("no", False), ("yes", True), ("False", False)])
 def test_a_switch_reads_yes_or_no(text: str, expected: bool) -> None:
-    loaded = config.load({"graphql_graphiql": text}, environment={})
+    loaded = server_settings.load({"graphql_graphiql": text}, environment={})
     assert loaded.settings.http_faces.graphql_graphiql is expected
-    assert f"graphql_graphiql = {str(expected).lower()}" in config.render(loaded)
+    assert f"graphql_graphiql = {str(expected).lower()}" in server_settings.render(loaded)
     with pytest.raises(ConfigError, match="yes or no"):
-        config.load({"graphql_graphiql": "maybe"}, environment={})
+        server_settings.load({"graphql_graphiql": "maybe"}, environment={})
 
 
 def test_a_variable_that_looks_misspelt_is_told_and_others_are_left_alone() -> None:
@@ -129,7 +129,7 @@ def test_a_variable_that_looks_misspelt_is_told_and_others_are_left_alone() -> N
     }
     right = {"TAILRACE_LOG": "log", "TAILRACE_CONFIG": "c.toml", "TAILRACE_SERVER": "host:1"}
     wrong = {"TAILRACE_FRAME_BYTES": "1", "TAILRACE_RINGCAPTURES": "2", "TAILRACE_MEMROY": "3"}
-    assert config.misspelt({**kubernetes, **right, **wrong, "PATH": ""}) == {
+    assert server_settings.misspelt({**kubernetes, **right, **wrong, "PATH": ""}) == {
         "TAILRACE_FRAME_BYTES": "TAILRACE_FRAMES_BYTES",
         "TAILRACE_MEMROY": "TAILRACE_MEMORY",
         "TAILRACE_RINGCAPTURES": "TAILRACE_RING_CAPTURES",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.position import END, Position
-from tailrace_server.capture.delivery.intake import Intake, Mode, RefillResult, SafePoint
+from tailrace_server.capture.delivery.live_and_resync import Intake, Mode, RefillResult, SafePoint
 from tailrace_server.capture.delivery.ring import Ring, RingBudget
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.reading.catalog_reader import Scan
