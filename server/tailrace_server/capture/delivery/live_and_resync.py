@@ -167,9 +167,13 @@ class Intake:
         if self.queue:
             self._covered = self._before(self.queue[0].run, self.queue[0].start)
             self.next = self.queue[0].run.mark(self.queue[0].start)
-            self.queue.clear()
-            self._captures = 0
+            self.clear()
         self._enter_resync()
+
+    def clear(self) -> None:
+        """Drop the queue, with the batches that it refers to."""
+        self.queue.clear()
+        self._captures = 0
 
     def safe_point(self, ring: Ring, routed: int, routed_position: Position) -> SafePoint:
         """Return the furthest point before the first match that was not handed over.

@@ -486,7 +486,7 @@ class Subscription:
         # 2. Give back what others wait for, and what the process must not keep.
         self._counters.subscriptions_ended += 1
         self.last.end(self)
-        self._intake.queue.clear()
+        self._intake.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -77,3 +77,13 @@ async def test_all_is_complete_below_the_version_behind_the_end_once_all_is_deli
         subscription.request(1)
         await receive(subscription, 1)
         assert subscription.complete_below() == 3
+
+
+async def test_one_that_has_ended_has_nothing_queued(log_root: Path, writer: ModelWriter) -> None:
+    writer.write([upsert(1)], [upsert(2)])
+    async with Engine(log_root) as engine:
+        subscription = await engine.subscribe(ANONYMOUS, "shop", start=OLDEST, codec=JSON, demand=1)
+        await receive(subscription, 1)
+        assert subscription.statistics().queued > 0
+        subscription.cancel()
+        assert subscription.statistics().queued == 0
