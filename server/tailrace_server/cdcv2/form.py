@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tailrace.cdcv2 import Statement
     from tailrace_server.cdcv2.scalars import AvroType
 
-UPDATES: Final = 0x00
-PROGRESS: Final = 0x02
+UPDATES_BRANCH: Final = 0x00
+PROGRESS_BRANCH: Final = 0x02
 """Index of its branch, with which each message begins, as one Avro byte."""
 
 DAMAGED: Final = (
@@ -228,10 +228,10 @@ class AvroForm:
             DataMisfit: As `encode`; ``out`` is left with a part of it.
         """
         if isinstance(statement, Progress):
-            out.append(PROGRESS)
+            out.append(PROGRESS_BRANCH)
             self._progress.encode(row_of_progress(statement), out)
         else:
-            out.append(UPDATES)
+            out.append(UPDATES_BRANCH)
             self._updates.encode(tuple(statement), out)
 
     def of_json(self, value: Any) -> Statement[int]:
