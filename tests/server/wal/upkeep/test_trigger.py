@@ -1,0 +1,48 @@
+"""What a writer does itself. The process that it starts: test_compaction.py, test_retention.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace_server.wal.state import checkpoint
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.trigger import DELETION_CHECK_S, UpkeepTrigger
+from tests.server.wal.logs import SteppingClock, upkeep_processes, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_checkpoint_that_is_due_is_made_here_once_and_starts_no_process(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(log_root, "shop", 2)
+    log = CommitLog.open(log_root / "shop")
+    trigger = UpkeepTrigger(log.path, SteppingClock())
+    trigger.run_if_due(log)
+    assert log.state.checkpoint == 0
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_ENTRIES_MIN", log.state.last_entry)
+    for _ in range(2):
+        trigger.run_if_due(log)
+        assert log.state.checkpoint == 1
+    assert upkeep_processes() == []
+    trigger.close()
+    trigger.close()  # nothing was started, so nothing is waited for
+
+
+def test_files_that_are_due_are_asked_for_no_sooner_than_the_next_check(log_root: Path) -> None:
+    """They are forgotten when they are asked for and found to be gone, which shows the moment."""
+    write(log_root, "shop", 1)
+    log, clock = CommitLog.open(log_root / "shop"), SteppingClock(10**12)
+    trigger = UpkeepTrigger(log.path, clock)
+    trigger.run_if_due(log)
+    log.state.removed = {"segments/1/gone.arrow": 0}
+    clock.time += int(DELETION_CHECK_S * 1e6) - 1_000
+    trigger.run_if_due(log)
+    assert log.state.removed
+    clock.time += 1_000
+    trigger.run_if_due(log)
+    assert not log.state.removed
+    assert upkeep_processes() == []
