@@ -1,0 +1,24 @@
+"""Bounds that contradict each other. Real reads: tests/process/test_watch.py; starts: test_options.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.cli.changes import changes
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        ({"until": "3", "to_time": "1h"}, "^--until and --to-time both say where to end"),
+        ({"last": "1h", "since": "3"}, "^--last and --since both say where to begin"),
+        ({"last": "soon"}, "^--last 'soon': "),
+        ({"before": "x"}, "^not a cursor: 'x'"),
+    ],
+)
+def test_bounds_without_meaning_are_refused_before_any_server_is_asked(
+    bounds: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        changes("shop", "127.0.0.1:1", **bounds)  # type: ignore[arg-type]  # every bound is a text
