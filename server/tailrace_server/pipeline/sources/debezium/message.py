@@ -132,20 +132,20 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
             raise NoRow("logical message")
         if message.op is not None:
             return message, key, block
-        names = members(text).keys()
-        if message.status is not None and names <= _METADATA:
-            return message, key, block
-        if names and names <= _HEARTBEAT:
-            raise NoRow("heartbeat")
-        if names & _STATEMENT and names <= _SCHEMA_CHANGE:
-            raise NoRow("schema change")
-        block = bytes(message.schema)
         inner = message.value if _given(message.value) else message.payload
         if not _given(inner):
+            names = members(text).keys()  # asked only of what wraps no message: most lines do
+            if message.status is not None and names <= _METADATA:
+                return message, key, block
+            if names and names <= _HEARTBEAT:
+                raise NoRow("heartbeat")
+            if names & _STATEMENT and names <= _SCHEMA_CHANGE:
+                raise NoRow("schema change")
             raise Unusable(
                 "not a Debezium message: no op, no payload, no value; a row without its envelope, as "
                 "ExtractNewRecordState leaves it, does not say what happened to it"
             )
+        block = bytes(message.schema)
         if _given(message.key) and key is None:
             given = _unquoted_key(bytes(message.key))
             key = None if given == _NULL else given
