@@ -157,12 +157,14 @@ async def _show(history: History, shown: Shown) -> None:
 
 
 def _age(text: str) -> str:
-    """Return a length of time, checked, with its unit: a bare number is of seconds."""
+    """Return a length of time, checked. One without a unit is refused: who means minutes would miss most."""
     try:
         parse_seconds(text)
-    except ValueError as error:
-        raise InvalidRequest(f"--last {text!r}: {error}") from None
-    return text if text[-1:].isalpha() else f"{text}s"
+    except ValueError:
+        raise InvalidRequest(f"--last {text!r}: write 15m, 2h or 1d") from None
+    if not text.strip()[-1:].isalpha():
+        raise InvalidRequest(f"--last {text!r} has no unit; write {text}m for minutes, or s, h, d")
+    return text
 
 
 def _upper(until: str | None, before: str | None, to_time: str | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict, TypeVar, assert_n
 
 import typer
 
+from tailrace.arguments import micros
 from tailrace.criteria import (
     After,
     Area,
@@ -269,7 +270,8 @@ def _micros_of(text: str, now: float | None) -> int:
     try:
         age = parse_seconds(text)
     except ValueError:
-        return round(datetime.fromisoformat(text).timestamp() * 1e6)
+        found = datetime.fromisoformat(text)
+        return micros(found if found.tzinfo is not None else found.astimezone())
     return int(((time.time() if now is None else now) - age) * 1e6)
 
 

@@ -91,18 +91,26 @@ def printable(text: str) -> str:
 
 def clock_text(timestamp_micros: int) -> str:
     """Return the local time of day of a commit timestamp, to the millisecond."""
-    from datetime import datetime
-
-    return datetime.fromtimestamp(timestamp_micros / 1e6).strftime("%H:%M:%S.%f")[:-3]
+    return _local(timestamp_micros, "%H:%M:%S.%f", cut=3)
 
 
 def day_text(timestamp_micros: int) -> str:
     """Return the local date of a commit timestamp."""
-    return date_text(timestamp_micros).partition(" ")[0]
+    return _local(timestamp_micros, "%Y-%m-%d")
 
 
 def date_text(timestamp_micros: int) -> str:
     """Return the local date and time of a commit timestamp, to the second."""
-    from datetime import datetime
+    return _local(timestamp_micros, "%Y-%m-%d %H:%M:%S")
 
-    return datetime.fromtimestamp(timestamp_micros / 1e6).strftime("%Y-%m-%d %H:%M:%S")
+
+def _local(timestamp_micros: int, form: str, cut: int = 0) -> str:
+    """Return a commit timestamp in a form; the number itself where it is beyond every calendar."""
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=timestamp_micros)
+        text = moment.astimezone().strftime(form)
+    except (OverflowError, ValueError):
+        return f"{timestamp_micros} µs"
+    return text[: len(text) - cut]

@@ -14,6 +14,7 @@ from tailrace_server.cli.changes import changes
         ({"until": "3", "to_time": "1h"}, "^--until and --to-time both say where to end"),
         ({"last": "1h", "since": "3"}, "^--last and --since both say where to begin"),
         ({"last": "soon"}, "^--last 'soon': "),
+        ({"last": "15"}, "^--last '15' has no unit; write 15m for minutes"),
         ({"before": "x"}, "^not a cursor: 'x'"),
     ],
 )

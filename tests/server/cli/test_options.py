@@ -74,6 +74,11 @@ def test_starts() -> None:
     )
 
 
+def test_a_time_far_away_is_exact_to_the_microsecond() -> None:
+    assert options.time_of("9999-12-31T23:59:59.999999Z", "--to-time") == 253_402_300_799_999_999
+    assert options.time_of("1970-01-01T00:00:00.000001Z", "--to-time") == 1
+
+
 def test_an_age_counts_back_from_now() -> None:
     assert options.time_of("15m", "--to-time", now=1000.0) == 100_000_000
 
