@@ -7,7 +7,8 @@ BOOLEAN                          boolean
 SMALLINT, INTEGER                int
 BIGINT                           long
 REAL, DOUBLE                     double
-DECIMAL(p), DECIMAL(p,s)         bytes, decimal of that precision and scale; also from decimal.bytes
+DECIMAL(p), DECIMAL(p,s)         bytes, decimal of that precision and scale
+DECIMAL(p,s) in decimal.bytes(t) bytes, decimal of scale t, and of as many digits before the point
 VARBINARY in base64              bytes
 UUID                             string, uuid
 other texts, times as text       string
@@ -33,6 +34,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperat
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import orjson
 
 from tailrace.errors import InvalidRequest
@@ -52,8 +54,7 @@ _DECIMAL: Final = re.compile(r"DECIMAL\((\d+)(?:,(\d+))?\)")
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
 """Numbers of an Avro int and long are below this, and not below its negative."""
-_EXACT: Final = 1 << 53
-"""Up to this a double holds every whole number exactly."""
+_DECIMAL_BYTES: Final = re.compile(r"decimal\.bytes\((\d+)\)")
 _EXACTLY: Final = Context(
     prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
 )
@@ -171,12 +172,21 @@ def _values(image: bytes) -> Mapping[str, Any]:
     try:
         return orjson.loads(image)  # type: ignore[no-any-return]
     except orjson.JSONDecodeError as error:
+        # The log takes more than this parser, for instance a number beyond every double.
+        for name, text in _texts(image).items():
+            try:
+                orjson.loads(text)
+            except orjson.JSONDecodeError:
+                raise Unfit(f"column {name!r}: {_shown(text)} has no place in Avro") from None
         raise Unfit(str(error)) from None
 
 
 def _texts(image: bytes) -> Mapping[str, Any]:
     """Return the JSON texts of an image's values, by column."""
-    return {name: bytes(text) for name, text in decode_members(image).items()}
+    try:
+        return {name: bytes(text) for name, text in decode_members(image).items()}
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Unfit(str(error)) from None
 
 
 def _parsed(convert: Callable[[Any], Hashable], text: bytes) -> Hashable:
@@ -205,9 +215,16 @@ def _avro_type(column: Column) -> str | dict[str, Any]:
         return "long"
     sql_type, json = column.sql_type, column.encoding == "json"
     decimal = _DECIMAL.fullmatch(sql_type or "")
-    if decimal is not None and (json or column.encoding.startswith("decimal.bytes(")):
+    if decimal is not None:
         precision, scale = int(decimal[1]), int(decimal[2] or 0)
-        return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+        encoded = _DECIMAL_BYTES.fullmatch(column.encoding)
+        if encoded is not None:
+            # The bytes count in units of the encoding, whatever scale the type has.
+            precision, scale = max(1, precision - scale + int(encoded[1])), int(encoded[1])
+            precision = max(precision, scale)
+        if json or encoded is not None:
+            decimal_type = {"type": "bytes", "logicalType": "decimal"}
+            return decimal_type | {"precision": precision, "scale": scale}
     if column.encoding == "base64":
         return "bytes"
     if not json:
@@ -254,7 +271,7 @@ def _converter(column: Column) -> Callable[[Any], Hashable]:
         kind = kind["type"]
     converters: dict[str, Callable[[Any], Hashable]] = {
         "boolean": _boolean,
-        "bytes": _bytes,
+        "bytes": _number_bytes if column.encoding.startswith("decimal.bytes(") else _bytes,
         "int": partial(_whole, _INT),
         "long": partial(_whole, _LONG),
         "double": _double,
@@ -281,7 +298,7 @@ def _whole(bound: int, value: object) -> int:
 
 
 def _double(value: object) -> float:
-    if type(value) is int and -_EXACT <= value <= _EXACT:
+    if type(value) is int and int(float(value)) == value:
         return float(value)
     if type(value) is not float:
         raise ValueError
@@ -296,6 +313,13 @@ def _string(value: object) -> str:
 
 def _bytes(value: object) -> bytes:
     return base64.b64decode(_string(value), validate=True)
+
+
+def _number_bytes(value: object) -> bytes:
+    found = _bytes(value)
+    if not found:
+        raise ValueError  # no bytes are no number, though some readers take them for 0
+    return found
 
 
 def _decimal(precision: int, scale: int, value: bytes) -> bytes:

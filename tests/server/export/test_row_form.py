@@ -24,6 +24,7 @@ FITTING: list[tuple[str | None, str, Any, str, Any]] = [
     ("REAL", "json", "double", "0.1", 0.1),
     ("DOUBLE", "json", "double", "3", 3.0),
     ("DOUBLE", "json", "double", "1e300", 1e300),
+    ("DOUBLE", "json", "double", "1000000000000000000", 1e18),
     ("DECIMAL(6,2)", "json", DECIMAL, "12.5", (1250).to_bytes(2, "big")),
     ("DECIMAL(6,2)", "json", DECIMAL, "-0.01", b"\xff"),
     ("DECIMAL(6,2)", "json", DECIMAL, "-1.28", b"\x80"),
@@ -31,6 +32,7 @@ FITTING: list[tuple[str | None, str, Any, str, Any]] = [
     ("DECIMAL(6,2)", "json", DECIMAL, "9.9e3", (990_000).to_bytes(3, "big")),
     ("DECIMAL(6,2)", "json", DECIMAL, "0.500", b"\x32"),
     ("DECIMAL(6,2)", "decimal.bytes(2)", DECIMAL, '"BOI="', b"\x04\xe2"),
+    ("DECIMAL(6,1)", "decimal.bytes(2)", DECIMAL | {"precision": 7}, '"BOI="', b"\x04\xe2"),
     ("DECIMAL", "json", "string", "1.10", "1.10"),
     (
         "DECIMAL",
@@ -89,6 +91,8 @@ def test_a_value_has_its_place_in_avro(
         ("DECIMAL(6,2)", "json", "1e-400000000"),
         ("DECIMAL(6,2)", "json", '"1.00"'),
         ("DECIMAL(6,2)", "decimal.bytes(2)", '"?"'),
+        ("DECIMAL(6,2)", "decimal.bytes(2)", '""'),
+        ("DOUBLE", "json", "1e400"),
         ("VARCHAR", "json", "7"),
         ("VARBINARY", "base64", '"%%%"'),
         ("DATE", "debezium.Date", '"2026-01-02"'),
@@ -103,6 +107,13 @@ def test_a_value_that_has_no_place_is_refused_with_its_column(
     form = form_of(sql_type, encoding)
     with pytest.raises(Unfit, match="column 'x': "):
         form.row(b'{"x":%s}' % text.encode(), form.columns)
+
+
+def test_an_image_that_is_nested_too_deep_is_refused() -> None:
+    image = b'{"x":%b%b}' % (b"[" * 100_000, b"]" * 100_000)
+    for form in (form_of("VARCHAR"), form_of("JSON")):
+        with pytest.raises(Unfit, match="ecursion"):
+            form.row(image, form.columns)
 
 
 def test_a_column_that_is_not_nullable_must_be_there() -> None:
