@@ -27,12 +27,14 @@ def row_of(image: bytes) -> dict[str, msgspec.Raw]:
     """Return the members of an image.
 
     Raises:
-        ValueUnfit: It is no JSON object.
+        ValueUnfit: It is no JSON object, or one that is nested too deep.
     """
     try:
         return decode_members(image)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ValueUnfit("the image is no JSON object") from None
+    except RecursionError:  # how deep is too deep depends on the caller: the log has accepted it
+        raise ValueUnfit("the image is nested too deep") from None
 
 
 def value_of(row: Mapping[str, msgspec.Raw], names: ColumnNames) -> msgspec.Raw | None:

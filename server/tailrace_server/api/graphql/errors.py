@@ -28,6 +28,8 @@ _log = structlog.get_logger("tailrace.graphql")
 
 _SHOWN_MAX: Final = 20
 """Faults of one document that are told; a made-up one can have thousands."""
+_VALUE_SHOWN_MAX: Final = 40
+"""Bytes of a value that its error shows."""
 
 
 VALUE_CODES: Final[Mapping[str, tuple[str, str]]] = {
@@ -36,8 +38,8 @@ VALUE_CODES: Final[Mapping[str, tuple[str, str]]] = {
         "Subscribe with a larger `maxMessageBytes`, or read the change from the history with one.",
     ),
     "VALUE_INVALID": (
-        "Its scalar cannot hold the value: the column has another type since the subscription began, "
-        "or the row never kept to it.",
+        "Its scalar cannot hold the value: it is beyond the scalar's range, the column has another type "
+        "since the subscription began, or the row never kept to it.",
         "Subscribe again to have the column's new type; else take `afterText` of `onCatalogChange`, the row "
         "as it is.",
     ),
@@ -70,6 +72,12 @@ class ValueUnfit(ValueError):
         """Return it as an error of the field at a path."""
         extensions = {"code": self.code, "retriable": False, "figures": {}}
         return {"message": str(self), "path": list(path), "extensions": extensions}
+
+
+def cannot_represent(scalar: str, raw: bytes, reason: str = "") -> ValueUnfit:
+    """Return why a value is null that its scalar cannot hold, with its beginning as the source wrote it."""
+    shown = raw[:_VALUE_SHOWN_MAX].decode(errors="replace")
+    return ValueUnfit(f"{scalar} cannot represent {shown}{reason and f': {reason}'}")
 
 
 def omitted(size: int) -> ValueUnfit:

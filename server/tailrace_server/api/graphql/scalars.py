@@ -24,14 +24,14 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NewType
 
 import msgspec
 import strawberry
 
-from tailrace_server.api.graphql.errors import ValueUnfit
+from tailrace_server.api.graphql import moments
+from tailrace_server.api.graphql.errors import ValueUnfit, cannot_represent
 from tailrace_server.wal.record.unavailable import is_unavailable
 
 if TYPE_CHECKING:
@@ -78,11 +78,16 @@ SCALARS: Final[dict[object, ScalarDefinition]] = {
     ),
     BigInt: _scalar("BigInt", "A whole number of 64 bits as a string of digits."),
     Decimal: _scalar("Decimal", "A decimal number as a string, with the digits of the source."),
-    Date: _scalar("Date", "A day as a string: 2024-02-29."),
-    Time: _scalar("Time", "A time of day as a string: 13:37:00.250000."),
+    Date: _scalar("Date", "A day as a string: 2024-02-29. Years are 0001 to 9999."),
+    Time: _scalar(
+        "Time",
+        "A time of day as a string: 13:37:00.250000, with its zone where it has one. It may also be a span of "
+        "hours, where the source has such: -00:30:00, 26:15:00; from -838:59:59 to 838:59:59.",
+    ),
     Timestamp: _scalar(
         "Timestamp",
-        "A moment as a string: 2024-02-29T13:37:00.250000, with its zone where it has one.",
+        "A moment as a string: 2024-02-29T13:37:00.250000, with its zone where it has one. Years are 0001 to "
+        "9999.",
     ),
     Json: _scalar("JSON", "Any JSON value, as the source wrote it, byte for byte."),
 }
@@ -121,25 +126,8 @@ class ColumnForm:
 _INTEGER: Final = re.compile(rb"-?[0-9]+")
 _NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _QUOTED_NUMBER: Final = re.compile(rb'"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"')
-_EPOCH: Final = datetime(1970, 1, 1)
-_MICROSECONDS: Final = {
-    "debezium.Timestamp": 1_000,
-    "connect.Timestamp": 1_000,
-    "debezium.MicroTimestamp": 1,
-    "debezium.Time": 1_000,
-    "connect.Time": 1_000,
-    "debezium.MicroTime": 1,
-}
-"""Microseconds of one unit of the encodings that count."""
-_NANOSECONDS: Final = ("debezium.NanoTimestamp", "debezium.NanoTime")
 _EXACT_MAX: Final = 1 << 53
 """Up to here a double holds every whole number."""
-_SHOWN: Final = 40
-
-
-def _unfit(scalar: str, raw: bytes) -> ValueUnfit:
-    shown = raw[:_SHOWN].decode(errors="replace")
-    return ValueUnfit(f"{scalar} cannot represent {shown}")
 
 
 def _json(raw: bytes) -> bytes:
@@ -147,16 +135,16 @@ def _json(raw: bytes) -> bytes:
 
 
 def _int(raw: bytes) -> bytes:
-    if _INTEGER.fullmatch(raw) and -(1 << 31) <= int(raw) < 1 << 31:
+    if len(raw) <= 11 and _INTEGER.fullmatch(raw) and -(1 << 31) <= int(raw) < 1 << 31:
         return raw
-    raise _unfit("Int", raw)
+    raise cannot_represent("Int", raw)
 
 
 def _big_int(raw: bytes) -> bytes:
     digits = raw[1:-1] if raw[:1] == b'"' else raw
     if _INTEGER.fullmatch(digits) and len(digits) <= 20 and -(1 << 63) <= int(digits) < 1 << 63:
         return b'"%b"' % digits
-    raise _unfit("BigInt", raw)
+    raise cannot_represent("BigInt", raw)
 
 
 def _decimal(raw: bytes) -> bytes:
@@ -164,14 +152,21 @@ def _decimal(raw: bytes) -> bytes:
         return b'"%b"' % raw
     if _QUOTED_NUMBER.fullmatch(raw):
         return raw
-    raise _unfit("Decimal", raw)
+    raise cannot_represent("Decimal", raw)
 
 
 def _decimal_bytes(scale: int, raw: bytes) -> bytes:
-    unscaled = int.from_bytes(_unbase64("Decimal", raw), "big", signed=True)
-    digits = f"{abs(unscaled):0{scale + 1}d}"
-    text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
-    return f'"{"-" if unscaled < 0 else ""}{text}"'.encode()
+    """Return the number of an unscaled one; a negative scale stands for zeros before the point."""
+    data = _unbase64("Decimal", raw)
+    if not 0 < len(data) <= _UNSCALED_BYTES_MAX:
+        raise cannot_represent("Decimal", raw, f"bytes must be 1 to {_UNSCALED_BYTES_MAX}")
+    unscaled = int.from_bytes(data, "big", signed=True)
+    digits = f"{abs(unscaled):0{max(scale, 0) + 1}d}"
+    if scale > 0:
+        digits = f"{digits[:-scale]}.{digits[-scale:]}"
+    elif unscaled:
+        digits += "0" * -scale
+    return f'"{"-" if unscaled < 0 else ""}{digits}"'.encode()
 
 
 def _decimal_scaled(raw: bytes) -> bytes:
@@ -179,9 +174,9 @@ def _decimal_scaled(raw: bytes) -> bytes:
     try:
         found = _decode_scaled(raw)
     except msgspec.DecodeError:
-        raise _unfit("Decimal", raw) from None
-    if not 0 <= found.scale <= _SCALE_MAX:
-        raise _unfit("Decimal", raw)
+        raise cannot_represent("Decimal", raw) from None
+    if abs(found.scale) > _SCALE_MAX:
+        raise cannot_represent("Decimal", raw)
     return _decimal_bytes(found.scale, bytes(found.value))
 
 
@@ -197,52 +192,48 @@ _decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
 
 _SCALE_MAX: Final = 16_383
 """PostgreSQL's; a number of more digits behind its point is none that a source has."""
+_UNSCALED_BYTES_MAX: Final = 1_785
+"""Python writes whole numbers of 4,300 digits, and so does every one of so many bytes."""
 
 
 def _unbase64(scalar: str, raw: bytes) -> bytes:
     try:
         return base64.b64decode(msgspec.json.decode(raw, type=str), validate=True)
     except (msgspec.DecodeError, ValueError):
-        raise _unfit(scalar, raw) from None
+        raise cannot_represent(scalar, raw) from None
 
 
 def _float(raw: bytes) -> bytes:
     if not _NUMBER.fullmatch(raw) or abs(float(raw)) == float("inf"):
-        raise _unfit("Float", raw)
-    if _INTEGER.fullmatch(raw) and abs(int(raw)) > _EXACT_MAX:
-        # graphql-core takes no whole number that is none of a double's.
-        return repr(float(raw)).encode()
+        raise cannot_represent("Float", raw)
+    if _INTEGER.fullmatch(raw):
+        if abs(int(raw)) > _EXACT_MAX:
+            # graphql-core takes no whole number that is none of a double's.
+            return repr(float(raw)).encode()
+        if raw == b"-0":
+            return b"-0.0"  # readers that tell whole numbers from others would lose the sign
     return raw
 
 
 def _boolean(raw: bytes) -> bytes:
     if raw in (b"true", b"false"):
         return raw
-    raise _unfit("Boolean", raw)
+    raise cannot_represent("Boolean", raw)
 
 
-def _text(scalar: str, raw: bytes) -> bytes:
+def _text(raw: bytes) -> bytes:
     if raw[:1] == b'"':
         return raw
-    raise _unfit(scalar, raw)
+    raise cannot_represent("String", raw)
 
 
-def _counted(scalar: str, micros: Callable[[int], int], raw: bytes) -> bytes:
-    """Return a count from the epoch, or from midnight, as a moment."""
-    if not _INTEGER.fullmatch(raw) or len(raw) > 20:
-        raise _unfit(scalar, raw)
-    try:
-        moment = _EPOCH + timedelta(microseconds=micros(int(raw)))
-    except OverflowError:
-        raise _unfit(scalar, raw) from None
-    value: date | time | datetime = moment
-    if scalar != "Timestamp":
-        value = moment.date() if scalar == "Date" else moment.time()
-    return f'"{value.isoformat()}"'.encode()
+def _base64(raw: bytes) -> bytes:
+    _unbase64("String", raw)
+    return raw
 
 
 _JSON: Final = ColumnForm("JSON", Json, _json)
-_STRING: Final = ColumnForm("String", str, partial(_text, "String"))
+_STRING: Final = ColumnForm("String", str, _text)
 _BASES: Final = {
     "BOOLEAN": ColumnForm("Boolean", bool, _boolean),
     "SMALLINT": ColumnForm("Int", int, _int),
@@ -254,11 +245,42 @@ _BASES: Final = {
     "VARCHAR": _STRING,
     "UUID": _STRING,
     "VARBINARY": _STRING,
-    "DATE": ColumnForm("Date", Date, partial(_text, "Date")),
-    "TIME": ColumnForm("Time", Time, partial(_text, "Time")),
-    "TIMESTAMP": ColumnForm("Timestamp", Timestamp, partial(_text, "Timestamp")),
+    "DATE": ColumnForm("Date", Date, moments.written_date),
+    "TIME": ColumnForm("Time", Time, moments.written_time),
+    "TIMESTAMP": ColumnForm("Timestamp", Timestamp, moments.written_timestamp),
 }
 """By the first word of an SQL type."""
+_BYTES: Final = ColumnForm("bytes", str, _base64)
+_DAYS: Final = ColumnForm("Date of days", Date, moments.counted_date)
+_ENCODED: Final = {
+    "base64": _BYTES,
+    "debezium.Bits": _BYTES,
+    "decimal.string": _BASES["DECIMAL"],
+    "debezium.VariableScaleDecimal": ColumnForm("scaled", Decimal, _decimal_scaled),
+    "debezium.Date": _DAYS,
+    "connect.Date": _DAYS,
+    "debezium.ZonedTime": _BASES["TIME"],
+    "debezium.ZonedTimestamp": _BASES["TIMESTAMP"],
+    **{
+        encoding: ColumnForm(f"Time of {unit} ns", Time, moments.counted_time(unit))
+        for encoding, unit in (
+            ("debezium.Time", 1_000_000),
+            ("connect.Time", 1_000_000),
+            ("debezium.MicroTime", 1_000),
+            ("debezium.NanoTime", 1),
+        )
+    },
+    **{
+        encoding: ColumnForm(f"Timestamp of {unit} ns", Timestamp, moments.counted_timestamp(unit))
+        for encoding, unit in (
+            ("debezium.Timestamp", 1_000_000),
+            ("connect.Timestamp", 1_000_000),
+            ("debezium.MicroTimestamp", 1_000),
+            ("debezium.NanoTimestamp", 1),
+        )
+    },
+}
+"""Forms of encodings, whatever SQL type a column of them has."""
 
 
 def column_form(column: Column) -> ColumnForm:
@@ -267,26 +289,6 @@ def column_form(column: Column) -> ColumnForm:
     encoding = column.encoding
     if encoding == "json" or base is _JSON:
         return base
-    if (found := re.fullmatch(r"decimal\.bytes\((\d{1,4})\)", encoding)) is not None:
+    if (found := re.fullmatch(r"decimal\.bytes\((-?\d{1,4})\)", encoding)) is not None:
         return ColumnForm(encoding, Decimal, partial(_decimal_bytes, int(found[1])))
-    if encoding == "debezium.VariableScaleDecimal":
-        return ColumnForm(encoding, Decimal, _decimal_scaled)
-    if encoding == "debezium.Date":
-        return ColumnForm(
-            encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000)
-        )
-    if encoding == "connect.Date":
-        return ColumnForm(
-            encoding, Date, partial(_counted, "Date", lambda days: days * 86_400_000_000)
-        )
-    scalar, annotation = ("Time", Time) if encoding.endswith("Time") else ("Timestamp", Timestamp)
-    if encoding in _MICROSECONDS:
-        unit = _MICROSECONDS[encoding]
-        return ColumnForm(
-            encoding, annotation, partial(_counted, scalar, lambda count: count * unit)
-        )
-    if encoding in _NANOSECONDS:
-        return ColumnForm(
-            encoding, annotation, partial(_counted, scalar, lambda count: count // 1_000)
-        )
-    return base
+    return _ENCODED.get(encoding, base)

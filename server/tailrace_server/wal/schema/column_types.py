@@ -137,7 +137,7 @@ _ENCODINGS: Final[Mapping[str, str]] = {
     "VariableScaleDecimal": "object",
 }
 """Last part of the name of Debezium's logical types → kind of JSON value that encodes them."""
-_DECIMAL_BYTES: Final = re.compile(r"decimal\.bytes\(\d{1,4}\)")
+_DECIMAL_BYTES: Final = re.compile(r"decimal\.bytes\(-?\d{1,4}\)")
 _OTHERS: Final = (
     *("json", "base64", "decimal.string"),
     *("connect.Date", "connect.Time", "connect.Timestamp"),

@@ -23,6 +23,7 @@ import msgspec
 
 from tailrace.schema import Origin
 from tailrace_server.pipeline.column_listing import listing
+from tailrace_server.wal.schema.column_types import known_encoding
 
 _CACHED_MAX: Final = 256
 """Blocks that are remembered: one for each table, and one more for each time that it was altered."""
@@ -138,10 +139,12 @@ def _type_of(field: _ConnectField) -> tuple[str | None, str]:
         parameters = field.parameters or {}
         scale = parameters.get("scale", "0")
         precision = parameters.get("connect.decimal.precision")
-        if not scale.isdecimal() or not (precision or "0").isdecimal():
+        encoding = f"decimal.bytes({scale})"
+        if not known_encoding(encoding) or not (precision or "0").isdecimal():
             return None, "json"
-        sql_type = "DECIMAL" if precision is None else f"DECIMAL({precision},{scale})"
-        return sql_type, f"decimal.bytes({scale})"
+        # Oracle's NUMBER(5,-2) counts hundreds. No SQL type of a column says so, but the encoding does.
+        plain = precision is None or scale.startswith("-")
+        return "DECIMAL" if plain else f"DECIMAL({precision},{scale})", encoding
     last = name.rpartition(".")[2]
     if name.startswith("io.debezium.") and last in _LOGICAL:
         return _LOGICAL[last], f"debezium.{last}"

@@ -50,7 +50,16 @@ def listed(field: dict[str, Any]) -> tuple[str, str | None, str, bool]:
             {
                 "type": "bytes",
                 "name": "org.apache.kafka.connect.data.Decimal",
-                "parameters": {"scale": "-2"},
+                "parameters": {"scale": "-2", "connect.decimal.precision": "5"},
+            },
+            "DECIMAL",
+            "decimal.bytes(-2)",
+        ),
+        (
+            {
+                "type": "bytes",
+                "name": "org.apache.kafka.connect.data.Decimal",
+                "parameters": {"scale": "two"},
             },
             None,
             "json",
