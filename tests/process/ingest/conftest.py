@@ -17,6 +17,7 @@ from tailrace_server.pipeline.stop_signals import Stopping
 from tailrace_server.pipeline.transactions import ingest as ingest_module
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tests.server.pipeline.shapes import BY_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ class Source:
         self.input = folder
         self.spark = spark
         self.settings = IngestSettings(
-            input=folder, log=log_root, catalog="shop", source=Debezium()
+            input=folder, log=log_root, catalog="shop", source=Debezium(keys=BY_ID)
         )
         self.files = 0
 

@@ -23,6 +23,7 @@ from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.killable import Command, end
 from tests.process.ingest.reading import published
 from tests.process.ingest.truth import check_against_truth
+from tests.server.pipeline.shapes import BY_ID
 from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
@@ -67,13 +68,13 @@ class Ingest(Command):
         super().__init__(
             *("debezium", folder, log_root, "--master", "local[2]", "--transaction-idle", "1h"),
             *("--batch-bytes", f"{batch_bytes}B", "--publish-window", f"{window_ms}ms"),
-            *("--small-batch-rows", str(rows)),
+            *("--small-batch-rows", str(rows), "--key", "*=id"),
         )
         self._settings = IngestSettings(
             input=self.input,
             log=log_root,
             catalog="shop",
-            source=Debezium(),
+            source=Debezium(keys=BY_ID),
             batch_bytes=batch_bytes,
             small_batch_rows=rows,
             publish_window_s=window_ms / 1000,

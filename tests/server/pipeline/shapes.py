@@ -13,6 +13,9 @@ from tailrace_server.pipeline.transactions.settings import MAX_RECORD_BYTES
 if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
+BY_ID: dict[str, tuple[str, ...]] = {"*": ("id",)}
+"""``--key *=id``: what names the rows of messages without a key here."""
+
 Fields = dict[str, Any]
 """Column → its type in a listing."""
 
@@ -80,10 +83,13 @@ def decoder(
     *,
     mapping: SchemaMapping | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    keys: dict[str, tuple[str, ...]] = BY_ID,
     **options: Any,
 ) -> SplitDecoder:
     """Return a decoder of Debezium's messages with some of its options."""
-    return SplitDecoder(Debezium(**options).line_decoder(mapping, max_record_bytes), skip)
+    return SplitDecoder(
+        Debezium(keys=keys, **options).line_decoder(mapping, max_record_bytes), skip
+    )
 
 
 def decode(*lines: bytes | dict[str, Any], file: str = "f", **options: Any) -> list[Change]:

@@ -13,7 +13,7 @@ from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.state.commit_log import CommitLog
-from tests.server.pipeline.shapes import decoder, envelope, line, postgres
+from tests.server.pipeline.shapes import BY_ID, decoder, envelope, line, postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def settings(tmp_path: Path) -> IngestSettings:
         input=tmp_path,
         log=tmp_path,
         catalog="shop",
-        source=Debezium(),
+        source=Debezium(keys=BY_ID),
         rules=Rules(idle_s=1.0),
         publish_window_s=3600.0,
     )

@@ -14,7 +14,7 @@ from tailrace_server.pipeline.changes import CHANGE, QUARANTINED, Change, FileSp
 from tailrace_server.pipeline.options import options_of, values_of
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
-from tests.server.pipeline.shapes import envelope, line, postgres
+from tests.server.pipeline.shapes import BY_ID, envelope, line, postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 def settings_of(folder: Path, **given: object) -> IngestSettings:
     defaults = {name: each.default for name, each in options_of(IngestSettings).items()}
     values = values_of(IngestSettings, {**defaults, "input": folder, "catalog": "shop", **given})
-    return IngestSettings(log=folder, source=Debezium(), **values)
+    return IngestSettings(log=folder, source=Debezium(keys=BY_ID), **values)
 
 
 def test_the_defaults_of_the_command_are_those_of_the_settings(tmp_path: Path) -> None:
     assert settings_of(tmp_path) == IngestSettings(
-        input=tmp_path, log=tmp_path, catalog="shop", source=Debezium()
+        input=tmp_path, log=tmp_path, catalog="shop", source=Debezium(keys=BY_ID)
     )
     rules = {name: each.default for name, each in options_of(Rules).items()}
     assert Rules(**values_of(Rules, rules)) == Rules()

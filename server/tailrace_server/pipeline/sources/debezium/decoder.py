@@ -13,8 +13,7 @@ snapshot's row) and t (truncate). Images are cut out raw; nothing is parsed but 
 and its transaction.
 
 The transaction is named by ``transaction.id``, else PostgreSQL's ``txId``, else MySQL's ``gtid`` or (``file``,
-``pos``); else the line stands alone. The primary key is that of the message key, else of the columns given for
-the table, else of a column ``id``.
+``pos``); else the line stands alone. `row_key` says what names a row.
 
 Nothing here raises for the content of a line. A line that cannot be used becomes a QUARANTINED row with the
 reason.
@@ -44,7 +43,7 @@ from tailrace_server.pipeline.changes import (
     Change,
     quarantined,
 )
-from tailrace_server.pipeline.images import key_text, members
+from tailrace_server.pipeline.images import members
 from tailrace_server.pipeline.sources.debezium.announcements import Announcements
 from tailrace_server.pipeline.sources.debezium.message import (
     Incompatible,
@@ -59,6 +58,7 @@ from tailrace_server.pipeline.sources.debezium.message import (
     total_order,
     unwrap,
 )
+from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class DebeziumDecoder:
         record_bytes_max: int,
     ) -> None:
         """Take the options; see `Debezium` and `Source.line_decoder`."""
-        self._keys = keys
+        self._keys = RowKeys(keys, mapping)
         self._long_entity_types = long_entity_types
         self._mapping = mapping
         self._record_bytes_max = record_bytes_max
@@ -158,7 +158,7 @@ class DebeziumDecoder:
         before, after = image_of(message.before), image_of(message.after)
         if len(before or b"") + len(after or b"") > self._record_bytes_max:
             raise Unusable(f"images above {self._record_bytes_max} bytes")
-        primary_key, old_key, names = self._row_keys(operation, entity_type, key, before, after)
+        row = self._keys.of(operation, entity_type, key, before, after)
         self._check_types(entity_type, after)
         where = split.place(number, position_of(source))
         transaction_id = id_of(message)
@@ -176,7 +176,7 @@ class DebeziumDecoder:
             self._runs[split].end()
         # A snapshot is cut into versions later, so that each of its rows has to say.
         once = None if operation == READ else transaction
-        columns = self._announcements.of(entity_type, block, names, once) if block else None
+        columns = self._announcements.of(entity_type, block, row.names, once) if block else None
         return Change(
             kind=CHANGE,
             place=where,
@@ -185,8 +185,8 @@ class DebeziumDecoder:
             total_order=order,
             entity_type=entity_type,
             operation=operation,
-            primary_key=primary_key,
-            old_key=old_key,
+            primary_key=row.primary_key,
+            old_key=row.old_key,
             before=before,
             after=after,
             timestamp=timestamp_of(message, source),
@@ -207,66 +207,6 @@ class DebeziumDecoder:
             return source.table
         space = source.schema or source.db
         return f"{space}.{source.table}" if space else source.table
-
-    def _row_keys(
-        self,
-        operation: int,
-        entity_type: str,
-        key: bytes | None,
-        before: bytes | None,
-        after: bytes | None,
-    ) -> tuple[str | None, str | None, tuple[str, ...]]:
-        """Return the row's key, its key before where the change moved the row, and the key's columns."""
-        if operation == TRUNCATE:
-            return None, None, ()
-        image = before if operation == DELETE else after
-        if image is None and operation != DELETE:
-            raise Unusable("no image of the row after the change")
-        row = members(image) if image else {}
-        old = members(before) if before and operation == UPDATE else {}
-        names, values = self._key_columns(entity_type, key, row)
-        primary_key = key_text(values)
-        if primary_key is None:
-            raise Unusable(f"a key column is null: {', '.join(names)}")
-        if not names or not all(name in old for name in names):
-            return primary_key, None, names
-        old_key = key_text([old[name] for name in names])
-        if operation != UPDATE or old_key in (None, primary_key):
-            return primary_key, None, names
-        # The message key may be that of the row before: what the row is after stands in its image.
-        moved_to = key_text([row[name] for name in names if name in row]) or primary_key
-        if moved_to == old_key:
-            return primary_key, None, names
-        return moved_to, old_key, names
-
-    def _key_columns(
-        self, entity_type: str, key: bytes | None, row: Mapping[str, msgspec.Raw]
-    ) -> tuple[tuple[str, ...], list[bytes | msgspec.Raw]]:
-        """Return names (empty where the key is no object) and texts of the key's columns."""
-        if key is not None:
-            if key[:1] != b"{":
-                return (), [key]
-            columns = members(key)
-            if "payload" in columns and columns.keys() <= {"schema", "payload"}:
-                return self._key_columns(entity_type, bytes(columns["payload"]), row)
-            if columns:
-                return tuple(columns), list(columns.values())
-        given = self._keys
-        names = given.get(entity_type) or given.get(entity_type.rpartition(".")[2], ())
-        if not names and self._mapping is not None:
-            declared = self._mapping.entity_types.get(entity_type)
-            names = () if declared is None else declared.key
-        if not names and "id" in row:
-            names = ("id",)
-        if not names:
-            raise Unusable(
-                f"no key: the message has none, no --key names one for {entity_type!r}, "
-                "and there is no column id"
-            )
-        absent = [name for name in names if name not in row]
-        if absent:
-            raise Unusable(f"no key: the image has no column {', '.join(absent)}")
-        return names, [row[name] for name in names]
 
 
 def _mark(message: DebeziumMessage, split: FileSplit, number: int) -> Change:

@@ -116,6 +116,7 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
     """Return the innermost message of a line, its message key, and the schema block that stands beside it.
 
     The message is None for a line that says nothing, the key is None and the block empty where there is none.
+    A key that is given as null is ``null``.
 
     Raises:
         NoRow: A heartbeat, a schema change or a logical message.
@@ -130,6 +131,8 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
         message = _decode_message(text)
         if message.op == "m":
             raise NoRow("logical message")
+        if _given(message.key):
+            key = _one_key(key, _unquoted_key(bytes(message.key)))
         if message.op is not None:
             return message, key, block
         inner = message.value if _given(message.value) else message.payload
@@ -146,11 +149,14 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
                 "ExtractNewRecordState leaves it, does not say what happened to it"
             )
         block = bytes(message.schema)
-        if _given(message.key) and key is None:
-            given = _unquoted_key(bytes(message.key))
-            key = None if given == _NULL else given
         text = _unquote(bytes(inner))
     raise Unusable("not a Debezium message: wrapped too deep")
+
+
+def _one_key(outer: bytes | None, inner: bytes) -> bytes:
+    if outer not in (None, inner):
+        raise Unusable("two message keys that differ, one within the other")
+    return inner
 
 
 def _given(raw: msgspec.Raw) -> bool:

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 def _keys(flag: str, texts: list[str] | None) -> dict[str, tuple[str, ...]]:
-    keys = {}
+    keys: dict[str, tuple[str, ...]] = {}
     for text in texts or ():
         table, _, columns = text.partition("=")
         names = tuple(name.strip() for name in columns.split(","))
         if not table.strip() or not all(names):
             raise InvalidRequest(f"{flag} {text!r}: it reads TABLE=COLUMN or TABLE=COLUMN,COLUMN")
-        keys[table.strip()] = names
+        if keys.setdefault(table.strip(), names) is not names:
+            raise InvalidRequest(f"{flag} {text!r}: the table has another {flag} already")
     return keys
 
 
@@ -41,12 +42,12 @@ class Debezium(Source):
 
     keys: Mapping[str, tuple[str, ...]] = option(
         "--key",
-        "Key columns of a table whose messages carry no key.",
+        "Key columns of a table, whatever its messages' keys; TABLE *: of lines without message key.",
         OptionForm(kind=list[str] | None, parse=_keys, metavar="TABLE=COL,…"),
         factory=dict,
         panel=READING,
     )
-    """Entity type, or its last part → key columns."""
+    """Entity type, its last part, or ``*`` → key columns; see `row_key`."""
     long_entity_types: bool = option(
         "--entity-type-from",
         "table, or schema.table for the long form.",

@@ -35,6 +35,11 @@ def test_a_key_that_is_none_is_refused_as_written(text: str) -> None:
         debezium(keys=[text])
 
 
+def test_a_table_has_one_key() -> None:
+    with pytest.raises(InvalidRequest, match=r"--key 'line=n': the table has another --key"):
+        debezium(keys=["line=sku", "line=n"])
+
+
 @pytest.mark.parametrize(
     ("transaction_id", "key"), [("571:24", "571"), ("571", "571"), ("a:24", "a:24"), ("٣:1", "٣:1")]
 )

@@ -1,0 +1,264 @@
+r"""The key of a row, from what names it in so many words; nothing is guessed.
+
+The first of these that is there tells a row's key::
+
+    --key TABLE=COL    columns of the image, since the operator knows best
+    the message key    an object names columns; a text or a number is the key itself
+    --schema           the key columns that the mapping declares
+    --key *=COL        for lines that carry no message key at all
+
+A column ``id`` means nothing by itself. Where the true key is (tenant, id), rows of two tenants would become
+one.
+
+A message key is written in one of these layouts::
+
+    {"id":7}                              columns, the canonical one
+    {"schema":{…},"payload":{"id":7}}     the same, with its Connect schema
+    "{\"id\":7}"                            either of them, as a string
+    7, "7", "sku-1"                       one value without its column, as after ExtractField
+    null                                  the table has no primary key
+
+Any other is refused with its name: a key that is not understood may be equal for two rows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+from tailrace_server.pipeline.changes import DELETE, TRUNCATE, UPDATE
+from tailrace_server.pipeline.images import key_text, members
+from tailrace_server.pipeline.sources.debezium.message import Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import msgspec
+
+    from tailrace_server.wal.schema.mapping import SchemaMapping
+
+EVERY_TABLE: Final = "*"
+"""Stands for a table in ``--key``: those whose lines carry no message key."""
+_NULL: Final = b"null"
+_AVRO_TYPES: Final = frozenset(
+    ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
+)
+_STRUCT: Final = re.compile(r"Struct\{.*\}", re.DOTALL)
+"""What Connect's StringConverter makes of a key with columns."""
+_WHOLE: Final = re.compile(rb"-?[0-9]+")
+
+
+class RowKey(NamedTuple):
+    """What names a row."""
+
+    primary_key: str | None
+    """Canonical text; None for a truncate."""
+    old_key: str | None = None
+    """The key before, where the change moved the row."""
+    names: tuple[str, ...] = ()
+    """The key's columns; empty where the key does not name them."""
+
+
+class _Told(NamedTuple):
+    """What a message key says."""
+
+    names: tuple[str, ...]
+    """Empty where it is one value without its column."""
+    values: Sequence[bytes | msgspec.Raw]
+
+
+class RowKeys:
+    """Tells the keys of rows."""
+
+    def __init__(
+        self, given: Mapping[str, tuple[str, ...]], mapping: SchemaMapping | None = None
+    ) -> None:
+        """Take the key columns.
+
+        Args:
+            given: Entity type, its last part or `EVERY_TABLE` → key columns, as ``--key`` has them.
+            mapping: Declares others.
+        """
+        self._given = given
+        self._mapping = mapping
+
+    def of(
+        self,
+        operation: int,
+        entity_type: str,
+        message_key: bytes | None,
+        before: bytes | None,
+        after: bytes | None,
+    ) -> RowKey:
+        """Return what names a row.
+
+        Args:
+            operation: Of the change.
+            entity_type: Of the row.
+            message_key: JSON of the key that the line carries, ``null`` included; None where it carries none.
+            before: Image before the change.
+            after: Image after it.
+
+        Raises:
+            Unusable: Nothing names it, or what does is not understood or contradicts the row.
+        """
+        if operation == TRUNCATE:
+            return RowKey(None)
+        image = before if operation == DELETE else after
+        if image is None and operation != DELETE:
+            raise Unusable("no image of the row after the change")
+        row = members(image) if image else {}
+        old = members(before) if before and operation == UPDATE else {}
+        names, values = self._columns(entity_type, message_key, row, old)
+        primary_key = key_text(values)
+        if primary_key is None:
+            raise Unusable(f"a key column is null: {', '.join(names)}")
+        if not names or not all(name in old for name in names):
+            return RowKey(primary_key, None, names)
+        old_key = key_text([old[name] for name in names])
+        moved_to = key_text([row[name] for name in names if name in row]) or primary_key
+        if old_key is None or moved_to == old_key:
+            return RowKey(primary_key, None, names)
+        # The message key may be that of the row before: what the row is after stands in its image.
+        if primary_key not in (old_key, moved_to):
+            raise Unusable(
+                f"the message key {primary_key} is neither that of before, {old_key}, nor that of after, "
+                f"{moved_to}; --key {entity_type}={','.join(names)} takes the images' word"
+            )
+        return RowKey(moved_to, old_key, names)
+
+    def _columns(
+        self,
+        entity_type: str,
+        message_key: bytes | None,
+        row: Mapping[str, msgspec.Raw],
+        old: Mapping[str, msgspec.Raw],
+    ) -> tuple[tuple[str, ...], Sequence[bytes | msgspec.Raw]]:
+        """Return names and texts of the key's columns."""
+        # 1. What the operator says of this table. A delete may come without image; then the message key tells.
+        names = self._given.get(entity_type) or self._given.get(entity_type.rpartition(".")[2], ())
+        if names and all(name in row for name in names):
+            return names, [row[name] for name in names]
+        told = None if message_key is None else _told(entity_type, message_key)
+        if names:
+            return names, _picked(names, told, row)
+        # 2. What the message says.
+        if told is not None:
+            _check(entity_type, told, row, old)
+            return told.names, told.values
+        # 3. What is declared. A key that is null belongs to a table without one, so `*` says nothing of it.
+        if self._mapping is not None:
+            declared = self._mapping.entity_types.get(entity_type)
+            names = () if declared is None else declared.key
+        if not names and message_key is None:
+            names = self._given.get(EVERY_TABLE, ())
+        if not names:
+            raise Unusable(_without_key(entity_type, message_key))
+        return names, _picked(names, None, row)
+
+
+def _without_key(entity_type: str, message_key: bytes | None) -> str:
+    cure = f"--key {entity_type}=COL,… names its key columns"
+    if message_key is None:
+        return f"no key: the line carries no message key, and no option names one; {cure}"
+    return f"no key: the message key is null, as of a table without primary key; {cure}"
+
+
+def _picked(
+    names: tuple[str, ...], told: _Told | None, row: Mapping[str, msgspec.Raw]
+) -> list[bytes | msgspec.Raw]:
+    """Return the texts of some columns, from a message key where the image lacks one of them."""
+    if told is not None:
+        columns = dict(zip(told.names, told.values, strict=False))
+        if all(name in columns for name in names):
+            return [columns[name] for name in names]
+        if not told.names and len(names) == 1:
+            return [*told.values]
+    absent = [name for name in names if name not in row]
+    if absent:
+        raise Unusable(f"no key: the image has no column {', '.join(absent)}")
+    return [row[name] for name in names]
+
+
+def _told(entity_type: str, key: bytes) -> _Told | None:
+    """Return what a message key says; None if it is null.
+
+    Raises:
+        Unusable: Its layout is not understood.
+    """
+    if key == _NULL:
+        return None
+    first = key[:1]
+    if first == b"{":
+        columns = members(key)
+        payload = _payload(columns)
+        if payload is not None:
+            return _told(entity_type, payload)
+        if not columns:
+            raise _not_understood(entity_type, "an object without columns", key)
+        for value in columns.values():
+            if _is_avro(bytes(value)):
+                raise _not_understood(entity_type, "in Avro's JSON, where types wrap values", key)
+        return _Told(tuple(columns), list(columns.values()))
+    if first == b"[":
+        raise _not_understood(entity_type, "an array", key)
+    if first in (b"t", b"f"):
+        raise _not_understood(entity_type, "a boolean", key)
+    if first == b'"':
+        text = orjson.loads(key)
+        if _STRUCT.fullmatch(text):
+            raise _not_understood(entity_type, "a Struct as StringConverter writes it", key)
+        if text[:1] == "\0":
+            raise _not_understood(entity_type, "binary, as with a schema registry", key)
+    return _Told((), [key])
+
+
+def _payload(columns: Mapping[str, msgspec.Raw]) -> bytes | None:
+    """Return the key inside of a Connect schema; None where columns are just called so."""
+    payload = columns.get("payload")
+    if payload is None or not columns.keys() <= {"schema", "payload"}:
+        return None
+    schema = columns.get("schema")
+    if schema is None:
+        return bytes(payload) if bytes(payload)[:1] == b"{" else None
+    return bytes(payload) if bytes(schema)[:1] == b"{" or bytes(schema) == _NULL else None
+
+
+def _is_avro(value: bytes) -> bool:
+    if value[:1] != b"{":
+        return False
+    inner = members(value)
+    return len(inner) == 1 and not inner.keys().isdisjoint(_AVRO_TYPES)
+
+
+def _not_understood(entity_type: str, layout: str, key: bytes) -> Unusable:
+    shown = key[:80].decode(errors="replace")
+    return Unusable(
+        f"the message key {shown} is {layout}, which is not understood; write keys with JsonConverter, "
+        f"or name the key columns: --key {entity_type}=COL,…"
+    )
+
+
+def _check(
+    entity_type: str,
+    told: _Told,
+    row: Mapping[str, msgspec.Raw],
+    old: Mapping[str, msgspec.Raw],
+) -> None:
+    """Refuse a message key that is another row's.
+
+    Whole numbers are compared. Other values may differ in form where the connector masks or encodes the
+    columns of images; then the message key is the true one.
+    """
+    for name, value in zip(told.names, told.values, strict=False):
+        held = row.get(name)
+        if held is None or held == value or old.get(name) == value:
+            continue
+        if _WHOLE.fullmatch(bytes(held)) and _WHOLE.fullmatch(bytes(value)):
+            key, image = bytes(value).decode(), bytes(held).decode()
+            raise Unusable(
+                f"the message key says {name} = {key}, the image {name} = {image}; "
+                f"--key {entity_type}={','.join(told.names)} takes the image's word"
+            )
