@@ -51,6 +51,7 @@ def rows() -> Iterator[str]:
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(0, 0), version="")
     metrics.register_sockets(registry, lambda: sockets)
     metrics.register_graphql(registry, lambda: zeros(DocumentStatistics))
+    metrics.register_faces(registry, tuple)
     for family in registry.collect():
         labels = ", ".join(f"`{name}`" for name in getattr(family, "_labelnames", ()))
         yield f"| `{family.name}` | {family.type} | {labels} | {family.documentation} |\n"

@@ -31,6 +31,7 @@ import uvloop
 
 from tailrace_server import process
 from tailrace_server.api import metrics
+from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.http_server import HttpFace, bind
 from tailrace_server.capture.engine import Engine
@@ -102,7 +103,12 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     grpc = GrpcServer(engine, settings.grpc_face)
     statistics = partial(engine.statistics, ANONYMOUS)
     registry = metrics.registry(statistics, grpc.statistics, version=version("tailrace"))
-    http = _http(engine, registry, settings)
+    watch = FaceWatch(settings.probe_interval_s)
+    metrics.register_faces(registry, watch.statistics)
+    http = _http(engine, registry, settings, watch)
+    watch.add(grpc)
+    if http is not None:
+        watch.add(http)
     # 1. The engine opens the catalogs before a face accepts: the first subscriber must find them.
     async with engine, asyncio.TaskGroup() as tasks:
         reporter = StatisticsReporter(statistics)
@@ -120,9 +126,13 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
             pid=os.getpid(),
         )
         reports = tasks.create_task(reporter.run(settings.log_statistics_s), name="statistics")
+        watching = tasks.create_task(watch.run(), name="watch of the faces")
         await stopping.wait()
-        # 3. /health says 503 first, so that a balancer sends nobody here while subscriptions end.
+        # 3. /health says 503 first, so that a balancer sends nobody here while subscriptions end. No listener
+        #    is renewed from here on.
         reports.cancel()
+        watching.cancel()
+        await asyncio.wait((watching,))
         if http is not None:
             http.stopping = True
         ended = statistics().subscriptions
@@ -139,11 +149,19 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     _log.info("stopped", subscriptions_ended=ended)
 
 
-def _http(engine: Engine, registry: CollectorRegistry, settings: ServerSettings) -> HttpFace | None:
+def _http(
+    engine: Engine, registry: CollectorRegistry, settings: ServerSettings, watch: FaceWatch
+) -> HttpFace | None:
     """Return the HTTP listener, bound; None where it is off."""
     if settings.http is None:
         return None
-    return HttpFace(engine, registry, settings.http, settings.http_faces)
+    return HttpFace(
+        engine,
+        registry,
+        settings.http,
+        settings.http_faces,
+        not_accepting=watch.not_accepting,
+    )
 
 
 async def _start(grpc: GrpcServer, address: Address) -> int:

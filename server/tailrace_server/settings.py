@@ -83,6 +83,11 @@ class ServerSettings:
     log_format: Literal["auto", "json", "console"] = setting(
         "auto", "name", "console where stderr is a terminal, else one JSON object a line"
     )
+    probe_interval_s: float = setting(
+        5.0,
+        "seconds",
+        "how often the server connects to its own ports: one that accepts nobody is told and renewed",
+    )
     scheduling: Scheduling = setting(
         "batch",
         "name",

@@ -12,6 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
 DATA: Final = 0
@@ -22,9 +23,10 @@ PING: Final = 6
 GOAWAY: Final = 7
 WINDOW_UPDATE: Final = 8
 
+END_STREAM: Final = 1
+END_HEADERS: Final = 4
+
 _ACK: Final = 1
-_END_STREAM: Final = 1
-_END_HEADERS: Final = 4
 _INITIAL_WINDOW_SIZE: Final = 4
 _WINDOW_MAX: Final = 2**31 - 1
 
@@ -35,7 +37,7 @@ class RawCall:
     def __init__(
         self,
         port: int,
-        method: str,
+        method: str | bytes,
         request: bytes,
         *,
         window: int,
@@ -82,7 +84,7 @@ class RawCall:
             self._writer.write(frame(kind, _ACK, 0, payload if kind == PING else b""))
         on_stream = header[5:] == struct.pack(">I", 1)
         self.ended |= on_stream and (
-            kind == RST_STREAM or (kind in (DATA, HEADERS) and bool(flags & _END_STREAM))
+            kind == RST_STREAM or (kind in (DATA, HEADERS) and bool(flags & END_STREAM))
         )
         return kind, payload
 
@@ -118,21 +120,29 @@ def hello(window: int, connection_window: int = 0) -> bytes:
     return data
 
 
-def request(method: str, message: bytes, stream: int = 1) -> bytes:
+def request(method: str | bytes, message: bytes, stream: int = 1) -> bytes:
     """Return a call with one request."""
-    headers = b"".join(
-        _field(name, value)
-        for name, value in (
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", method),
-            (":authority", "localhost"),
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
-        )
-    )
     body = b"\0" + struct.pack(">I", len(message)) + message
-    return frame(HEADERS, _END_HEADERS, stream, headers) + frame(DATA, _END_STREAM, stream, body)
+    return frame(HEADERS, END_HEADERS, stream, fields(call_fields(method))) + frame(
+        DATA, END_STREAM, stream, body
+    )
+
+
+def call_fields(method: str | bytes) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the header fields of a call as they should be."""
+    return (
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", method),
+        (":authority", "localhost"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    )
+
+
+def fields(pairs: Iterable[tuple[str | bytes, str | bytes]]) -> bytes:
+    """Return a header block of literal fields that are not indexed (RFC 7541, 6.2.2)."""
+    return b"".join(b"\0" + _text(name) + _text(value) for name, value in pairs)
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -142,7 +152,15 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     )
 
 
-def _field(name: str, value: str) -> bytes:
-    """Return a literal header field that is not indexed (RFC 7541, 6.2.2)."""
-    assert max(len(name), len(value)) < 127
-    return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
+def _text(text: str | bytes) -> bytes:
+    """Return a string literal without Huffman coding, its length as an integer of 7 bits (RFC 7541, 5.1)."""
+    data = text.encode() if isinstance(text, str) else text
+    length = len(data)
+    if length < 127:
+        return bytes([length]) + data
+    length -= 127
+    head = b"\x7f"
+    while length >= 128:
+        head += bytes([length % 128 + 128])
+        length //= 128
+    return head + bytes([length]) + data

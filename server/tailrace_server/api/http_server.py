@@ -1,7 +1,8 @@
 """HTTP of the server process, on uvicorn: ``/health``, ``/metrics`` and two listings; the faces at ``/v1``.
 
 ``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
-subscribers are accepted; ``unreadable`` says of each catalog whose log cannot be read why. From the first
+subscribers are accepted; ``unreadable`` says of each catalog whose log cannot be read why. While a face
+accepts nobody it answers 503 with the status ``degraded``, and ``not_accepting`` says why. From the first
 signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
 subscriptions end. ``/subscriptions`` lists those that are open, one object each with its catalog
 (``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: their lag, and whether they
@@ -11,6 +12,7 @@ are served from the log. ``/publishers`` has one object for each distinct criter
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import heapq
 import os
@@ -27,6 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from tailrace_server.api import metrics
+from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
@@ -39,7 +42,7 @@ from tailrace_server.errors import CannotStart
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import CollectorRegistry
     from starlette.requests import Request
@@ -71,14 +74,25 @@ class _Uvicorn(uvicorn.Server):
 class HttpFace:
     """The HTTP listener; ``serve`` runs until ``stop``."""
 
+    name = "http"
+
     def __init__(
         self,
         engine: Engine,
         registry: CollectorRegistry,
         address: Address,
         settings: HttpSettings | None = None,
+        *,
+        not_accepting: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Bind the address; nothing is answered before ``serve``.
+
+        Args:
+            engine: What is served.
+            registry: What ``/metrics`` shows; the metrics of these faces are added to it.
+            address: Where to listen; port 0 takes a free one.
+            settings: Bounds; None = the defaults.
+            not_accepting: Returns why a face accepts nobody, by its name, for ``/health``.
 
         Raises:
             CannotStart: The address is in use or not ours.
@@ -86,6 +100,9 @@ class HttpFace:
         self._socket = bind(address, "--http")
         self.address = bound_to(self._socket, address)
         self.stopping = False
+        self.ended = asyncio.Event()
+        """Never set: that this listener is gone is only seen from outside."""
+        self._not_accepting = not_accepting
         self._engine = engine
         self._registry = registry
         settings = settings or HttpSettings()
@@ -131,6 +148,33 @@ class HttpFace:
         finally:
             self._socket.close()
 
+    async def knock(self) -> None:
+        """Ask for ``/health``, and return once an answer has begun.
+
+        Raises:
+            OSError: Nobody listens, or there is no answer.
+        """
+        reader, writer = await asyncio.open_connection(*reachable(self.address))
+        try:
+            writer.write(f"GET /health HTTP/1.1\r\nHost: {self.address}\r\n\r\n".encode())
+            if not await reader.readline():
+                raise OSError("the connection ended without an answer")
+        finally:
+            writer.transport.abort()
+
+    async def listen_again(self) -> None:
+        """Put a new socket on the port; connections that are open go on.
+
+        Raises:
+            CannotStart: The port cannot be listened on.
+        """
+        for listener in self._server.servers:
+            listener.close()
+        self._socket.close()
+        self._socket = bind(self.address, "--http")
+        await self._server.startup(sockets=[self._socket])
+        self.ended.clear()
+
     async def drain(self, deadline_s: float) -> None:
         """Let live connections send their last messages and close; the engine has ended their subscriptions.
 
@@ -144,13 +188,16 @@ class HttpFace:
 
     async def _health(self, _request: Request) -> Response:
         statistics = self._engine.statistics(ANONYMOUS)
+        not_accepting = self._not_accepting()
+        status = "stopping" if self.stopping else "degraded" if not_accepting else "serving"
         body = {
-            "status": "stopping" if self.stopping else "serving",
+            "status": status,
             "catalogs": len(self._engine.catalogs(ANONYMOUS)),
             "unreadable": statistics.unreadable,
+            "not_accepting": dict(not_accepting),
             "subscriptions": statistics.subscriptions,
         }
-        return JSONResponse(body, 503 if self.stopping else 200)
+        return JSONResponse(body, 200 if status == "serving" else 503)
 
     async def _metrics(self, request: Request) -> Response:
         try:

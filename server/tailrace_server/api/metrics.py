@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from tailrace_server.api.face_watch import FaceStatistics
     from tailrace_server.api.graphql.documents import DocumentStatistics
     from tailrace_server.api.grpc import GrpcStatistics
     from tailrace_server.api.websocket.sockets import SocketStatistics
@@ -207,6 +208,44 @@ class GraphqlCollector(Collector):
         )
         subscriptions.add_metric(["compiled"], found.compiled)
         yield subscriptions
+
+
+class FaceCollector(Collector):
+    """Whether the faces accept."""
+
+    def __init__(self, statistics: Callable[[], tuple[FaceStatistics, ...]]) -> None:
+        """Read from ``statistics`` at each scrape."""
+        self._statistics = statistics
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        accepting = GaugeMetricFamily(
+            "tailrace_face_accepting",
+            "1 for each face whose last probe was answered, else 0; /health says why.",
+            labels=["face"],
+        )
+        unanswered = CounterMetricFamily(
+            "tailrace_face_probes_unanswered",
+            "Probes of a face without an answer.",
+            labels=["face"],
+        )
+        renewed = CounterMetricFamily(
+            "tailrace_face_listeners_renewed",
+            "Listeners of a face that took the place of one that accepted nobody.",
+            labels=["face"],
+        )
+        for each in self._statistics():
+            accepting.add_metric([each.name], each.reason is None)
+            unanswered.add_metric([each.name], each.unanswered)
+            renewed.add_metric([each.name], each.renewed)
+        yield from (accepting, unanswered, renewed)
+
+
+def register_faces(
+    metrics: CollectorRegistry, statistics: Callable[[], tuple[FaceStatistics, ...]]
+) -> None:
+    """Add the watch of the faces to a registry."""
+    metrics.register(FaceCollector(statistics))
 
 
 def register_graphql(

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import grpc
-import grpc.aio
+import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tailrace.transport.grpc import SERVICE
+from tailrace_server.api.face_watch import reachable
+from tailrace_server.api.grpc import knock
+from tailrace_server.api.grpc.call_acceptor import accepting_server
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.send_guard import SendGuard
+from tailrace_server.units import Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import grpc.aio
 
     from tailrace_server.capture.engine import Engine
 
 _RECEIVED: Final = 16
 """Times ``request_bytes`` up to which gRPC takes a request. The service refuses it by name from one time on;
 beyond this gRPC does, without an ErrorInfo, so that nobody can fill the memory with one request."""
+_PORT_TRIES: Final = 100
+_PORT_RETRY_S: Final = 0.02
+"""How often, and how soon again, a port is tried that an earlier server of ours is about to leave."""
+_LIFETIME_S: Final = 10 * 365 * 86_400.0
+"""Longer than any stream is open."""
+_log = structlog.get_logger("tailrace.grpc")
 _NAMES = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
 
 
@@ -42,6 +57,8 @@ class GrpcStatistics:
 class GrpcServer:
     """One engine over gRPC. Make and use it on one event loop."""
 
+    name = "grpc"
+
     def __init__(
         self,
         engine: Engine,
@@ -55,7 +72,12 @@ class GrpcServer:
         self._guard = SendGuard(engine.settings.send_deadline_s)
         self._service = ChangeCaptureService(engine, self._settings, self._guard)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # made at import time
+        self._address = Address("", 0)
         self._server: grpc.aio.Server | None = None
+        self._earlier: dict[grpc.aio.Server, asyncio.Task[None]] = {}
+        """Servers that another has replaced, each with the task in which it waits for its last stream."""
+        self.ended = asyncio.Event()
+        """Set when the loop that accepts calls has ended by an error."""
 
     async def start(self, address: str) -> int:
         """Listen on ``host:port`` and return the port; port 0 takes a free one.
@@ -63,9 +85,21 @@ class GrpcServer:
         Raises:
             OSError: The address cannot be listened on, most often because it is in use.
         """
+        asked = Address.parse(address)
+        self._address = asked._replace(port=await self._listen(asked))
+        for name in ("", SERVICE):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return self._address.port
+
+    async def _listen(self, address: Address) -> int:
+        """Start a server of core on an address, and return the port.
+
+        Raises:
+            OSError: The address cannot be listened on.
+        """
         settings = self._settings
-        server = grpc.aio.server(
-            options=(
+        server = accepting_server(
+            (
                 # A second server on the same port is a mistake; it must not share its connections silently.
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", _RECEIVED * settings.request_bytes),
@@ -77,25 +111,70 @@ class GrpcServer:
                     "grpc.http2.min_recv_ping_interval_without_data_ms",
                     int(settings.ping_interval_min_s * 1000),
                 ),
-            )
+            ),
+            {SERVICE: self._service.handlers()},
+            self._on_crash,
         )
-        server.add_generic_rpc_handlers((self._service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((*_NAMES, reflection.SERVICE_NAME), server)
         try:
             if self._credentials is None:
-                port = server.add_insecure_port(address)
+                port = server.add_insecure_port(str(address))
             else:
-                port = server.add_secure_port(address, self._credentials)
+                port = server.add_secure_port(str(address), self._credentials)
         except RuntimeError as error:
             raise OSError(
                 errno.EADDRINUSE, f"cannot listen on {address}: in use or not an address of ours"
             ) from error
         await server.start()
-        for name in ("", SERVICE):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._server = server
         return int(port)
+
+    async def knock(self) -> None:
+        """Make a call to the port, and return once it is answered; with credentials, once it is connected.
+
+        Raises:
+            OSError: Nobody listens, or there is no answer.
+        """
+        address = reachable(self._address)
+        if self._credentials is None:
+            await knock.knock(address)
+        else:
+            _, writer = await asyncio.open_connection(*address)
+            writer.transport.abort()
+
+    async def listen_again(self) -> None:
+        """Put a new server on the port; streams that are open stay with the old one until they end.
+
+        Raises:
+            OSError: The port cannot be listened on.
+        """
+        if self._server is not None:
+            self._retire(self._server)
+        # Core closes the old listener soon, in a thread of its own, and does not say when.
+        for _ in range(_PORT_TRIES):
+            if _is_free(self._address):
+                break
+            await asyncio.sleep(_PORT_RETRY_S)
+        await self._listen(self._address)
+        self.ended.clear()
+
+    def _on_crash(self, server: grpc.aio.Server, error: BaseException) -> None:
+        """Close a listener behind which nobody accepts: who is refused at once does not wait."""
+        _log.error("gRPC has ended", exc_info=error)
+        error.with_traceback(
+            None
+        )  # its frames hold a call, without whose end the server never ends
+        if server is self._server:
+            self._retire(server)
+        self.ended.set()
+
+    def _retire(self, server: grpc.aio.Server) -> None:
+        """Let a server accept nobody any more, and let its streams end by themselves."""
+        self._server = None
+        waiting = asyncio.create_task(_stop(server, None), name="streams of an earlier listener")
+        self._earlier[server] = waiting
+        waiting.add_done_callback(lambda _: self._earlier.pop(server, None))
 
     def statistics(self) -> GrpcStatistics:
         """Return the figures of this moment."""
@@ -109,8 +188,39 @@ class GrpcServer:
         What has not left after ``deadline_s`` is cut. Idempotent.
         """
         server, self._server = self._server, None
-        if server is None:
+        earlier = dict(self._earlier)
+        if server is None and not earlier:
             return
         await self._health.enter_graceful_shutdown()
         self._service.stop_subscriptions()
+        async with asyncio.TaskGroup() as tasks:
+            for each in (*filter(None, (server,)), *earlier):
+                tasks.create_task(_stop(each, deadline_s))
+        await asyncio.gather(*earlier.values())
+
+
+def _is_free(address: Address) -> bool:
+    """Return whether an address can be listened on. Asked of core, a port in use costs a line on stderr."""
+    kind, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+    with socket.socket(kind) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(place)
+            trial.listen()
+        except OSError:
+            return False
+    return True
+
+
+async def _stop(server: grpc.aio.Server, deadline_s: float | None) -> None:
+    """Close the listener of a server, and return when its last stream has ended.
+
+    Args:
+        server: May have crashed.
+        deadline_s: When streams that are still open are cut; None = never.
+    """
+    deadline_s = _LIFETIME_S if deadline_s is None else deadline_s
+    # Of a server that has crashed the first call closes the listener and raises the error once more.
+    with suppress(Exception):
         await server.stop(deadline_s)
+    await server.stop(deadline_s)

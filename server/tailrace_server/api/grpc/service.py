@@ -19,7 +19,6 @@ import structlog
 
 from tailrace.capture import Heartbeat
 from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
-from tailrace.transport.grpc import SERVICE
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,
@@ -78,24 +77,21 @@ class ChangeCaptureService:
         self.errors: Counter[str] = Counter()
         """Errors that calls have ended with, by machine code."""
 
-    def handler(self) -> grpc.GenericRpcHandler[bytes, bytes]:
-        """Return the handlers for a server; serializers stay unset, so both sides are bytes."""
+    def handlers(self) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
+        """Return the handlers by method; serializers stay unset, so both sides are bytes."""
         stream, both = (
             grpc.unary_stream_rpc_method_handler,
             grpc.stream_stream_rpc_method_handler,
         )
         unary = grpc.unary_unary_rpc_method_handler
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "Subscribe": stream(self.subscribe),
-                "SubscribeWithDemand": both(self.subscribe_with_demand),
-                "SubscribeSystem": stream(self.subscribe_system),
-                "ReadChanges": stream(self.read_changes),
-                "ListCatalogs": unary(self.list_catalogs),
-                "GetSchema": unary(self.get_schema),
-            },
-        )
+        return {
+            "Subscribe": stream(self.subscribe),
+            "SubscribeWithDemand": both(self.subscribe_with_demand),
+            "SubscribeSystem": stream(self.subscribe_system),
+            "ReadChanges": stream(self.read_changes),
+            "ListCatalogs": unary(self.list_catalogs),
+            "GetSchema": unary(self.get_schema),
+        }
 
     def stop_subscriptions(self) -> None:
         """End every stream with its resume cursor, also those that are just being opened."""

@@ -1,0 +1,117 @@
+r"""A grpc.aio server that goes on accepting, whatever path a call names.
+
+grpc.aio has one loop for the calls of all methods. It decodes the path of a call to a method that is not
+registered as UTF-8, outside any ``try`` (``AioServer._server_main_loop``, grpcio 1.85.1). So one HEADERS frame
+with the path ``/x\x92`` ends the loop, core closes the listener, and nobody is accepted any more, while open
+streams go on. Calls to registered methods come with the name they were registered by, and decode nothing.
+
+So every method of ours is registered, and this server answers all other calls itself, before the loop sees
+them: they have the same answer whatever their path is. Interceptors and generic handlers come after the
+decoding, too late. docs/adr/0052 has what else was weighed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import grpc.aio
+import structlog
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # the stubs leave it out
+
+from tailrace_server import failpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    Handlers = Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]
+
+_UNKNOWN: Final = "no such method; see proto/tailrace/v1, or ask this server's reflection"
+
+_log = structlog.get_logger("tailrace.grpc")
+
+
+class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
+    """Core's server as grpc.aio drives it, but for the calls whose method nobody has registered."""
+
+    on_crash: Callable[[BaseException], None]
+    """Called once if the loop has ended by an error; the listener still stands."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """Calls that are awaited or being refused."""
+
+    async def _request_registered_call(self, method: bytes) -> Any:
+        """Return the next call of a method.
+
+        What grpc.aio's own has asked for stays asked for when it is cancelled: core writes the call to memory
+        that would be freed by then. It is cancelled where the loop ends by an error.
+        """
+        return await asyncio.shield(self._own(super()._request_registered_call(method)))
+
+    async def _request_call(self) -> Any:
+        """Answer calls to methods that are not registered, one after the other; never returns one.
+
+        grpc.aio waits for this in the same way as for the next call of each registered method.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            call = await asyncio.shield(self._own(super()._request_call()))
+            failpoints.reach("grpc.unknown_method")
+            self._own(_refuse(cygrpc._ServicerContext(call, None, None, loop)))
+
+    def _own(self, awaited: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(awaited)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever awaits it has it as well; at a stop nobody does
+
+    def _serving_task_crash_handler(self, task: asyncio.Task[None]) -> None:
+        """Tell of it. grpc.aio would shut the server down in a task that fails and that nobody awaits."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.on_crash(error)
+
+
+async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+    with suppress(grpc.aio.AbortError, grpc.aio.InternalError):
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, _UNKNOWN)
+
+
+def accepting_server(
+    options: Sequence[tuple[str, Any]],
+    services: Mapping[str, Handlers],
+    on_crash: Callable[[grpc.aio.Server, BaseException], None],
+) -> grpc.aio.Server:
+    """Return a server that has not been started, with all of its methods registered.
+
+    Args:
+        options: Of core.
+        services: Handlers by method, by service.
+        on_crash: Called with the server if the loop that accepts calls has ended by an error. Open streams go
+            on, and newcomers wait in vain until the server is stopped.
+    """
+    # grpc.aio has no way to name the class, and its arguments change from one version to the next. If a version
+    # no longer takes it from here, calls are accepted as grpc.aio does, and the line below says so.
+    plain = cygrpc.AioServer
+    cygrpc.AioServer = _CoreServer
+    try:
+        server = grpc.aio.server(options=options)
+    finally:
+        cygrpc.AioServer = plain
+    core = getattr(server, "_server", None)
+    if isinstance(core, _CoreServer):
+        core.on_crash = partial(on_crash, server)
+    else:
+        _log.error("one call with a bad path can stop gRPC here", grpcio=grpc.__version__)
+    for service, handlers in services.items():
+        server.add_registered_method_handlers(service, dict(handlers))  # type: ignore[attr-defined]  # newer
+    return server
