@@ -25,7 +25,7 @@ from tailrace_server.capture.delivery.memory_governor import MemoryGovernor
 from tailrace_server.capture.delivery.options import DEMAND_MAX, DeliveryOptions
 from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
-from tailrace_server.capture.matching.predicate import Predicate
+from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.observed_catalog import ObservedCatalog
 from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
@@ -222,7 +222,7 @@ class Engine:
         observer = await self._observer(caller, catalog)
         history = HistoryRead(
             observer.log,
-            Predicate(canonical(criteria)),
+            await compiled(canonical(criteria)),
             bounds or HistoryBounds(),
             reverse=reverse,
             content=content,

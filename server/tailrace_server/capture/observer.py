@@ -24,7 +24,8 @@ from tailrace_server.capture.delivery.routing_pace import RoutingPace
 from tailrace_server.capture.delivery.start import resolve
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.fairness import Turn
-from tailrace_server.capture.matching.predicate import NO_IMAGES, Predicate
+from tailrace_server.capture.matching.compilation import compiled
+from tailrace_server.capture.matching.predicate import NO_IMAGES
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.run import Run
 from tailrace_server.capture.reading.catalog_reader import first_position
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.options import DeliveryOptions
     from tailrace_server.capture.delivery.ring import RingBudget
     from tailrace_server.capture.delivery.start import ResolvedStart
-    from tailrace_server.capture.matching.predicate import Images
+    from tailrace_server.capture.matching.predicate import Images, Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.run import BatchSelection
     from tailrace_server.capture.reading.catalog_reader import CatalogReader
@@ -127,11 +128,13 @@ class Observer:
             CatalogReplaced: The cursor belongs to another log.
         """
         key = canonical(criteria)
+        known = self._by_criteria.get(key)
+        predicate = known.predicate if known is not None else await compiled(key)
         found = await resolve(self.log, start)
         # From here to the end in one step: nothing is published, routed or closed in between.
         if self._ended is not None:
             raise again(self._ended)
-        publisher = self._by_criteria.get(key) or self._open_publisher(key)
+        publisher = self._by_criteria.get(key) or self._open_publisher(predicate)
         subscription = Subscription(
             self._acknowledge(found, options),
             self.log,
@@ -326,18 +329,18 @@ class Observer:
             for subscription in publisher.subscriptions:
                 subscription.wake()
 
-    def _open_publisher(self, criteria: tuple[Criteria, ...]) -> Publisher[Subscription]:
+    def _open_publisher(self, predicate: Predicate) -> Publisher[Subscription]:
         publisher: Publisher[Subscription] = Publisher(
             next(self._ids),
-            Predicate(criteria),
+            predicate,
             max(self.log.routed, self._floor),
             self._settings,
             self._rings,
             self._pace,
         )
         self._publishers[publisher.id] = publisher
-        self._by_criteria[criteria] = publisher
-        self._router.add(publisher.id, publisher.predicate)
+        self._by_criteria[predicate.criteria] = publisher
+        self._router.add(publisher.id, predicate)
         return publisher
 
     def _acknowledge(

@@ -37,6 +37,14 @@ def test_a_request_is_filled_by_json_names_and_plain_enum_names() -> None:
         ({"criteria": [{"area": 1}]}, r"criteria\[0\].area: must be one of SCHEMA, DATA"),
         ({"sinceIndex": "x"}, "sinceIndex: must be a whole number, not"),
         ({"after": 7}, "after: must be a text, not 7"),
+        (
+            {"criteria": [{"primaryKey": ["a", 7]}]},
+            r"criteria\[0\].primaryKey\[1\]: must be a text",
+        ),
+        (
+            {"criteria": [{"primaryKey": ["a", "\ud800"]}]},
+            r"primaryKey\[1\]: not a text that UTF-8",
+        ),
     ],
 )
 def test_a_value_of_another_type_is_named_by_its_path(value: object, message: str) -> None:

@@ -11,16 +11,17 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Criteria, Operation
 from tailrace_server.capture.matching.run import NO_MATCH, BatchSelection, whole_batch
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.record.key_hash import key_hash, key_hashes, type_seed
+from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from tailrace.schema import Schema
@@ -32,6 +33,8 @@ _LEVELS: Final[Mapping[int, ContainerType]] = {
     Area.DATA: ContainerType.ENTITY,
 }
 """Level of an area's captures at entity level; a lead has none."""
+_HASHES_KEPT_MAX: Final = 1 << 20
+"""Hashes that an alternative keeps, of 8 bytes; of more entity types the keys are compared one by one."""
 
 
 class Images(Protocol):
@@ -61,7 +64,15 @@ NO_IMAGES: Final = _NoImages()
 class Alternative:
     """One compiled ``Criteria``."""
 
-    __slots__ = ("_areas", "_container_types", "_entity_types", "_operations", "criteria", "keys")
+    __slots__ = (
+        "_areas",
+        "_container_types",
+        "_entity_types",
+        "_hashes",
+        "_operations",
+        "criteria",
+        "keys",
+    )
 
     def __init__(self, criteria: Criteria) -> None:
         """Compile criteria, which their constructor has validated."""
@@ -71,6 +82,8 @@ class Alternative:
         self._entity_types = frozenset(criteria.entity_type)
         self._operations = frozenset(criteria.operation)
         self._container_types = frozenset(criteria.container_type)
+        self._hashes: dict[str, NDArray[np.uint64]] = {}
+        """Hashes of the keys, sorted, by entity type; kept as long as there are few enough."""
 
     def takes(self, record_class: RecordClass) -> bool:
         """Return whether records of a class can match at all, whatever their keys and columns."""
@@ -91,25 +104,48 @@ class Alternative:
             return _LEVELS.get(area) in self._container_types
         return True
 
-    def hashes(self, entity_types: Iterable[str]) -> dict[int, str]:
-        """Return its keys by hash, for its own entity types or, if it names none, for those given."""
-        types = self._entity_types or entity_types
-        return {key_hash(type_seed(name), key): key for name in types for key in self.keys}
+    def hash_own_types(self) -> None:
+        """Hash the keys for the entity types that it names, in whatever thread this is called."""
+        if self.keys:
+            for name in self._entity_types:
+                self.hashes(name)
+
+    def hashed_types(self, entity_types: Iterable[str]) -> Iterable[str]:
+        """Return the entity types that its keys are of: its own or, if it names none, those given."""
+        return self._entity_types or entity_types
+
+    def hashes(self, entity_type: str) -> NDArray[np.uint64]:
+        """Return the hashes of its keys for an entity type, sorted; equal ones are not made one."""
+        found = self._hashes.get(entity_type)
+        if found is None:
+            found = _hashes_of(entity_type, self.criteria.primary_key)
+            if self._keeps_more_hashes():
+                self._hashes[entity_type] = found
+        return found
+
+    def _keeps_more_hashes(self) -> bool:
+        """Return whether the hashes of one more entity type may be kept."""
+        return (len(self._hashes) + 1) * len(self.keys) <= _HASHES_KEPT_MAX
 
     def filter_keys(self, head: BatchHead, rows: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Keep the rows with one of its keys, and truncates, which concern every key."""
-        # 1. Hash the keys for each entity type that occurs: a hash covers type and key together.
-        names = {
-            head.entity_types[code]
-            for code in np.unique(head.type_codes[rows]).tolist()
-            if code >= 0
-        }
-        # 2. Find candidates by hash; 0 stands for no key, which is a truncate's.
-        hashes = np.array([0, *self.hashes(names)], np.uint64)
-        found = rows[np.isin(head.key_hashes[rows], hashes)]
-        # 3. Compare the keys themselves, as two keys may have one hash. Few candidates are left here.
-        keep = [self.has_key(head, row) for row in found.tolist()]
-        return found[np.array(keep, bool)] if keep else found
+        """Keep the rows with one of its keys, and truncates, which concern every key.
+
+        Args:
+            head: The head of a batch.
+            rows: Offsets of rows of one class, at least one.
+        """
+        # 1. Find candidates by hash, which covers type and key together. The hashes are made once for all
+        # batches. A few rows, or keys whose hashes are not kept, are compared at once.
+        name = head.entity_types[int(head.type_codes[rows[0]])]
+        if len(rows) > SMALL_LENGTH and (name in self._hashes or self._keeps_more_hashes()):
+            wanted, given = self.hashes(name), head.key_hashes[rows]
+            places = np.minimum(np.searchsorted(wanted, given), len(wanted) - 1)
+            rows = rows[
+                (wanted[places] == given) | (given == 0)
+            ]  # 0 is a truncate's: it has no key
+        # 2. Compare the keys themselves, as two keys may have one hash. Few candidates are left here.
+        keep = [self.has_key(head, row) for row in rows.tolist()]
+        return rows[np.array(keep, bool)] if keep else rows
 
     def has_key(self, head: BatchHead, row: int) -> bool:
         """Return whether a record's key is one of its keys, or null, which concerns every key."""
@@ -157,6 +193,14 @@ class Alternative:
     def _takes_column(self, name: str, role: ContainerType) -> bool:
         names, roles = self.criteria.container_name, self.criteria.column_types
         return (not names or name in names) and (not roles or role in roles)
+
+
+def _hashes_of(entity_type: str, keys: Sequence[str]) -> NDArray[np.uint64]:
+    seed = type_seed(entity_type)
+    if len(keys) <= SMALL_LENGTH:
+        return np.array(sorted(key_hash(seed, key) for key in keys), np.uint64)
+    seeds = np.full(len(keys), seed, np.uint64)
+    return np.sort(key_hashes(seeds, pa.array(keys, pa.string())))
 
 
 class Predicate:

@@ -167,12 +167,20 @@ class _KeyTable:
         del self._predicates[id]
         self._typeless.pop(id, None)
         for alternative in predicate.alternatives:
-            for hash in alternative.hashes(self._entity_types):
-                owners = tuple(owner for owner in self._owners.get(hash, ()) if owner[0] != id)
-                if owners:
-                    self._owners[hash] = owners
-                else:
-                    self._owners.pop(hash, None)
+            for name in alternative.hashed_types(self._entity_types):
+                self._remove_hashes(id, alternative.hashes(name))
+
+    def _remove_hashes(self, id: int, hashes: NDArray[np.uint64]) -> None:
+        for hash in hashes.tolist():
+            owners = self._owners.get(hash, ())
+            if len(owners) > 1:
+                owners = tuple(owner for owner in owners if owner[0] != id)
+            elif owners and owners[0][0] == id:
+                owners = ()
+            if owners:
+                self._owners[hash] = owners
+            else:
+                self._owners.pop(hash, None)
 
     def route(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
         if not self._predicates:
@@ -218,21 +226,26 @@ class _KeyTable:
             self._add_hashes(id, predicate, entity_types)
 
     def _add_hashes(self, id: int, predicate: Predicate, entity_types: set[str]) -> None:
-        # An alternative with types of its own is met again whenever types are added: it is one owner still.
-        added: list[int] = []
+        added: list[NDArray[np.uint64]] = []
         for alternative in predicate.alternatives:
-            for hash in alternative.hashes(entity_types):
-                owner = (id, alternative)
-                owners = self._owners.get(hash, ())
-                if owner not in owners:
-                    self._owners[hash] = (*owners, owner)
-                    added.append(hash)
+            owner = (id, alternative)
+            for name in alternative.hashed_types(entity_types):
+                hashes = alternative.hashes(name)
+                # Whole dicts at once: a request may have 100,000 keys, and the event loop waits.
+                alone: tuple[tuple[int, Alternative], ...] = (owner,)
+                owners = dict.fromkeys(hashes.tolist(), alone)
+                for hash in self._owners.keys() & owners.keys():
+                    before = self._owners[hash]
+                    # An alternative with types of its own is met again whenever types are added.
+                    owners[hash] = before if owner in before else (*before, owner)
+                self._owners.update(owners)
+                added.append(hashes)
         # At most a sixteenth of the table is True, so that few rows pass by chance. Beyond the largest table
         # more do, and the dict behind it still decides.
         if len(self._owners) * _SLOTS_PER_KEY > len(self._table) and self._bits < _TABLE_BITS_MAX:
             self._rebuild()
         elif added:
-            self._table[np.array(added, np.uint64) >> np.uint64(64 - self._bits)] = True
+            self._table[np.concatenate(added) >> np.uint64(64 - self._bits)] = True
 
     def _rebuild(self) -> None:
         while self._bits < _TABLE_BITS_MAX and len(self._owners) * _SLOTS_PER_KEY > 1 << self._bits:
