@@ -83,6 +83,10 @@ class Schema:
     id: int = 0
     """Number of the schema in its log, from 1; 0 is the empty schema that every log begins with."""
     entity_types: dict[str, tuple[Column, ...]] = field(default_factory=dict)
+    placeholders: tuple[str, ...] = ()
+    """What stands in images for a value that the source did not send, beside Debezium's default.
+
+    Known to programs that read the log, and not sent to clients."""
 
     def ordinals(self, entity_type: str) -> dict[str, int]:
         """Return column name → ordinal of an entity type; empty where it is not known."""

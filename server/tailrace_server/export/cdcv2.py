@@ -29,6 +29,7 @@ from tailrace_server.export.folder import StreamFolder, StreamIdentity
 from tailrace_server.export.row_form import RowForm
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.files.documents import ColumnDocument
+from tailrace_server.wal.record.unavailable import unavailable
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_records import EntityRecords
 
@@ -89,7 +90,7 @@ class Cdcv2Export:
         self._records = records
         self._folder = folder
         self._since = identity.since
-        form = RowForm(identity.stream_columns())
+        self._form = form = RowForm(identity.stream_columns())
         self._avro = AvroForm.of_data(form.avro_record())
         self._differences = Differences(records, form)
         self._check = check
@@ -181,6 +182,8 @@ class Cdcv2Export:
             CatalogReplaced, PositionCompacted, LogCorrupted: The log cannot be read.
         """
         self.log.refresh()
+        schema = self.log.view.schema_of(self.log.view.published)
+        self._form.unavailable = unavailable(schema.placeholders)
         failure = self._check_new(self.log.view.published)
         written = ExportProgress(self._folder.frontier())
         for interval in self._intervals(written.frontier, self._checked + 1):

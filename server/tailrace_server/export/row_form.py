@@ -39,7 +39,7 @@ import orjson
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.record.unavailable import is_unavailable, is_unavailable_value
+from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -100,6 +100,8 @@ class RowForm:
                     "the catalog's schema mapping (docs/schemas.md)"
                 )
         self.columns = tuple(columns)
+        self.unavailable = DEFAULT
+        """Tells values that the source did not send."""
         # If a column needs the text of its value, all values are taken as texts and the others are parsed one
         # by one. Otherwise one parse of the whole image does, which is much faster.
         self._converters = [_converter(column) for column in columns]
@@ -147,7 +149,8 @@ class RowForm:
                 raise Unfit(f"column {name!r} is not in the stream's schema")
             if value is None or value == b"null":  # parsed, or as text
                 continue
-            if is_unavailable(value) if type(value) is bytes else is_unavailable_value(value):
+            told = self.unavailable
+            if told.is_one(value) if type(value) is bytes else told.is_one_parsed(value):
                 raise Unfit(f"column {name!r}: the source did not send its value")
             try:
                 values[place] = self._converters[place](value)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace_server.pipeline.column_listing import announced
+from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.builder import SchemaBuilder, SchemaConflict
 from tailrace_server.wal.schema.column_types import TypeInference, widened
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from tailrace.schema import Schema
+    from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 FIXED: Final = "*"
@@ -45,10 +47,19 @@ class Sighting(NamedTuple):
 class ColumnInference:
     """Collects the columns of images; one for each segment."""
 
-    def __init__(self, known: Mapping[str, Mapping[str, str | None]]) -> None:
-        """Take the columns that need no report, by entity type."""
+    def __init__(
+        self,
+        known: Mapping[str, Mapping[str, str | None]],
+        unavailable: Unavailable = DEFAULT,
+    ) -> None:
+        """Begin.
+
+        Args:
+            known: The columns that need no report, by entity type.
+            unavailable: Tells values that the source did not send.
+        """
         self._known = {entity_type: dict(columns) for entity_type, columns in known.items()}
-        self._types = TypeInference()
+        self._types = TypeInference(unavailable)
         self._announced: dict[str, str] = {}
         self.sightings: list[Sighting] = []
 
@@ -114,7 +125,10 @@ class ColumnsRefused(SchemaConflict):
 
 
 def evolve(
-    schema: Schema, sightings: Iterable[Sighting], mapping: SchemaMapping | None = None
+    schema: Schema,
+    sightings: Iterable[Sighting],
+    mapping: SchemaMapping | None = None,
+    placeholders: Iterable[str] = (),
 ) -> list[tuple[int, Schema]]:
     """Return the schemas that sightings lead to, each with the first version that it holds for.
 
@@ -122,6 +136,7 @@ def evolve(
         schema: The newest one of the catalog.
         sightings: Sorted by version; repeats are ignored.
         mapping: The columns that are declared.
+        placeholders: What stands in images for values that were not sent, from the first version on.
 
     Raises:
         ColumnsRefused: The source lists columns that what is known of them cannot hold.
@@ -129,6 +144,7 @@ def evolve(
     """
     schemas: list[tuple[int, Schema]] = []
     builder = SchemaBuilder(schema, mapping)
+    builder.know_placeholders(placeholders)
     newest, id = schema, schema.id
 
     def finish_version(version: int) -> None:

@@ -12,10 +12,12 @@ import msgspec
 import orjson
 
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.record.unavailable import is_unavailable, may_hold_unavailable
+from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from tailrace_server.wal.record.unavailable import Unavailable
 
 _NULL: Final = msgspec.Raw(b"null")
 
@@ -47,27 +49,34 @@ def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:
     return (b"[%b]" % b",".join(parts)).decode()
 
 
-def difference(before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Raw]) -> list[str]:
-    """Return the names of the columns that differ: in the order of ``after``, then those only in ``before``."""
+def difference(
+    before: Mapping[str, msgspec.Raw],
+    after: Mapping[str, msgspec.Raw],
+    unavailable: Unavailable = DEFAULT,
+) -> list[str]:
+    """Return the names of the columns that differ: in the order of ``after``, then those only in ``before``.
+
+    A value that was not sent, as ``unavailable`` tells, does not differ.
+    """
     changed = [
         name
         for name, value in after.items()
-        if before.get(name) != value and not is_unavailable(bytes(value))
+        if before.get(name) != value and not unavailable.is_one(bytes(value))
     ]
     changed.extend(name for name in before if name not in after)
     return changed
 
 
-def completed(image: bytes, earlier: bytes | None) -> bytes:
+def completed(image: bytes, earlier: bytes | None, unavailable: Unavailable = DEFAULT) -> bytes:
     """Return an image with the values that the source did not send, taken from an earlier image of the row.
 
     The image itself where nothing is missing, or the earlier one lacks it as well.
     """
-    if earlier is None or not may_hold_unavailable(image):
+    if earlier is None or not unavailable.may_be_in(image):
         return image
     found, known = members(image), members(earlier)
     filled = {
-        name: known.get(name, value) if is_unavailable(bytes(value)) else value
+        name: known.get(name, value) if unavailable.is_one(bytes(value)) else value
         for name, value in found.items()
     }
     return image if filled == found else projection(filled, [*filled])

@@ -43,7 +43,8 @@ def test_an_image_is_put_together_from_its_members(row: dict[str, object]) -> No
 def test_the_difference_names_what_differs(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
-    found = difference(*(members(json.dumps(row).encode()) for row in (before, after)))
+    old_row, new_row = (members(json.dumps(row).encode()) for row in (before, after))
+    found = difference(old_row, new_row)
     absent = object()
 
     def differs(name: str) -> bool:

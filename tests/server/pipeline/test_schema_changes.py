@@ -10,6 +10,10 @@ import pytest
 from tailrace.criteria import Area, ContainerType
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Origin, Schema
+from tailrace_server.api.graphql.errors import ValueUnfit
+from tailrace_server.api.graphql.scalars import column_form
+from tailrace_server.export.cdcv2 import Cdcv2Export, ExportSettings
+from tailrace_server.export.errors import ImageUnfit
 from tailrace_server.pipeline.changes import FileSplit
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.sources.debezium.source import Debezium
@@ -27,6 +31,7 @@ from tests.server.pipeline.shapes import (
     TEXT,
     Fields,
     decoder,
+    end,
     envelope,
     line,
     listed,
@@ -46,17 +51,22 @@ MONEY = {
 }
 
 
+PLAIN = Debezium()
+
+
 class Feed:
     """Feeds batches of transactions, one row each, to a catalog."""
 
-    def __init__(self, root: Path, mapping: str = "", *, stop: bool = False) -> None:
+    def __init__(
+        self, root: Path, mapping: str = "", *, stop: bool = False, source: Debezium = PLAIN
+    ) -> None:
         self.catalog = root / "shop"
         self._mapping = SchemaMapping.parse(mapping, "shop.toml") if mapping else None
         settings = IngestSettings(
             input=root,
             log=root,
             catalog="shop",
-            source=Debezium(),
+            source=source,
             mapping=self._mapping,
             stop_on_incompatible=stop,
             rules=Rules(idle_s=3600.0),
@@ -107,6 +117,33 @@ def whats(feed: Feed) -> list[tuple[int, list[str]]]:
 def column(feed: Feed, name: str, entity_type: str = "product") -> Column:
     (found,) = (c for c in feed.schema().entity_types[entity_type] if c.name == name)
     return found
+
+
+def test_the_text_of_a_placeholder_is_kept_with_the_schema(log_root: Path, tmp_path: Path) -> None:
+    """So whoever reads the log knows it: an export, GraphQL, a later run without the option."""
+    Feed(log_root).batch(row(1, note="a"))
+    feed = Feed(log_root, source=Debezium(placeholders=("n/a",)))
+    first = envelope("u", postgres(2, 5), before={"id": 1, "n": 1}, after={"id": 1, "note": "b"})
+    feed.batch(
+        line(first),
+        line(envelope("u", postgres(3, 5), before={"id": 1}, after={"id": 1, "note": "n/a"})),
+        line(end("5", 2)),
+    )
+    [record] = (r for r in records(feed.catalog) if r.version == 2 and r.area == Area.DATA)
+    assert record.after == b'{"id":1,"note":"b"}'
+    assert [feed.schema(version).placeholders for version in (1, 2)] == [(), ("n/a",)]
+    Feed(log_root).batch(row(4, other=1), row(6, note="n/a"))
+    schema = feed.schema()
+    assert schema.placeholders == ("n/a",)
+    with pytest.raises(ValueUnfit, match="not sent"):
+        column_form(column(feed, "note"), schema.placeholders).text(b'"n/a"')
+    assert column_form(column(feed, "note")).text(b'"n/a"') == b'"n/a"'
+    wanted = ExportSettings(
+        log=log_root, catalog="shop", entity_type="product", output=tmp_path / "x"
+    )
+    with Cdcv2Export.begin(wanted) as export, pytest.raises(ImageUnfit, match="did not send"):
+        export.advance()
+    assert [what for version, what in whats(feed) if version == 2] == [["column_added"]]
 
 
 def test_columns_and_types_are_told_by_values_and_each_change_is_a_record(log_root: Path) -> None:

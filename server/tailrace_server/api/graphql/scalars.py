@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NewType
 
@@ -32,7 +32,7 @@ import strawberry
 
 from tailrace_server.api.graphql import moments
 from tailrace_server.api.graphql.errors import ValueUnfit, cannot_represent
-from tailrace_server.wal.record.unavailable import is_unavailable
+from tailrace_server.wal.record.unavailable import DEFAULT, Unavailable, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,6 +104,8 @@ class ColumnForm:
     """Its annotation."""
     convert: Callable[[bytes], bytes]
     """As ``text``, of a value that was sent."""
+    unavailable: Unavailable = DEFAULT
+    """Tells values that were not."""
 
     def text(self, raw: bytes) -> bytes:
         """Return the JSON text of the answer for the JSON text in an image, which is not null.
@@ -111,7 +113,7 @@ class ColumnForm:
         Raises:
             ValueUnfit: The scalar cannot hold the value, or the source did not send it.
         """
-        if is_unavailable(raw):
+        if self.unavailable.is_one(raw):
             raise ValueUnfit("not sent by the source, which did not touch it", "VALUE_UNAVAILABLE")
         return self.convert(raw)
 
@@ -283,8 +285,21 @@ _ENCODED: Final = {
 """Forms of encodings, whatever SQL type a column of them has."""
 
 
-def column_form(column: Column) -> ColumnForm:
-    """Return how the values of a column come; ``JSON`` where its type or encoding is not known."""
+def column_form(column: Column, placeholders: tuple[str, ...] = ()) -> ColumnForm:
+    """Return how the values of a column come; ``JSON`` where its type or encoding is not known.
+
+    Args:
+        column: The column.
+        placeholders: What stands for values that were not sent, as its schema says.
+    """
+    form = _form_of(column)
+    if not placeholders:
+        return form
+    name = f"{form.name}, unavailable as {placeholders}"
+    return replace(form, name=name, unavailable=unavailable(placeholders))
+
+
+def _form_of(column: Column) -> ColumnForm:
     base = _BASES.get(re.split(r"[ (]", column.sql_type or "", maxsplit=1)[0], _JSON)
     encoding = column.encoding
     if encoding == "json" or base is _JSON:

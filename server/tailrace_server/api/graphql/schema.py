@@ -137,7 +137,10 @@ def _row_type(
     columns = {column.name: column for column in schema.columns(entity_type)}
     former = schema.former_names(entity_type, earlier)
     fields = {
-        field: ((name, *former.get(columns[name].id, ())), column_form(columns[name]))
+        field: (
+            (name, *former.get(columns[name].id, ())),
+            column_form(columns[name], schema.placeholders),
+        )
         for field, name in names.field_names(columns).items()
     }
     return RowType(stem, entity_type, fields)

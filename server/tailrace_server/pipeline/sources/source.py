@@ -12,6 +12,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from tailrace_server.pipeline.sources.text_files import read_text_files
+from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace_server.pipeline.changes import Change, FileSplit
+    from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 
@@ -40,6 +42,8 @@ class Source(Protocol):
     """Names the command ``tailrace ingest NAME`` and the checkpoint's folder; never changes."""
     title: ClassVar[str]
     """What the lines are, in the help of that command."""
+    placeholders: tuple[str, ...] = ()
+    """What stands for a value that was not sent, beside Debezium's default; see `wal.record.unavailable`."""
 
     @abstractmethod
     def line_decoder(self, mapping: SchemaMapping | None, record_bytes_max: int) -> DecodeLine:
@@ -65,6 +69,11 @@ class Source(Protocol):
             batch_bytes: Files of one batch, together; a larger file is a batch alone.
         """
         return read_text_files(spark, folder, batch_bytes)
+
+    @property
+    def unavailable(self) -> Unavailable:
+        """Tells values that the source did not send, as an update did not touch them."""
+        return unavailable(self.placeholders)
 
     def transaction_key(self, transaction_id: str) -> str:
         """Return the form of a transaction id that all rows of the transaction share."""

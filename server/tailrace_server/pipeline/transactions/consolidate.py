@@ -23,14 +23,18 @@ and a reader sees that the earlier values are not known.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.criteria import Operation
 from tailrace_server.pipeline.changes import DELETE, INSERT, READ, TRUNCATE, Change
 from tailrace_server.pipeline.images import completed, difference, members, projection
+from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from tailrace_server.wal.record.unavailable import Unavailable
 
 TRUNCATED: Final = b'{"truncate": true}'
 """`change` of the record that says that every row of an entity type is gone."""
@@ -60,14 +64,19 @@ class _Row:
         self.after: bytes | None = None
 
 
-def consolidate(changes: Iterable[Change]) -> list[Effect]:
+def consolidate(changes: Iterable[Change], unavailable: Unavailable = DEFAULT) -> list[Effect]:
     """Return the net effects of the changes of one transaction, given in source order.
 
     Their order is the index order of the version's records, from 1.
+
+    Args:
+        changes: The changes.
+        unavailable: Tells values that the source did not send.
     """
     # `rows` has every row that was touched, in the order of their last changes. A truncate stands in it
     # as a row without a key.
     rows: dict[tuple[str, str | None], _Row] = {}
+    touch = partial(_touch, rows, unavailable)
     for change in changes:
         entity_type = change.entity_type
         assert entity_type is not None
@@ -82,12 +91,11 @@ def consolidate(changes: Iterable[Change]) -> list[Effect]:
             moved, after = rows.get((entity_type, change.old_key)), change.after
             if after is not None:
                 earlier = change.before if moved is None else moved.after
-                after = completed(after, earlier)
-            _touch(rows, entity_type, change.old_key, True, change.before, exists=False, after=None)
-            _touch(rows, entity_type, change.primary_key, False, None, exists=True, after=after)
+                after = completed(after, earlier, unavailable)
+            touch(entity_type, change.old_key, True, change.before, exists=False, after=None)
+            touch(entity_type, change.primary_key, False, None, exists=True, after=after)
         else:
-            _touch(
-                rows,
+            touch(
                 entity_type,
                 change.primary_key,
                 change.operation not in (INSERT, READ),
@@ -95,12 +103,13 @@ def consolidate(changes: Iterable[Change]) -> list[Effect]:
                 exists=change.operation != DELETE,
                 after=change.after if change.operation != DELETE else None,
             )
-    effects = (_effect(key, row) for key, row in rows.items())
+    effects = (_effect(key, row, unavailable) for key, row in rows.items())
     return [effect for effect in effects if effect is not None]
 
 
 def _touch(
     rows: dict[tuple[str, str | None], _Row],
+    unavailable: Unavailable,
     entity_type: str,
     primary_key: str | None,
     existed: bool,
@@ -114,13 +123,13 @@ def _touch(
     if row is None:
         row = _Row(existed, before if existed else None)
     elif after is not None:
-        after = completed(after, row.after)
+        after = completed(after, row.after, unavailable)
     row.exists = exists
     row.after = after
     rows[key] = row
 
 
-def _effect(key: tuple[str, str | None], row: _Row) -> Effect | None:
+def _effect(key: tuple[str, str | None], row: _Row, unavailable: Unavailable) -> Effect | None:
     entity_type, primary_key = key
     if primary_key is None:
         return Effect(entity_type, None, Operation.REMOVE, change=TRUNCATED)
@@ -131,12 +140,12 @@ def _effect(key: tuple[str, str | None], row: _Row) -> Effect | None:
     if row.after is None:
         return Effect(entity_type, primary_key, Operation.UPSERT)
     if row.before is None:
-        changed = difference({}, members(row.after)) if row.existed else None
+        changed = difference({}, members(row.after), unavailable) if row.existed else None
         return Effect(entity_type, primary_key, Operation.UPSERT, changed, after=row.after)
     if row.before == row.after:
         return None
     after = members(row.after)
-    changed = difference(members(row.before), after)
+    changed = difference(members(row.before), after, unavailable)
     if not changed:
         return None
     return Effect(

@@ -317,7 +317,12 @@ class Driver(CatalogDriver):
             # one listing, whose rows the next one sets aside, so this ends.
             written = write()
             try:
-                schemas = evolve(self.schema, written.sightings, self._settings.mapping)
+                schemas = evolve(
+                    self.schema,
+                    written.sightings,
+                    self._settings.mapping,
+                    self.source.placeholders if written.segments else (),
+                )
             except TailraceError as error:
                 # No entry will name these files, and the next turn writes others.
                 paths = [segment.path for segment in written.segments]
@@ -370,7 +375,7 @@ class Driver(CatalogDriver):
         set_aside: list[Change] = []
         segments: list[SegmentReceipt] = []
         if plan.released:
-            columns = ColumnInference(self.known_columns)
+            columns = ColumnInference(self.known_columns, self.source.unavailable)
             builder = RecordBuilder(columns, self.source, self._refused)
             with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
                 for released in plan.released:

@@ -77,7 +77,7 @@ class RecordBuilder:
             for change in ordered:
                 if change.columns is not None:
                     self._columns.announce(version, change.entity_type or "", change.columns)
-        effects = consolidate(ordered)
+        effects = consolidate(ordered, self._source.unavailable)
         self._rows.append(_lead_row(version, lead(released, effects)))
         for index, effect in enumerate(effects, 1):
             self._rows.append(_effect_row(version, index, effect))

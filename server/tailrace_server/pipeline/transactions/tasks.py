@@ -178,7 +178,7 @@ class TaskWriter:
         # Rows come sorted: the plan of a transaction, its changes, the next plan. A transaction is added
         # when the next one's plan shows that it is whole, and the last after the loop. The segment is
         # written piece by piece, so that a task holds one transaction and one piece.
-        columns = ColumnInference(self.columns)
+        columns = ColumnInference(self.columns, self.source.unavailable)
         builder = RecordBuilder(columns, self.source, self.refused)
         released = _plan_in(first[0])
         changes: list[Change] = []

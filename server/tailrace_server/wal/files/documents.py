@@ -257,6 +257,8 @@ class SchemaDocument(Struct, frozen=True):
     format_version: int
     id: int
     entity_types: dict[str, list[ColumnDocument]]
+    placeholders: tuple[str, ...] = ()
+    """What stands in images for values that were not sent, beside Debezium's default."""
 
     @classmethod
     def of(cls, schema: Schema, id: int) -> SchemaDocument:
@@ -268,6 +270,7 @@ class SchemaDocument(Struct, frozen=True):
                 entity_type: [ColumnDocument.of(column) for column in columns]
                 for entity_type, columns in schema.entity_types.items()
             },
+            schema.placeholders,
         )
 
     def schema(self) -> Schema:
@@ -282,6 +285,7 @@ class SchemaDocument(Struct, frozen=True):
                 )
                 for number, (entity_type, columns) in enumerate(self.entity_types.items())
             },
+            self.placeholders,
         )
 
 

@@ -6,48 +6,128 @@ written depends on the type of its column::
     text, json, uuid, …      "__debezium_unavailable_value"
     bytes                    the same text in base64, in either alphabet, or in hex
     array of texts           ["__debezium_unavailable_value"]
-    array of numbers         [95,95,100,…]: the bytes of the text
+    array of numbers         [95,95,100,…]: the bytes of the text, signed or not
     map                      {"__debezium_unavailable_value":"__debezium_unavailable_value"}
+
+The text is an option of the connector. A catalog's schema keeps the texts that its sources have used, so every
+reader of the log knows them; images hold what the source sent. A value that happens to equal the placeholder
+cannot be told from it.
 
 Source: Debezium documentation, PostgreSQL connector, toasted values; `unavailable.value.placeholder`.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from base64 import b64encode
-from typing import Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from tailrace.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """The text, as the connector has it by default."""
-
-_BASE64: Final = b64encode(PLACEHOLDER.encode()).decode()
-_HEX: Final = PLACEHOLDER.encode().hex()
-_MAP: Final = orjson.dumps({PLACEHOLDER: PLACEHOLDER})
-_NUMBERS: Final = orjson.dumps([*PLACEHOLDER.encode()])
-_FORMS: Final = frozenset(
-    (
-        *map(orjson.dumps, (PLACEHOLDER, _BASE64, _HEX, [PLACEHOLDER], _MAP.decode())),
-        _MAP,
-        _NUMBERS,
-    )
-)
-_MARKS: Final = (PLACEHOLDER.encode(), _BASE64.encode(), _HEX.encode(), _NUMBERS)
-"""One of them is part of every form."""
+_HEX: Final = "hex:"
+_UNICODE: Final = re.compile(r"\\u[0-9a-f]{4}")
 
 
-def is_unavailable(value: bytes) -> bool:
-    """Return whether the JSON text of a value is the placeholder."""
-    return value in _FORMS
+class Unavailable:
+    """Tells values that a source did not send."""
+
+    __slots__ = ("_forms", "_marks")
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        """Know the default placeholder and others.
+
+        Args:
+            texts: Each as the connector has it in ``unavailable.value.placeholder``.
+
+        Raises:
+            InvalidRequest: One is empty, or is ``hex:`` with something else than hexadecimal digits.
+        """
+        forms: set[bytes] = set()
+        marks: list[bytes] = []
+        for text in dict.fromkeys((PLACEHOLDER, *texts)):
+            mine = [*_forms(_octets(text))]
+            forms.update(mine)
+            for mark in map(_mark, mine):
+                if not any(held in mark for held in marks):
+                    marks.append(mark)
+        self._forms = frozenset(forms)
+        self._marks = tuple(marks)
+
+    def is_one(self, value: bytes) -> bool:
+        """Return whether the JSON text of a value is a placeholder."""
+        return value in self._forms
+
+    def is_one_parsed(self, value: object) -> bool:
+        """Return the same of a value that is parsed."""
+        return isinstance(value, str | list | dict) and orjson.dumps(value) in self._forms
+
+    def may_be_in(self, image: bytes) -> bool:
+        """Return whether a placeholder stands anywhere in an image, within a value perhaps."""
+        for mark in self._marks:  # noqa: SIM110  # a generator costs twice as much, and this is asked of each image
+            if mark in image:
+                return True
+        return False
 
 
-def is_unavailable_value(value: object) -> bool:
-    """Return the same of a value that is parsed."""
-    return isinstance(value, str | list | dict) and orjson.dumps(value) in _FORMS
+@lru_cache(maxsize=256)
+def unavailable(texts: tuple[str, ...]) -> Unavailable:
+    """Return what tells the placeholders with some texts, beside the default; raises as `Unavailable`."""
+    return Unavailable(texts)
 
 
-def may_hold_unavailable(image: bytes) -> bool:
-    """Return whether the placeholder stands anywhere in an image, within a value perhaps."""
-    text, base64, hexadecimal, numbers = _MARKS
-    return text in image or base64 in image or hexadecimal in image or numbers in image
+def _octets(text: str) -> bytes:
+    if text.startswith(_HEX):
+        try:
+            octets = bytes.fromhex(text.removeprefix(_HEX))
+        except ValueError:
+            raise InvalidRequest(
+                f"placeholder {text!r}: hex: needs pairs of hexadecimal digits"
+            ) from None
+    else:
+        octets = text.encode()
+    if not octets:
+        raise InvalidRequest("a placeholder must not be empty")
+    return octets
+
+
+def _forms(octets: bytes) -> Iterator[bytes]:
+    """Yield the JSON texts of a placeholder, as bytes that the connector has of it."""
+    text = octets.decode(errors="replace")  # as Java does
+    base64 = b64encode(octets).decode()
+    for value in (text, base64, base64.translate(_URL), octets.hex()):
+        yield from _spellings(value)
+    yield from _spellings([text])
+    yield from _spellings({text: text})
+    yield from _spellings(orjson.dumps({text: text}).decode())
+    yield orjson.dumps([*octets])
+    yield orjson.dumps([octet - 256 if octet > 127 else octet for octet in octets])
+
+
+_URL: Final = str.maketrans("+/", "-_")
+
+
+def _spellings(value: object) -> Iterator[bytes]:
+    """Yield the texts that JSON libraries write for a value: characters escaped or not, in either case."""
+    yield orjson.dumps(value)
+    for ascii_only in (False, True):
+        written = json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":"))
+        yield written.encode()
+        yield _UNICODE.sub(lambda found: "\\u" + found[0][2:].upper(), written).encode()
+
+
+def _mark(form: bytes) -> bytes:
+    """Return what of a form stands in every image that holds it."""
+    return form.strip(b'"[]{}')
+
+
+DEFAULT: Final = unavailable(())
+"""Tells the default placeholder alone."""

@@ -71,6 +71,7 @@ class SchemaBuilder:
         """
         self._schema = schema
         self._mapping = mapping or SchemaMapping()
+        self._placeholders = schema.placeholders
         self._types = {name: list(columns) for name, columns in schema.entity_types.items()}
         self._places = {  # entity type → name of a column → its place in ``_types``
             name: {column.name: place for place, column in enumerate(columns)}
@@ -99,6 +100,12 @@ class SchemaBuilder:
             # A dropped column that comes again is restored, unless the mapping says that it is dropped.
             dropped = column.dropped and self._is_dropped(entity_type, name)
             self._put(entity_type, place, replace(column, sql_type=wider, dropped=dropped))
+
+    def know_placeholders(self, texts: Iterable[str]) -> None:
+        """Take texts that stand in images for values that the source did not send."""
+        known = tuple(dict.fromkeys((*self._placeholders, *texts)))
+        self._changed |= known != self._placeholders
+        self._placeholders = known
 
     def announce(self, entity_type: str, announced: Announced) -> None:
         """Take the columns that the source announces. Those that it no longer announces are dropped.
@@ -167,7 +174,8 @@ class SchemaBuilder:
         if self._changed:
             self._changed = False
             self._schema = Schema(
-                entity_types={name: tuple(columns) for name, columns in self._types.items()}
+                entity_types={name: tuple(columns) for name, columns in self._types.items()},
+                placeholders=self._placeholders,
             )
         return self._schema
 

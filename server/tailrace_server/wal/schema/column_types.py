@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.record.unavailable import is_unavailable, may_hold_unavailable
+from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from tailrace_server.wal.record.unavailable import Unavailable
 
 BOOLEAN: Final = "BOOLEAN"
 BIGINT: Final = "BIGINT"
@@ -58,8 +60,13 @@ class TypeInference:
     The common case is therefore one parse and one look-up.
     """
 
-    def __init__(self) -> None:
-        """Begin without any shape."""
+    def __init__(self, unavailable: Unavailable = DEFAULT) -> None:
+        """Begin without any shape.
+
+        Args:
+            unavailable: Tells values that the source did not send; they show no type.
+        """
+        self._unavailable = unavailable
         self._shapes: dict[str, set[tuple[Any, ...]]] = {}
 
     def unseen(
@@ -81,8 +88,12 @@ class TypeInference:
             columns = None  # `msgspec.Raw` accepts more: half of a surrogate pair, for instance
         # The kind of the Python value does not tell these types: the placeholder may be a text or a list, and
         # whole numbers beyond 64 bits are BIGINT or DECIMAL by their digits.
-        if type(columns) is not dict or may_hold_unavailable(image) or _LONG_NUMBER.search(image):
-            return (*_typed(image), *((name, None) for name in names))
+        if (
+            type(columns) is not dict
+            or self._unavailable.may_be_in(image)
+            or _LONG_NUMBER.search(image)
+        ):
+            return (*self._typed(image), *((name, None) for name in names))
         shape = (*columns, *map(type, columns.values()), *names)
         shapes = self._shapes.get(entity_type)
         if shapes is None:
@@ -96,20 +107,22 @@ class TypeInference:
         found.extend((name, None) for name in names if name not in columns)
         return found
 
+    def _typed(self, image: bytes) -> list[tuple[str, str | None]]:
+        return [
+            (name, type_of(bytes(value), self._unavailable))
+            for name, value in decode_members(image).items()
+        ]
+
     def forget(self) -> None:
         """Forget all shapes; needed when columns that were returned have been taken back."""
         self._shapes.clear()
 
 
-def _typed(image: bytes) -> list[tuple[str, str | None]]:
-    return [(name, type_of(bytes(value))) for name, value in decode_members(image).items()]
-
-
-def type_of(value: bytes) -> str | None:
+def type_of(value: bytes, unavailable: Unavailable = DEFAULT) -> str | None:
     """Return the inferred type of one JSON value; None for null and for Debezium's placeholder."""
     first = value[:1]
     if first in (b"{", b"[", b'"'):
-        return None if is_unavailable(value) else VARCHAR if first == b'"' else JSON
+        return None if unavailable.is_one(value) else VARCHAR if first == b'"' else JSON
     if first in (b"t", b"f"):
         return BOOLEAN
     if first == b"n":
@@ -160,9 +173,11 @@ def known_encoding(encoding: str) -> bool:
     return encoding in _OTHERS or _DECIMAL_BYTES.fullmatch(encoding) is not None
 
 
-def fault_of(sql_type: str, encoding: str, value: bytes) -> str | None:
+def fault_of(
+    sql_type: str, encoding: str, value: bytes, unavailable: Unavailable = DEFAULT
+) -> str | None:
     """Return why a JSON value, not null, does not fit a type in an encoding; None if it does."""
-    if type_of(value) is None:
+    if type_of(value, unavailable) is None:
         return None  # the placeholder: the value has not changed
     kind = _kind_of(encoding)
     if kind is not None:

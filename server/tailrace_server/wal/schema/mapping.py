@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.criteria import ContainerType
 from tailrace.errors import InvalidRequest
+from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.column_types import fault_of, known_encoding, known_type
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import msgspec
+
+    from tailrace_server.wal.record.unavailable import Unavailable
 
 _ROLES: Final = {kind.name: kind for kind in ContainerType if kind is not ContainerType.CATALOG}
 
@@ -97,7 +100,12 @@ class SchemaMapping:
         }
         return cls(found, source)
 
-    def fault_of(self, entity_type: str, image: Mapping[str, msgspec.Raw]) -> str | None:
+    def fault_of(
+        self,
+        entity_type: str,
+        image: Mapping[str, msgspec.Raw],
+        unavailable: Unavailable = DEFAULT,
+    ) -> str | None:
         """Return why a value of an image does not fit its declared type; None if all do."""
         declared = self.entity_types.get(entity_type)
         for name, column in declared.columns.items() if declared is not None else ():
@@ -109,7 +117,7 @@ class SchemaMapping:
                 if column.nullable is False:
                     return f"column {name} is null, and {self.source} declares it not nullable"
             elif column.sql_type is not None:
-                fault = fault_of(column.sql_type, column.encoding or "json", text)
+                fault = fault_of(column.sql_type, column.encoding or "json", text, unavailable)
                 if fault is not None:
                     return f"column {name}: {fault}, and {self.source} declares {column.sql_type}"
         return None

@@ -60,12 +60,14 @@ from tailrace_server.pipeline.sources.debezium.message import (
 )
 from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
+from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace_server.pipeline.changes import FileSplit
     from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage, SourceBlock
+    from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 _OPERATIONS: Final = {"c": INSERT, "u": UPDATE, "d": DELETE, "r": READ, "t": TRUNCATE}
@@ -96,12 +98,14 @@ class DebeziumDecoder:
         *,
         long_entity_types: bool = False,
         mapping: SchemaMapping | None = None,
+        unavailable: Unavailable = DEFAULT,
         record_bytes_max: int,
     ) -> None:
         """Take the options; see `Debezium` and `Source.line_decoder`."""
         self._keys = RowKeys(keys, mapping)
         self._long_entity_types = long_entity_types
         self._mapping = mapping
+        self._unavailable = unavailable
         self._record_bytes_max = record_bytes_max
         self._runs: dict[FileSplit, _SnapshotRun] = {}
         self._announcements = Announcements()
@@ -197,7 +201,7 @@ class DebeziumDecoder:
     def _check_types(self, entity_type: str, after: bytes | None) -> None:
         mapping = self._mapping
         if mapping is not None and after is not None and entity_type in mapping.entity_types:
-            fault = mapping.fault_of(entity_type, members(after))
+            fault = mapping.fault_of(entity_type, members(after), self._unavailable)
             if fault is not None:
                 raise Incompatible(fault)
 

@@ -9,6 +9,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.options import READING, OptionForm, choice, option
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.pipeline.sources.source import Source
+from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +29,15 @@ def _keys(flag: str, texts: list[str] | None) -> dict[str, tuple[str, ...]]:
         if keys.setdefault(table.strip(), names) is not names:
             raise InvalidRequest(f"{flag} {text!r}: the table has another {flag} already")
     return keys
+
+
+def _placeholders(flag: str, text: str | None) -> tuple[str, ...]:
+    texts = () if text is None else (text,)
+    try:
+        unavailable(texts)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{flag}: {error}") from None
+    return texts
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,14 @@ class Debezium(Source):
     )
     """Whether entity types are named ``schema.table`` instead of ``table``."""
 
+    placeholders: tuple[str, ...] = option(
+        "--unavailable-placeholder",
+        "The connector's unavailable.value.placeholder, where it is not the default.",
+        OptionForm(kind=str | None, parse=_placeholders, metavar="TEXT"),
+        factory=tuple,
+        panel=READING,
+    )
+
     def line_decoder(self, mapping: SchemaMapping | None, record_bytes_max: int) -> DecodeLine:
         """Return what decodes messages."""
         from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
@@ -65,6 +83,7 @@ class Debezium(Source):
             self.keys,
             long_entity_types=self.long_entity_types,
             mapping=mapping,
+            unavailable=self.unavailable,
             record_bytes_max=record_bytes_max,
         ).decode
 

@@ -10,7 +10,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.options import values_of
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 
-GIVEN: dict[str, Any] = {"keys": None, "long_entity_types": "table"}
+GIVEN: dict[str, Any] = {"keys": None, "long_entity_types": "table", "placeholders": None}
 
 
 def debezium(**given: object) -> Debezium:
@@ -38,6 +38,12 @@ def test_a_key_that_is_none_is_refused_as_written(text: str) -> None:
 def test_a_table_has_one_key() -> None:
     with pytest.raises(InvalidRequest, match=r"--key 'line=n': the table has another --key"):
         debezium(keys=["line=sku", "line=n"])
+
+
+def test_a_placeholder_is_refused_as_written() -> None:
+    assert debezium(placeholders="hex:00ff").placeholders == ("hex:00ff",)
+    with pytest.raises(InvalidRequest, match=r"--unavailable-placeholder: placeholder 'hex:0'"):
+        debezium(placeholders="hex:0")
 
 
 @pytest.mark.parametrize(
