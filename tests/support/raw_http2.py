@@ -28,6 +28,7 @@ END_HEADERS: Final = 4
 
 _ACK: Final = 1
 _INITIAL_WINDOW_SIZE: Final = 4
+_FRAME_MAX: Final = 1 << 14
 _WINDOW_MAX: Final = 2**31 - 1
 
 
@@ -42,7 +43,10 @@ class RawCall:
         *,
         window: int,
         connection_window: int = 0,
+        whole: bool = True,
     ) -> None:
+        """With ``whole`` the request is a message, else the first bytes of the stream as they are."""
+        self._whole = whole
         self._port = port
         self._method = method
         self._request = request
@@ -58,7 +62,8 @@ class RawCall:
             "127.0.0.1", self._port, limit=1024
         )
         self._writer.write(hello(self._window, self._connection_window))
-        self._writer.write(request(self._method, self._request))
+        begin = request if self._whole else unfinished_request
+        self._writer.write(begin(self._method, self._request))
         await self._writer.drain()
         return self
 
@@ -125,6 +130,21 @@ def request(method: str | bytes, message: bytes, stream: int = 1) -> bytes:
     body = b"\0" + struct.pack(">I", len(message)) + message
     return frame(HEADERS, END_HEADERS, stream, fields(call_fields(method))) + frame(
         DATA, END_STREAM, stream, body
+    )
+
+
+def unfinished_request(method: str | bytes, data: bytes, stream: int = 1) -> bytes:
+    """Return the beginning of a call, of whose request there may be more to come."""
+    return frame(HEADERS, END_HEADERS, stream, fields(call_fields(method))) + data_frames(
+        data, stream
+    )
+
+
+def data_frames(data: bytes, stream: int = 1) -> bytes:
+    """Return data as frames of the usual largest size."""
+    return b"".join(
+        frame(DATA, 0, stream, data[begin : begin + _FRAME_MAX])
+        for begin in range(0, len(data), _FRAME_MAX)
     )
 
 

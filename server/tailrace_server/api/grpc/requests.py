@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 _Request = TypeVar("_Request", bound=Message)
 
 
-def parse(kind: type[_Request], data: bytes, *, bytes_max: int, criteria_max: int) -> _Request:
+def parse(kind: type[_Request], data: bytes, *, criteria_max: int) -> _Request:
     """Return a request message.
 
     Raises:
-        InvalidRequest: It is too large, has too many criteria, or is no such message.
+        InvalidRequest: It has too many criteria, or is no such message.
         Unsupported: It has a field or an enum value that this server does not know; names it.
     """
-    if len(data) > bytes_max:
-        raise InvalidRequest(f"the request has {len(data)} bytes; the limit is {bytes_max}")
     try:
         request = kind.FromString(data)
     except DecodeError as error:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.engine import Engine
 
-_RECEIVED: Final = 16
-"""Times ``request_bytes`` up to which gRPC takes a request. The service refuses it by name from one time on;
-beyond this gRPC does, without an ErrorInfo, so that nobody can fill the memory with one request."""
+_UNCOMPRESSED: Final = 1
+"""The set of compressions that core takes, as bits: only the first, none. A compressed request is refused
+before it is unpacked. 61 KB unpack to 64 MiB, and requests are small."""
 _PORT_TRIES: Final = 100
 _PORT_RETRY_S: Final = 0.02
 """How often, and how soon again, a port is tried that an earlier server of ours is about to leave."""
@@ -102,7 +102,8 @@ class GrpcServer:
             (
                 # A second server on the same port is a mistake; it must not share its connections silently.
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", _RECEIVED * settings.request_bytes),
+                ("grpc.max_receive_message_length", settings.request_bytes),
+                ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", int(settings.handshake_s * 1000)),
                 ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1000)),

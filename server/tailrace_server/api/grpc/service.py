@@ -166,12 +166,7 @@ class ChangeCaptureService:
         return await self._answered(answer, context)
 
     def _parse(self, kind: type[_Message], data: bytes) -> _Message:
-        return parse(
-            kind,
-            data,
-            bytes_max=self._settings.request_bytes,
-            criteria_max=self._engine.settings.criteria,
-        )
+        return parse(kind, data, criteria_max=self._engine.settings.criteria)
 
     async def _subscribe(self, catalog: str, wish: Wish, *, demand: int | None) -> Subscription:
         return await self._engine.subscribe(

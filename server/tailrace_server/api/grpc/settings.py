@@ -12,7 +12,9 @@ class GrpcSettings:
     """Bounds of the gRPC server."""
 
     request_bytes: int = setting(
-        4 << 20, "bytes", "largest request: 10,000 keys of 400 bytes; above it INVALID_REQUEST"
+        4 << 20,
+        "bytes",
+        "largest request: 10,000 keys of 400 bytes; above it core refuses it by its length, before it is there",
     )
     subscribe_deadline_s: float = setting(
         10.0, "seconds", "how long SubscribeWithDemand waits for its first message"

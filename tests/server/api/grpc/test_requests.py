@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
+import grpc
+import grpc.aio
 import pytest
 
 import tailrace
+from tailrace.transport.grpc import SERVICE
 from tailrace.v1 import capture_pb2
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
 from tailrace.v1.change_capture_pb2 import (
@@ -18,7 +22,9 @@ from tailrace.v1.change_capture_pb2 import (
 from tailrace_server.api.grpc import GrpcSettings
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.state.commit_log import CommitLog
+from tests.support.inprocess import PATIENCE_S
 from tests.support.model import ModelMutation
+from tests.support.raw_http2 import RawCall
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -224,21 +230,34 @@ async def test_bytes_that_are_no_request_are_refused(serve: Serve) -> None:
 
 
 async def test_a_request_that_is_too_large_is_refused_with_the_limit(serve: Serve) -> None:
-    """Far above it, too, by us and with our code; what is absurd by gRPC itself, which our client knows."""
     served = await serve(GrpcSettings(request_bytes=1000))
-    for size in (1001, 15_000):
-        error = await served.refused("Subscribe", criteria(primary_key=["k" * size]))
-        assert isinstance(error, tailrace.InvalidRequest)
-        assert "the limit is 1000" in str(error)
-    error = await served.refused("Subscribe", criteria(primary_key=["k" * 100_000]))
-    assert isinstance(error, tailrace.InvalidRequest)
+    for size in (1001, 100_000):
+        with pytest.raises(tailrace.InvalidRequest, match=r"larger than max \(\d+ vs\. 1000\)"):
+            raise await served.refused("Subscribe", criteria(primary_key=["k" * size]))
 
 
-async def test_a_request_of_17_mib_is_refused_by_name(serve: Serve) -> None:
+async def test_a_request_is_refused_by_the_length_that_it_claims(serve: Serve) -> None:
+    """None of it has to come, so that there is nothing to keep."""
     served = await serve()
-    error = await served.refused("Subscribe", criteria(primary_key=["k" * (17 << 20)]))
-    assert isinstance(error, tailrace.InvalidRequest)
-    assert "the limit is 4194304" in str(error)
+    claim = b"\0" + (GrpcSettings().request_bytes + 1).to_bytes(4, "big")
+    method = f"/{SERVICE}/Subscribe"
+    async with (
+        RawCall(served.port, method, claim, whole=False, window=65_535) as call,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        assert b"larger than max" in await call.until_ended()
+
+
+async def test_contract_16_a_compressed_request_is_refused_before_it_is_unpacked(
+    serve: Serve,
+) -> None:
+    served = await serve()
+    method = f"/{SERVICE}/Subscribe"
+    call = served.channel.unary_stream(method, None, None)
+    message = criteria(primary_key=["k" * 1_000_000]).SerializeToString()
+    with pytest.raises(grpc.aio.AioRpcError, match="gzip") as error:
+        await call(message, compression=grpc.Compression.Gzip).read()
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_a_method_that_does_not_exist_is_unsupported(serve: Serve) -> None:
