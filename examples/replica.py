@@ -20,7 +20,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 import tailrace
-from tailrace import Area, Content, Cursor, Heartbeat, Operation
+from tailrace import END, Area, Content, Cursor, Heartbeat, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +85,10 @@ class Replica:
                     self._change(capture)
                 self._left -= 1
             if self._left == 0:
-                self._commit(Cursor(capture.catalog_uuid, capture.version, tailrace.END))
+                committed = capture.commit_timestamp
+                self._commit(
+                    Cursor(capture.catalog_uuid, capture.version, END, commit_timestamp=committed)
+                )
 
     def _begin(self, lead: tailrace.Capture) -> None:
         # The lead says how many records follow: so the end is known when it is reached, not when the next

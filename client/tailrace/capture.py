@@ -60,7 +60,9 @@ class Capture(NamedTuple):
     @property
     def cursor(self) -> Cursor:
         """Resume strictly after this capture."""
-        return Cursor(self.catalog_uuid, self.version, self.index, self.ordinal)
+        return Cursor(
+            self.catalog_uuid, self.version, self.index, self.ordinal, self.commit_timestamp
+        )
 
 
 @dataclass(frozen=True, slots=True)

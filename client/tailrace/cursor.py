@@ -2,18 +2,22 @@
 
 Text form, the same on every transport, in Spark and in files::
 
-    1.<catalog uuid, 32 hex digits>.<version>.<index>.<ordinal>
+    1.<catalog uuid, 32 hex digits>.<version>.<index>.<ordinal>.<commit timestamp of the version>
 
 with the numbers in decimal, without sign or leading zeros; index and ordinal may be 2147483647,
 "past the last". The leading 1 is the form's own version. Readers treat the text as opaque; its
 meaning is fixed so that any program can make one. Examples stand in docs/protocol.md and are
 tested.
+
+The commit timestamp tells the histories of a log apart. A log that was restored from an older copy
+and written anew has the same uuid and the same version numbers, but other commits. The timestamp
+may be left out: such a cursor is not checked against the history.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -21,7 +25,10 @@ from tailrace.errors import CursorInvalid
 from tailrace.position import END, MAX_VERSION, Position
 
 _NUMBER: Final = r"(0|[1-9][0-9]{0,18})"
-_FORM: Final = re.compile(rf"1\.([0-9a-f]{{32}})\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}", re.ASCII)
+_FORM: Final = re.compile(
+    rf"1\.([0-9a-f]{{32}})\.{_NUMBER}\.{_NUMBER}\.{_NUMBER}(?:\.{_NUMBER})?", re.ASCII
+)
+_TIMESTAMP_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,6 +43,9 @@ class Cursor:
     """Index of the last record passed, wholly or in part; ``END``: the whole version."""
     ordinal: int = END
     """Ordinal of the last capture passed in that record; ``END``: the whole record."""
+    commit_timestamp: int | None = field(default=None, compare=False)
+    """When ``version`` was committed, µs; 0: it had not been, the cursor is that of a start that waits. None:
+    not known. Not compared: cursors are equal if they name the same place."""
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -47,10 +57,16 @@ class Cursor:
         match = _FORM.fullmatch(text)
         if match is None:
             raise CursorInvalid(text)
-        version, index, ordinal = (int(number) for number in match.groups()[1:])
-        if version > MAX_VERSION or index > END or ordinal > END:
+        version, index, ordinal = (int(number) for number in match.groups()[1:4])
+        timestamp = None if match[5] is None else int(match[5])
+        if (
+            version > MAX_VERSION
+            or index > END
+            or ordinal > END
+            or (timestamp or 0) > _TIMESTAMP_MAX
+        ):
             raise CursorInvalid(text)
-        return cls(UUID(hex=match[1]), version, index, ordinal)
+        return cls(UUID(hex=match[1]), version, index, ordinal, timestamp)
 
     @classmethod
     def before(cls, catalog_uuid: UUID, position: Position) -> Cursor:
@@ -69,4 +85,5 @@ class Cursor:
 
     def __str__(self) -> str:
         """Write the text form."""
-        return f"1.{self.catalog_uuid.hex}.{self.version}.{self.index}.{self.ordinal}"
+        place = f"1.{self.catalog_uuid.hex}.{self.version}.{self.index}.{self.ordinal}"
+        return place if self.commit_timestamp is None else f"{place}.{self.commit_timestamp}"

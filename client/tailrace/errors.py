@@ -10,6 +10,8 @@
     ├── PositionCompacted         left the log; carries oldest and newest position
     ├── ImagesMissing             a record lacks an image that its encoding needs; names version and key
     ├── CatalogReplaced           the cursor or subscription belongs to another log, or the catalog was dropped
+    ├── CursorAhead               the log ends before the cursor; carries where it ends
+    ├── HistoryReplaced           the log was restored from an older copy and written anew
     ├── SubscriptionClosed        you closed it
     ├── SubscriptionBroken        the other side or the network ended it      (retriable)
     │   ├── HeartbeatMissed       nothing came for longer than the server announced
@@ -85,7 +87,8 @@ class CursorInvalid(InvalidRequest):
         """Keep at most 100 characters of the text that was refused."""
         shown = text if len(text) <= 100 else text[:100] + "…"
         super().__init__(
-            f"not a cursor: {shown!r}; a cursor reads 1.<catalog uuid>.<version>.<index>.<ordinal> "
+            f"not a cursor: {shown!r}; a cursor reads "
+            "1.<catalog uuid>.<version>.<index>.<ordinal>.<commit timestamp> "
             "and comes from a capture, a heartbeat or an acknowledgement"
         )
         self.text = shown
@@ -209,6 +212,55 @@ class CatalogReplaced(TailraceError):
             "expected": str(self.expected),
             "found": str(self.found or ""),
         }
+
+
+class CursorAhead(TailraceError):
+    """The log ends before the cursor: it was restored from an older copy. A retry does not help: start anew."""
+
+    code = "CURSOR_AHEAD"
+    advice = (
+        "Restore the newer log, or forget the cursor and what was built from it. Where several servers share "
+        "a log over a network, this one may be behind: try again a little later."
+    )
+
+    def __init__(self, name: str, cursor: str, newest: Position) -> None:
+        """Keep the catalog, the cursor's text and where the log ends."""
+        super().__init__(
+            f"catalog {name!r} ends at {newest}, and the cursor {cursor} is from beyond that: the log was "
+            "restored from an older copy, or this server has not read the newest commits yet"
+        )
+        self.name = name
+        self.cursor = cursor
+        self.newest = newest
+
+    def figures(self) -> dict[str, str]:
+        """Return catalog, cursor and the end of the log, as version:index."""
+        return {"catalog": self.name, "cursor": self.cursor, "newest": str(self.newest)}
+
+
+class HistoryReplaced(TailraceError):
+    """The log was restored from an older copy and written anew: what the cursor has passed is not in it.
+
+    A retry does not help: start anew.
+    """
+
+    code = "HISTORY_REPLACED"
+    advice = "Forget the cursor and what was built from it; start anew."
+
+    def __init__(self, name: str, cursor: str, found: int) -> None:
+        """Keep the catalog, the cursor's text and the timestamp that the log has for its version, µs."""
+        super().__init__(
+            f"catalog {name!r} holds another version than the one that the cursor {cursor} has passed, "
+            f"committed at {found}: the log was restored from an older copy and written anew; start anew, "
+            "without a cursor"
+        )
+        self.name = name
+        self.cursor = cursor
+        self.found = found
+
+    def figures(self) -> dict[str, str]:
+        """Return catalog, cursor and the commit timestamp of its version in this log, µs."""
+        return {"catalog": self.name, "cursor": self.cursor, "found": str(self.found)}
 
 
 class SubscriptionClosed(TailraceError):

@@ -2,7 +2,7 @@
 
 ::
 
-    {"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0","commitTimestamp":1700000000000000,
+    {"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0.17…","commitTimestamp":1700000000000000,
      "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
      "change":{…},"before":{…},"after":{…}}
 

@@ -6,8 +6,8 @@
                                                                               │
               subscribe again from its frontier ◀── the stream broke ◀────────┘
 
-Nothing is kept for a resume but the reader: what it has not finished is sent again, and what it knows already
-is dropped there.
+Nothing is kept for a resume but the reader and a cursor. The reader drops what it knows already. The cursor
+shows the server that it still has the history that was read; what follows it is sent again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from tailrace import wire
 from tailrace.cdcv2 import Progress, Reader, Update
 from tailrace.clock import SystemClock
-from tailrace.criteria import Since
+from tailrace.criteria import After, Since
 from tailrace.errors import (
     CatalogReplaced,
     HeartbeatMissed,
+    PositionCompacted,
     SubscriptionClosed,
     TailraceError,
     TransportError,
 )
 from tailrace.link import GRACE_S, patience_s
-from tailrace.position import Position
+from tailrace.position import END, Position
 from tailrace.retry import Attempts
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from tailrace.acknowledgement import Acknowledgement
     from tailrace.cdcv2 import Finished, ReaderStatistics, Statement, Waiting
     from tailrace.clock import Clock
+    from tailrace.criteria import Start
+    from tailrace.cursor import Cursor
     from tailrace.retry import Retry, Timeouts
     from tailrace.transport import Stream
     from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
@@ -94,6 +97,8 @@ class UpdateSubscription:
             self._begin(request.since_version)
         self._early: list[Statement[int]] = []
         self._finished: deque[Finished[int]] = deque()
+        self._cursor: Cursor | None = None
+        """Safe cursor of the last acknowledgement or heartbeat; None where only the frontier is asked for."""
         self._acknowledgement: Acknowledgement | None = None
         self._patience_s = timeouts.connect_s
         self._closed = False
@@ -176,6 +181,9 @@ class UpdateSubscription:
             self._leave()
             if self._closed:
                 raise
+            if self._is_trimmed(error):
+                self._cursor = None  # the next call begins at the frontier
+                return
             await self._clock.sleep(self._attempts.wait_after(error))
         else:
             self._attempts.number = 0
@@ -186,8 +194,9 @@ class UpdateSubscription:
         #    what it knows already.
         if self._stream is None:
             if self._reader is not None:
-                (frontier,) = self._reader.frontier
-                wire.set_start(self._request, Since(Position(frontier)))
+                for name in ("since_version", "since_index", "after", "from_time"):
+                    self._request.ClearField(name)
+                wire.set_start(self._request, self._restart())
             self._stream = self._open_stream(self._request.SerializeToString())
             self._patience_s = self._timeouts.connect_s
         # 2. The reading task, kept between calls: a wait that is cancelled leaves it, and its deadline, alone.
@@ -208,11 +217,33 @@ class UpdateSubscription:
             raise SubscriptionClosed("the subscription was closed")
         return wire.subscribe_response(reading.result())
 
+    def _restart(self) -> Start:
+        """Return where a new stream begins: at the frontier, or before it at a cursor.
+
+        Versions are numbers, which a log that was restored from an older copy and written anew has too. Only a
+        cursor tells the two apart.
+        """
+        assert self._reader is not None
+        (frontier,) = self._reader.frontier
+        cursor = self._cursor
+        if cursor is not None and cursor.index == END and cursor.version < frontier:
+            return After(cursor)
+        return Since(Position(frontier))
+
+    def _is_trimmed(self, error: TailraceError) -> bool:
+        """Return whether retention took what stands between the cursor and the frontier, which was read."""
+        if not isinstance(error, PositionCompacted) or self._cursor is None or self._reader is None:
+            return False
+        (frontier,) = self._reader.frontier
+        return error.oldest <= Position(frontier)
+
     def _take(self, message: SubscribeResponse) -> None:
         if message.HasField("acknowledgement"):
             self._acknowledged(wire.acknowledgement(message.acknowledgement))
         if message.HasField("heartbeat"):
-            self._patience_s = patience_s(message.heartbeat.next_within_ms / 1000)
+            heartbeat = wire.heartbeat(message.heartbeat)
+            self._cursor = heartbeat.cursor
+            self._patience_s = patience_s(heartbeat.next_within_s)
         if message.updates:
             self._receive_statement(
                 [
@@ -232,6 +263,7 @@ class UpdateSubscription:
             self.close()
             raise CatalogReplaced(self._request.catalog, before.catalog_uuid, found)
         self._acknowledgement = acknowledgement
+        self._cursor = acknowledgement.resume_cursor
         self._is_known = self._attempts.acknowledged = True
         self._patience_s = patience_s(acknowledgement.heartbeat_interval_s)
         if self._reader is None:

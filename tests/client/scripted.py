@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from tailrace.cursor import Cursor
+from tailrace.position import TimestampMicros
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import (
@@ -110,10 +111,15 @@ class Call:
         await asyncio.Event().wait()
 
 
+def committed_at(version: int) -> TimestampMicros:
+    """Return when a version was committed, µs."""
+    return TimestampMicros(1_700_000_000_000_000 + version)
+
+
 def lead(version: int) -> capture_pb2.Capture:
     return capture_pb2.Capture(
         version=version,
-        commit_timestamp=1_700_000_000_000_000 + version,
+        commit_timestamp=committed_at(version),
         area=capture_pb2.AREA_INFRASTRUCTURE,
         operation=capture_pb2.OPERATION_TRANSACTION,
     )

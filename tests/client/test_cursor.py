@@ -12,9 +12,21 @@ from tailrace.errors import CursorInvalid
 LOG = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
 
 
-@pytest.mark.parametrize("cursor", [Cursor(LOG, 0, END), Cursor(LOG, 41, 7, 3), Cursor(LOG, 1, 0)])
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        Cursor(LOG, 0, END, commit_timestamp=0),
+        Cursor(LOG, 41, 7, 3),
+        Cursor(LOG, 1, 0, 0, 1_700_000_000_000_000),
+    ],
+)
 def test_the_text_of_a_cursor_reads_back_equal(cursor: Cursor) -> None:
-    assert Cursor.parse(str(cursor)) == cursor
+    found = Cursor.parse(str(cursor))
+    assert (found, found.commit_timestamp) == (cursor, cursor.commit_timestamp)
+
+
+def test_cursors_of_one_place_are_equal_whatever_is_known_of_its_commit() -> None:
+    assert Cursor(LOG, 41, 7, 3, 1_700_000_000_000_000) == Cursor(LOG, 41, 7, 3)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +39,8 @@ def test_the_text_of_a_cursor_reads_back_equal(cursor: Cursor) -> None:
         f"1.{LOG.hex}.1.0",
         f"1.{LOG.hex}.1.0.{END + 1}",
         f"1.{LOG.hex}.\u0661.0.0",
+        f"1.{LOG.hex}.1.0.0.",
+        f"1.{LOG.hex}.1.0.0.{2**63}",
     ],
 )
 def test_another_text_is_refused(text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import tailrace
 from tailrace.v1.change_capture_pb2 import HistoryEnd, HistoryHeader, ReadChangesResponse
-from tests.client.scripted import CATALOG_UUID, PATIENCE_S, Call, ScriptedServer, lead
+from tests.client.scripted import CATALOG_UUID, PATIENCE_S, Call, ScriptedServer, committed_at, lead
 
 HEADER = ReadChangesResponse(
     header=HistoryHeader(catalog="shop", catalog_uuid=str(CATALOG_UUID), anchor=3)
@@ -57,7 +57,7 @@ async def test_a_read_without_its_end_is_broken_and_says_where(cut: bool) -> Non
     found, error = await read_from(HEADER, captures(1, 2), cut=cut)
     assert found == [1, 2]
     assert isinstance(error, tailrace.SubscriptionBroken)
-    assert error.resume_cursor == str(tailrace.Cursor(CATALOG_UUID, 2, 0, 0))
+    assert error.resume_cursor == str(tailrace.Cursor(CATALOG_UUID, 2, 0, 0, committed_at(2)))
 
 
 async def test_captures_that_are_missing_are_noticed() -> None:

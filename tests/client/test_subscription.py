@@ -12,7 +12,7 @@ import pytest
 import tailrace
 from tailrace import Cursor, Heartbeat, Position, Retry, Timeouts
 from tailrace.v1.change_capture_pb2 import SubscribeResponse
-from tests.client.scripted import CATALOG_UUID, PATIENCE_S, Call, ScriptedServer, lead
+from tests.client.scripted import CATALOG_UUID, PATIENCE_S, Call, ScriptedServer, committed_at, lead
 
 if TYPE_CHECKING:
     from tailrace.link import Disconnected, Reconnected
@@ -132,8 +132,8 @@ async def test_contract_26_a_broken_subscription_resumes_after_the_last_capture(
     after = [call.first.subscribe.after for call in server.calls]
     assert after == [
         "",
-        str(Cursor(CATALOG_UUID, 2, 0, 0)),
-        str(Cursor(CATALOG_UUID, 3, 0, 0)),
+        str(Cursor(CATALOG_UUID, 2, 0, 0, committed_at(2))),
+        str(Cursor(CATALOG_UUID, 3, 0, 0, committed_at(3))),
         str(Cursor(CATALOG_UUID, 7, tailrace.END)),
     ]
     assert [call.first.subscribe.HasField("since_version") for call in server.calls] == [
@@ -179,7 +179,7 @@ async def test_contract_26_a_start_by_time_stays_until_the_first_capture(
     assert [(each.after, each.from_time) for each in asked] == [
         ("", 1_000),
         (str(Cursor(CATALOG_UUID, 7, tailrace.END)), 1_000),
-        (str(Cursor(CATALOG_UUID, 9, 0, 0)), 0),
+        (str(Cursor(CATALOG_UUID, 9, 0, 0, committed_at(9))), 0),
     ]
     assert [each.HasField("from_time") for each in asked] == [True, True, False]
 
@@ -291,7 +291,7 @@ async def test_attempts_run_out_with_the_cause_and_the_cursor() -> None:
         assert await take(captures, 1) == [1]
         with pytest.raises(tailrace.SubscriptionBroken) as raised:
             await take(captures, 1)
-        assert raised.value.resume_cursor == str(Cursor(CATALOG_UUID, 1, 0, 0))
+        assert raised.value.resume_cursor == str(Cursor(CATALOG_UUID, 1, 0, 0, committed_at(1)))
         assert isinstance(raised.value.__cause__, tailrace.TransportError)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from tailrace import (
     Content,
     Criteria,
     Cursor,
+    CursorAhead,
+    HistoryReplaced,
     LogCorrupted,
     LogError,
     Position,
@@ -147,6 +150,46 @@ async def test_contract_25_a_replaced_catalog_ends_subscriptions_and_refuses_old
             await driver.read(after=old)
     finally:
         replacement.writer.close()
+
+
+async def test_contract_25_a_cursor_of_what_a_restored_log_lacks_is_refused_by_name(
+    serve: Serve, writer: ModelWriter, log_root: Path, tmp_path: Path
+) -> None:
+    """Also once the older copy was written on beyond it. What both have in common is gone on from."""
+    # 1. A copy, and a cursor of what came after it.
+    writer.write([upsert("1")], [upsert("2")])
+    shutil.copytree(log_root / "shop", tmp_path / "copy")
+    writer.write([upsert("lost")])
+    driver = await serve()
+    captures = (await driver.read()).captures
+    common, lost = captures[3].cursor, captures[-1].cursor
+    assert (common.version, lost.version) == (2, 3)
+    writer.writer.close()
+    shutil.rmtree(log_root / "shop")
+    shutil.copytree(tmp_path / "copy", log_root / "shop")
+    # 2. The log ends before the cursor.
+    restored = await serve()
+    refused: tuple[dict[str, Any], ...] = ({"after": lost}, {"before": lost})
+    for bound in refused:
+        with pytest.raises(CursorAhead) as ahead:
+            await restored.read(**bound)
+        assert ahead.value.newest.version == 2
+    with pytest.raises(CursorAhead):
+        await restored.subscribe(start=After(lost))
+    # 3. It is written on, and the same numbers mean other versions.
+    subscription = await restored.subscribe(start=After(common))
+    del writer.log.transactions[2:]
+    anew = ModelWriter(log_root, "shop", writer.log)
+    anew.write([upsert("3")], [upsert("4")])
+    anew.writer.close()
+    expected = anew.log.expected((), 3)
+    assert coordinates(await collect(subscription, len(expected))) == expected
+    for bound in refused:
+        with pytest.raises(HistoryReplaced) as replaced:
+            await restored.read(**bound)
+        assert replaced.value.found > (lost.commit_timestamp or 0)
+    with pytest.raises(HistoryReplaced):
+        await restored.subscribe(start=After(lost))
 
 
 async def test_contract_26_a_stop_hands_out_cursors_that_miss_nothing(

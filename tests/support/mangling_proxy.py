@@ -55,6 +55,13 @@ class ManglingProxy:
 
     async def _subscribe(self, request: bytes, context: Any) -> None:
         call = self._channels[-1].unary_stream(f"/{SERVICE}/Subscribe", None, None)(request)
+        try:
+            await self._mangle(call, context)
+        except grpc.aio.AioRpcError as error:  # the server's own end is handed on as it is
+            trailers = tuple(error.trailing_metadata() or ())
+            await context.abort(error.code(), error.details() or "", trailers)
+
+    async def _mangle(self, call: Any, context: Any) -> None:
         window: list[bytes] = []
         while isinstance(message := await call.read(), bytes):
             window.append(message)

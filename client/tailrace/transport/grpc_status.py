@@ -69,6 +69,16 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "expected": ("expected", UUID),
         "found": ("found", _uuid_or_none),
     },
+    errors.CursorAhead: {
+        "name": ("catalog", str),
+        "cursor": ("cursor", str),
+        "newest": ("newest", position),
+    },
+    errors.HistoryReplaced: {
+        "name": ("catalog", str),
+        "cursor": ("cursor", str),
+        "found": ("found", int),
+    },
     errors.NotGrpc: {"address": ("address", str)},
     errors.SubscriptionBroken: _RESUME,
     errors.HeartbeatMissed: _RESUME,

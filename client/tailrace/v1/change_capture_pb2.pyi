@@ -98,7 +98,8 @@ class SubscribeRequest(_message.Message):
     """First record wanted in that version, inclusive. Absent: 0, the lead. Only with `since_version` from 1."""
     after: _builtins.str
     """Cursor of the last capture received, exclusive, exact in the middle of a record that gives several captures.
-    Of another log: CATALOG_REPLACED. Not a cursor: CURSOR_INVALID.
+    Of another log: CATALOG_REPLACED. Of a history that this log does not have: CURSOR_AHEAD, HISTORY_REPLACED. Not a
+    cursor: CURSOR_INVALID.
     """
     from_time: _builtins.int
     """Starts at the first version committed at or after this time, inclusive; microseconds since the epoch. Who
@@ -112,7 +113,8 @@ class SubscribeRequest(_message.Message):
     """A heartbeat comes this often, whatever else does. Milliseconds, 10 to 3,600,000. Absent: the server's setting."""
     encoding: Global___Encoding.ValueType
     """What the changes come as. UNSPECIFIED: captures. CDCV2 takes criteria by entity type and primary key only, no
-    `body`, and a start at a whole version: no `since_index`, no `after`, no `from_time`.
+    `body`, and a start at a whole version: no `since_index`, no `from_time`, and as `after` only a cursor past the
+    last record of its version.
     """
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:

@@ -108,8 +108,13 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
         alternatives.append(replace(one, area=Area.DATA))
     if request.body:
         raise InvalidRequest("body: CDCV2 has the rows themselves; leave it out")
-    if isinstance(wish.start, After | FromTime) or request.since_index:
-        raise InvalidRequest("CDCV2 starts at a whole version: since_version, without since_index")
+    start = wish.start
+    inside = isinstance(start, After) and start.cursor.index != END
+    if inside or request.HasField("from_time") or request.since_index:
+        raise InvalidRequest(
+            "CDCV2 starts at a whole version: since_version without since_index, or after a cursor whose "
+            f"index is {END}"
+        )
     return replace(wish, criteria=tuple(alternatives), content=Content.BODY, cdcv2=True)
 
 
@@ -306,4 +311,4 @@ def next_cursor(
     if not history.has_next or last is None:
         return None
     version, index, _ = last
-    return Cursor(history.catalog_uuid, version, index, 0 if reverse else END)
+    return history.cursor_of(version, index, 0 if reverse else END)

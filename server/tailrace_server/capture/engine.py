@@ -235,13 +235,19 @@ class Engine:
         await history.begin()
         return history
 
-    async def view(self, caller: Principal, catalog: str) -> LogView:
+    async def view(self, caller: Principal, catalog: str, with_version: int = 0) -> LogView:
         """Return what is published of a catalog: its uuid, bounds, times and schemas.
+
+        Args:
+            caller: Who asks.
+            catalog: Its name, exact.
+            with_version: Shown by the view, if the log's folder has it.
 
         Raises:
             CatalogUnknown: No such catalog; names the known ones.
         """
-        return (await self._observer(caller, catalog)).log.view
+        observer = await self._observer(caller, catalog)
+        return await observer.log.view_with(with_version)
 
     def statistics(self, caller: Principal) -> EngineStatistics:
         """Return the figures of this moment; those of catalogs only where the caller may read them."""

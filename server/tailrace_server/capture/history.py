@@ -18,7 +18,7 @@ import numpy as np
 from tailrace.criteria import FromTime, Since
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
-from tailrace_server.capture.delivery.start import is_trimmed, refuse_foreign, resolve
+from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.reading.catalog_reader import position_after
 from tailrace_server.capture.reading.frames import Frames
@@ -105,6 +105,10 @@ class HistoryRead:
         """The log that is read."""
         return self._view.uuid
 
+    def cursor_of(self, version: int, index: int, ordinal: int) -> Cursor:
+        """Return the cursor of a place in the log."""
+        return self._view.cursor(version, index, ordinal)
+
     @property
     def oldest(self) -> Position:
         """The oldest position that is retained."""
@@ -114,11 +118,12 @@ class HistoryRead:
         """Find the range: a read that cannot be answered is refused before its first message.
 
         Raises:
-            CatalogReplaced: A cursor belongs to another log.
+            CatalogReplaced, CursorAhead, HistoryReplaced: A cursor's history is not this log's.
             PositionCompacted: The range begins, or all of it lies, below what is retained.
         """
         if self._bounds.before is not None:
-            refuse_foreign(self._view, self._bounds.before)
+            self._view = await self._log.view_with(self._bounds.before.version)
+            refuse_other_history(self._view, self._bounds.before, upper=True)
         while True:
             try:
                 self._rows = await self._rows_in(self._view)

@@ -15,7 +15,6 @@ from uuid import uuid4
 import structlog
 
 from tailrace.criteria import canonical
-from tailrace.cursor import Cursor
 from tailrace.errors import LogCorrupted, LogError, PositionCompacted
 from tailrace_server.capture.delivery.followed_log import FollowedLog
 from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
@@ -352,7 +351,7 @@ class Observer:
             catalog=view.name,
             catalog_uuid=view.uuid,
             start=start.position,
-            resume_cursor=Cursor(view.uuid, *start.before[1:]),
+            resume_cursor=view.cursor(*start.before[1:]),
             published=view.published,
             heartbeat_interval_s=options.heartbeat_interval_s,
             queue_captures=options.queue_captures,

@@ -31,6 +31,8 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.ImagesMissing(8, None, "before"),
     errors.CatalogReplaced("shop", ONE, OTHER),
     errors.CatalogReplaced("shop", ONE, None),
+    errors.CursorAhead("shop", "1.x", Position(7, END)),
+    errors.HistoryReplaced("shop", "1.x", 1_700_000_000_000_000),
     errors.SubscriptionClosed("closed"),
     errors.SubscriptionBroken("cut"),
     errors.SubscriptionBroken("cut", "1.x"),

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,13 +19,14 @@ from tailrace.cursor import Cursor
 from tailrace.errors import (
     CatalogReplaced,
     CatalogUnknown,
+    CursorAhead,
     InvalidRequest,
     LogCorrupted,
     PositionCompacted,
     ServerStopping,
     SubscriptionClosed,
 )
-from tailrace.position import Position, TimestampMicros
+from tailrace.position import END, Position, TimestampMicros
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.engine import Engine
@@ -495,6 +497,10 @@ async def test_contract_21_25_starts_that_cannot_be_served_are_refused_by_name(
         with pytest.raises(CatalogReplaced):
             await engine.subscribe(ANONYMOUS, "shop", start=After(foreign), codec=JSON)
         highest = Cursor(info.uuid, 2**63 - 1, 2**31 - 1)
+        with pytest.raises(CursorAhead) as ahead:
+            await engine.subscribe(ANONYMOUS, "shop", start=After(highest), codec=JSON)
+        assert ahead.value.newest == Position(4, END)
+        highest = replace(highest, commit_timestamp=0)  # that of a start that waits
         waits = await engine.subscribe(ANONYMOUS, "shop", start=After(highest), codec=JSON)
         assert waits.acknowledgement.start.version == 2**63 - 1
         with pytest.raises(CatalogUnknown, match="shop"):

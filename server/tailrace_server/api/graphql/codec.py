@@ -2,7 +2,7 @@ r"""A compiled selection as a codec: captures in columns to ready payloads of ``
 
 ::
 
-    {"data":{"onProductChange":{"version":42,"cursor":"1.….42.1.0","after":{"id":"17","price":"9.90"}}}}\x1e
+    {"data":{"onProductChange":{"version":42,"cursor":"1.….42.1.0.17…","after":{"id":"17","price":"9.90"}}}}\x1e
 
 The selection is one bytes template with a place for each value; a frame is the template filled, and a record
 separator (as in RFC 7464), which no JSON text contains, so that frames joined can be told apart again. A frame
@@ -134,12 +134,11 @@ def _ordinals(columns: CaptureColumns) -> list[bytes]:
 
 
 def _cursors(columns: CaptureColumns) -> list[bytes]:
-    cursor = b'"1.%b.%%d.%%d.%%d"' % columns.catalog_uuid.hex.encode()
+    cursor = b'"1.%b.%%d.%%d.%%d.%%d"' % columns.catalog_uuid.hex.encode()
     zeros = np.zeros(len(columns), np.int32)
     ordinals = zeros if columns.ordinals is None else columns.ordinals
-    places = zip(
-        columns.versions.tolist(), columns.indexes.tolist(), ordinals.tolist(), strict=True
-    )
+    numbers = (columns.versions, columns.indexes, ordinals, columns.timestamps)
+    places = zip(*(each.tolist() for each in numbers), strict=True)
     return [cursor % place for place in places]
 
 

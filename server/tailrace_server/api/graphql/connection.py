@@ -21,7 +21,7 @@ from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.arguments import plain
 from tailrace_server.api.json_requests import from_json, in_json_names
 from tailrace_server.capture.codecs import PROTOBUF
-from tailrace_server.capture.delivery.start import refuse_foreign
+from tailrace_server.capture.delivery.start import refuse_other_history
 from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
@@ -65,12 +65,15 @@ async def read_page(
         bounds = requests.history_bounds(message)
     except InvalidRequest as error:
         raise in_json_names(error) from None
-    view = await engine.view(ANONYMOUS, catalog)
+    names = [name for name in ("after", "before") if name in asked]
+    cursors: dict[str, Cursor] = {name: Cursor.parse(asked[name]) for name in names}
+    newest = max((each.version for each in cursors.values()), default=0)
+    view = await engine.view(ANONYMOUS, catalog, newest)
     history = await engine.history(
         ANONYMOUS,
         catalog,
         criteria,
-        bounds=_bounds(asked, bounds, view, reverse=reverse),
+        bounds=_bounds(asked, cursors, bounds, view, reverse=reverse),
         reverse=backwards,
         content=requests.content(message.body),
         codec=PROTOBUF,
@@ -117,18 +120,21 @@ def _message(
 
 
 def _bounds(
-    asked: Mapping[str, Any], bounds: HistoryBounds, view: LogView, *, reverse: bool
+    asked: Mapping[str, Any],
+    cursors: Mapping[str, Cursor],
+    bounds: HistoryBounds,
+    view: LogView,
+    *,
+    reverse: bool,
 ) -> HistoryBounds:
     """Return the range: every bound that is given holds, so that a page after a cursor stays in its range.
 
     Raises:
-        CatalogReplaced: A cursor belongs to another log.
-        InvalidRequest: One is none.
+        CatalogReplaced, CursorAhead, HistoryReplaced: A cursor's history is not this log's.
     """
-    cursors = {name: Cursor.parse(asked[name]) for name in ("after", "before") if name in asked}
-    for cursor in cursors.values():  # the reader sees one lower bound only
-        refuse_foreign(view, cursor)
     lower_name, upper_name = ("before", "after") if reverse else ("after", "before")
+    for name, cursor in cursors.items():  # the reader sees one lower bound only
+        refuse_other_history(view, cursor, upper=name == upper_name)
     lowers = [] if bounds.lower is None else [bounds.lower]
     if lower_name in cursors:
         lowers.append(After(cursors[lower_name]))

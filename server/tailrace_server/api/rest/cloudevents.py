@@ -2,9 +2,9 @@
 
 ::
 
-    {"specversion":"1.0","id":"1.….42.2.0","source":"urn:uuid:6f1c2a5e-…","type":"tailrace.data.upsert",
+    {"specversion":"1.0","id":"1.….42.2.0.17…","source":"urn:uuid:6f1c2a5e-…","type":"tailrace.data.upsert",
      "subject":"product/17","time":"2023-11-14T22:13:20.000000Z","datacontenttype":"application/json",
-     "data":{"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0",…}}
+     "data":{"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0.17…",…}}
 
 The source is the catalog's log, which its uuid names for ever; the id is the capture's cursor, so source and id
 together are unique, as the specification asks, and any id is a place to go on from. The type is area and
@@ -53,6 +53,7 @@ class CloudEventsCodec(Codec):
         data = pc.binary_replace_slice(self._objects.encode(columns), -1, _END, b"},")
         return pc.binary_join_element_wise(
             *(_text(head), digits(columns.versions), dot, digits(columns.indexes), dot, ordinals),
+            *(dot, digits(columns.timestamps)),
             *(_text(b'","source":"urn:uuid:%s"' % str(uuid).encode()), _kinds(columns)),
             *(_text(b',"time":"'), _times(columns.timestamps)),
             *(_text(b'Z","datacontenttype":"application/json","data":'), data, EMPTY),

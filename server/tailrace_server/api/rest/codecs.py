@@ -3,7 +3,7 @@ r"""Frames of the JSON form for formats that need one capture apart from the nex
 ::
 
     lines    {"version":42,…}\n
-    events   id: 1.….42.2.0\ndata: {"version":42,…}\n\n
+    events   id: 1.….42.2.0.17…\ndata: {"version":42,…}\n\n
 
 They are made of the frames of a codec of objects, in columns, once for all who read the same format. An image
 that its source wrote over several lines is put on one: JSON allows a line end between tokens only, so that a
@@ -64,6 +64,7 @@ class EventsCodec(Codec):
         return pc.binary_join_element_wise(
             pa.scalar(b"id: 1.%s." % columns.catalog_uuid.hex.encode(), pa.binary()),
             *(digits(columns.versions), dot, digits(columns.indexes), dot, ordinals),
+            *(dot, digits(columns.timestamps)),
             *(pa.scalar(b"\ndata: ", pa.binary()), objects, EMPTY),
         )
 

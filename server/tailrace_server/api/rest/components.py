@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 Schema = dict[str, Any]
 
-CURSOR: Final = r"^1\.[0-9a-f]{32}\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)$"
+CURSOR: Final = (
+    r"^1\.[0-9a-f]{32}\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))?$"
+)
 _INTEGER: Final[dict[int, Schema]] = {
     FieldDescriptor.TYPE_INT32: {"type": "integer", "format": "int32"},
     FieldDescriptor.TYPE_UINT32: {"type": "integer", "format": "int64", "minimum": 0},

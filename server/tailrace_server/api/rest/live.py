@@ -118,7 +118,6 @@ class LiveFace:
             ),
         )
         opening = b'{"events":[' if form.is_cloud else b'{"captures":['
-        head = responses.cursor_head(acknowledgement.catalog_uuid)
         while True:
             message = await subscription.receive()
             if isinstance(message, Heartbeat):
@@ -127,7 +126,7 @@ class LiveFace:
                 await operation.next(
                     opening,
                     memoryview(message.data)[:-1],
-                    responses.after_captures(message, head),
+                    responses.after_captures(message, subscription.cursor_of(message.last)),
                 )
 
     def _request(self, operation: SocketOperation, payload: object) -> None:

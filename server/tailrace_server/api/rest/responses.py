@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from tailrace.capture import Heartbeat
+    from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
@@ -54,23 +53,15 @@ def heartbeat(value: Heartbeat) -> dict[str, Any]:
     }
 
 
-def after_captures(frames: Frames, cursor_head: bytes) -> bytes:
+def after_captures(frames: Frames, cursor: Cursor) -> bytes:
     """Return the members of a ``next`` payload behind its captures: cursor and position of the last one."""
     version, index, ordinal = frames.last
-    return b'],"cursor":"%s%d.%d.%d","position":{"version":%d,"index":%d,"ordinal":%d}}' % (
-        cursor_head,
-        version,
-        index,
-        ordinal,
+    return b'],"cursor":"%s","position":{"version":%d,"index":%d,"ordinal":%d}}' % (
+        str(cursor).encode(),
         version,
         index,
         ordinal,
     )
-
-
-def cursor_head(catalog_uuid: UUID) -> bytes:
-    """Return what all cursors of one log begin with."""
-    return b"1.%s." % catalog_uuid.hex.encode()
 
 
 def history_header(history: HistoryRead, *, catalog: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 ::
 
-    {"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0","commitTimestamp":1700000000000000,
+    {"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0.17…","commitTimestamp":1700000000000000,
      "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
      "change":{…},"before":{…},"after":{…}}
 
@@ -50,6 +50,7 @@ class JsonCodec(Codec):
         """Return one JSON object a capture."""
         columns = columns.gathered()
         versions, indexes = digits(columns.versions), digits(columns.indexes)
+        timestamps = digits(columns.timestamps)
         zeros = np.zeros(len(columns), np.int32)
         ordinals = digits(zeros if columns.ordinals is None else columns.ordinals)
         cursor = f',"cursor":"1.{columns.catalog_uuid.hex}.'
@@ -57,12 +58,8 @@ class JsonCodec(Codec):
         parts: list[pa.Array | pa.Scalar] = [
             *(_text(b'{"version":'), versions, _text(b',"index":'), indexes),
             *(_text(b',"ordinal":'), ordinals, _text(cursor.encode())),
-            *(versions, dot, indexes, dot, ordinals),
-            *(
-                _text(b'","commitTimestamp":'),
-                digits(columns.timestamps),
-                _areas_operations_and_types(columns),
-            ),
+            *(versions, dot, indexes, dot, ordinals, dot, timestamps),
+            *(_text(b'","commitTimestamp":'), timestamps, _areas_operations_and_types(columns)),
             *(_text(b',"primaryKey":'), _keys(columns.keys.array)),
             *(_text(b',"changed":'), encode_name_lists(columns.names, _encode)),
         ]

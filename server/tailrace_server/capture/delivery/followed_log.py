@@ -66,6 +66,17 @@ class FollowedLog:
         # Versions without records behind the last row are routed with it.
         self.routed_position = self.newest if row == self.view.end_row else position
 
+    async def view_with(self, version: int) -> LogView:
+        """Return a view that shows a version, if the log's folder has it.
+
+        A reader may come with a cursor of another server that has read the folder a moment earlier.
+        """
+        if version > self.view.published:
+            view = await self._refresh()
+            if view is not None:
+                self.see(view)
+        return self.view
+
     async def recover(self, missing: SegmentMissing, row: int) -> None:
         """Take the newest view, in which the records of a missing segment lie in another one.
 

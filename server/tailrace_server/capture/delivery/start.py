@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.criteria import After, FromTime, Since
-from tailrace.errors import CatalogReplaced, PositionCompacted
+from tailrace.errors import CatalogReplaced, CursorAhead, HistoryReplaced, PositionCompacted
 from tailrace.position import END, FIRST, Position
 from tailrace_server.capture.delivery.live_and_resync import SafePoint
 from tailrace_server.capture.matching.run import Mark
@@ -47,7 +47,7 @@ async def resolve(log: FollowedLog, start: Start | None) -> ResolvedStart:
 
     Raises:
         PositionCompacted: It lies below the oldest retained position.
-        CatalogReplaced: The cursor belongs to another log.
+        CatalogReplaced, CursorAhead, HistoryReplaced: As ``refuse_other_history``.
     """
     # 1. From whatever names the start to a position and an ordinal. All of it is one view's.
     view, ordinal = log.view, 0
@@ -62,7 +62,8 @@ async def resolve(log: FollowedLog, start: Start | None) -> ResolvedStart:
         case FromTime(timestamp):
             position = _at_time(log, view, timestamp)
         case After(cursor, timestamp):
-            refuse_foreign(view, cursor)
+            view = await log.view_with(cursor.version)
+            refuse_other_history(view, cursor)
             # A cursor is exclusive. Behind the last capture of a record comes the next record.
             ordinal = 0 if cursor.ordinal == END else cursor.ordinal + 1
             position = cursor.position if ordinal else position_after(cursor.position)
@@ -123,14 +124,31 @@ def renewed(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
     return replace(waiting, position=position, ordinal=ordinal, before=before)
 
 
-def refuse_foreign(view: LogView, cursor: Cursor) -> None:
-    """Refuse a cursor of another log.
+def refuse_other_history(view: LogView, cursor: Cursor, *, upper: bool = False) -> None:
+    """Refuse a cursor that has passed what this log does not hold: to go on from it would lose changes.
+
+    Args:
+        view: What is published, read after the cursor came.
+        cursor: The reader's.
+        upper: Whether it ends a range. One made by hand may then lie above all that there is.
 
     Raises:
-        CatalogReplaced: It is one.
+        CatalogReplaced: The cursor belongs to another log.
+        CursorAhead: Its version is not published in this log.
+        HistoryReplaced: This log's version of that number is another commit's.
     """
     if cursor.catalog_uuid != view.uuid:
         raise CatalogReplaced(view.name, cursor.catalog_uuid, view.uuid)
+    passed, found = cursor.commit_timestamp, view.known_timestamp_of(cursor.version)
+    # 0 is the cursor of a start that waits, which has passed nothing above what was published.
+    if passed == 0 or (passed is None and upper):
+        return
+    if cursor.version > view.published:
+        raise CursorAhead(view.name, str(cursor), Position(view.published, END))
+    # Commit timestamps rise strictly, so a version that was written anew has another one. A cursor that was
+    # made by hand may have none, and those of trimmed versions are forgotten.
+    if passed and found and passed != found:
+        raise HistoryReplaced(view.name, str(cursor), found)
 
 
 def is_trimmed(view: LogView, timestamp: int) -> bool:

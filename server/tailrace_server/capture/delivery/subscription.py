@@ -20,7 +20,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tailrace.capture import Heartbeat
-from tailrace.cursor import Cursor
 from tailrace.errors import (
     InvalidRequest,
     PositionCompacted,
@@ -41,6 +40,7 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tailrace.cursor import Cursor
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.live_and_resync import SafePoint, Slice
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
@@ -216,8 +216,7 @@ class Subscription:
         """Add demand for ``n`` captures; adds up and saturates.
 
         Raises:
-            InvalidRequest: ``n`` is not positive; the subscription has ended with the same error
-            (rule 3.9).
+            InvalidRequest: ``n`` is not positive; the subscription has ended with it (rule 3.9).
         """
         if self.error is not None:
             return
@@ -263,9 +262,13 @@ class Subscription:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def cursor_of(self, place: tuple[int, int, int]) -> Cursor:
+        """Return the cursor of a version, an index and an ordinal of the log."""
+        return self._log.view.cursor(*place)
+
     def resume_cursor(self) -> Cursor:
         """Return the cursor behind everything that was handed over, as far as is safe; also after the end."""
-        return Cursor(self.acknowledgement.catalog_uuid, *self._safe_point()[1:])
+        return self.cursor_of(self._safe_point()[1:])
 
     @property
     def awaits_time(self) -> bool:
@@ -442,16 +445,15 @@ class Subscription:
             self._publisher.caught_up(self)
 
     def _heartbeat(self, now: float) -> Heartbeat:
-        interval = self.options.heartbeat_interval_s
-        self._heartbeat_at = now + interval
+        self._heartbeat_at = now + self.options.heartbeat_interval_s
         self._counters.heartbeats_sent += 1
         safe = self._safe_point()
         return Heartbeat(
             published=self._log.view.published,
-            cursor=Cursor(self.acknowledgement.catalog_uuid, *safe[1:]),
+            cursor=self.cursor_of(safe[1:]),
             records_scanned=max(0, safe.rows - self._start_row),
             records_matched=self._intake.matched,
-            next_within_s=interval,
+            next_within_s=self.options.heartbeat_interval_s,
         )
 
     def _safe_point(self) -> SafePoint:

@@ -75,6 +75,8 @@ class CommitLog:
         self._lock = threading.RLock()
         self._identity: Hashable = None
         """Stamp of the catalog.json whose uuid was found to be this log's; None before the first look."""
+        self._seen_last: tuple[int, Hashable] = (0, None)
+        """Number and stamp of the last entry when it was found to be the one that was read."""
         self._durable_entry = 0
         """The names of the entries up to this one are durable for certain."""
         self._marks = True
@@ -140,6 +142,8 @@ class CommitLog:
             LogUnreadable: No permission any more, or a newer format.
         """
         with self._lock:
+            if new_entries is None:
+                self._check_last_entry()
             read = self.advance() if new_entries is None else self.follow_entries(new_entries)
             before, state = self.view, self.state
             seen = (before.published, before.revision, before.oldest)
@@ -187,6 +191,25 @@ class CommitLog:
             if found != self.uuid:
                 raise CatalogReplaced(self._name, self.uuid, found)
             self._identity = identity
+
+    def _check_last_entry(self) -> None:
+        """Notice that an older copy was put in this log's place, or the last entry that was read is lost.
+
+        Entries are never deleted. So readers of what is gone would wait for its successor, and miss without a
+        word what is written in its place.
+        """
+        number, path = self.state.last_entry, self._last_path
+        seen = (number, self.store.stamp(path) if number else None)
+        if number == 0 or seen == self._seen_last:
+            return
+        found = self.read_entry(number)
+        if found is None or found.crc != self.state.last_entry_crc:
+            self.check_folder()
+            what = "missing" if found is None else "not the one that was read"
+            raise LogCorrupted(
+                path, 0, f"the entry is {what}: the log was restored from an older copy, or damaged"
+            )
+        self._seen_last = seen
 
     def _newest_checkpoint(self) -> int:
         return max(object_numbers(self.store.names(CHECKPOINTS)), default=0)

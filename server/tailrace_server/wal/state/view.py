@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tailrace.cursor import Cursor
+from tailrace.position import END
 from tailrace.schema import Schema
 from tailrace_server.wal.record.small_arrays import repeated
 from tailrace_server.wal.state.batch_table import (
@@ -95,6 +97,21 @@ class LogView:
     def timestamp_of(self, version: int) -> int:
         """Return the commit timestamp of a retained, published version, µs."""
         return int(self.timestamps_of(np.array([version], np.int64))[0])
+
+    def known_timestamp_of(self, version: int) -> int | None:
+        """Return the commit timestamp of any version, µs; 0 above ``published``, None where it is forgotten.
+
+        That of version 0, before the first, is 0 too. The commits of trimmed versions are forgotten.
+        """
+        if not 0 < version <= self.published:
+            return 0
+        if not self._commit_count or version < self._commits.item(0, 0):
+            return None
+        return self.timestamp_of(version)
+
+    def cursor(self, version: int, index: int, ordinal: int = END) -> Cursor:
+        """Return the cursor that has passed a place in this log."""
+        return Cursor(self.uuid, version, index, ordinal, self.known_timestamp_of(version))
 
     def timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the commit timestamps, µs, of retained, published versions that do not fall.

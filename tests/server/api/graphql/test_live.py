@@ -56,7 +56,7 @@ async def test_signals_and_every_field_come_in_one_stream(
     assert acknowledgement["data"] == heartbeat["data"] == {"live": None}
     assert acknowledgement["extensions"]["acknowledgement"]["publishedVersion"] == len(SHOP)
     end = Cursor(writer.writer.uuid, len(SHOP), END)
-    assert heartbeat["extensions"]["heartbeat"]["resumeCursor"] == str(end)
+    assert Cursor.parse(heartbeat["extensions"]["heartbeat"]["resumeCursor"]) == end
     assert heartbeat["extensions"]["heartbeat"]["recordsMatched"] == count
     assert [each["data"]["live"]["v"] for each in changes] == [
         version for version, *_ in writer.log.expected(())

@@ -145,7 +145,7 @@ async def test_a_subscription_does_not_go_on_in_another_log_of_the_same_name(
         with pytest.raises(CatalogReplaced, match="shop") as caught:
             await collected(updates, 9)
         assert caught.value.expected == known
-        with pytest.raises(tailrace.SubscriptionClosed):
+        with pytest.raises(CatalogReplaced):
             await anext(updates)
 
 

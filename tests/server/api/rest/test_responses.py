@@ -66,9 +66,9 @@ def test_a_heartbeat_says_the_same_as_over_grpc(seconds: float, milliseconds: in
 
 def test_behind_captures_stand_cursor_and_position_of_the_last_one() -> None:
     frames = Frames(b"{},{},", 2, (42, 2, 1))
-    tail = responses.after_captures(frames, responses.cursor_head(CATALOG))
+    tail = responses.after_captures(frames, Cursor(CATALOG, 42, 2, 1, 1_700_000_000_000_000))
     assert json.loads(b'{"captures":[' + frames.data[:-1] + tail) == {
         "captures": [{}, {}],
-        "cursor": str(Cursor(CATALOG, 42, 2, 1)),
+        "cursor": f"1.{CATALOG.hex}.42.2.1.1700000000000000",
         "position": {"version": 42, "index": 2, "ordinal": 1},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.criteria import Area, Operation
-from tailrace.errors import CatalogUnknown, InvalidRequest, LogError, LogUnreadable
+from tailrace.errors import CatalogUnknown, InvalidRequest, LogCorrupted, LogError, LogUnreadable
 from tailrace.position import END, Position
 from tailrace_server.wal.catalog import create_catalog, drop_catalog, open_writer, read_catalog
 from tailrace_server.wal.catalog_writer import CatalogWriter
@@ -568,3 +569,24 @@ def test_a_folder_without_permission_is_named_with_advice() -> None:
         "read-only": ["done", "done", "refused True"],
         "nothing": ["refused True", "refused True", "refused True"],
     }
+
+
+@pytest.mark.parametrize("written_on", [False, True])
+def test_an_older_copy_in_the_place_of_a_log_is_noticed(
+    log_root: Path, tmp_path: Path, written_on: bool
+) -> None:
+    """Even if it is the same catalog, and as long as the log that was read."""
+    write(log_root, "shop", 1)
+    shutil.copytree(log_root / "shop", tmp_path / "restored" / "shop")
+    write(log_root, "shop", 1)
+    log = CommitLog.open(log_root / "shop", reads_only=True)
+    number = log.state.last_entry
+    assert log.refresh() is None
+    if written_on:
+        write(tmp_path / "restored", "shop", 1)
+        assert CommitLog.open(tmp_path / "restored" / "shop").state.last_entry >= number
+    shutil.rmtree(log_root / "shop" / "log")
+    shutil.copytree(tmp_path / "restored" / "shop" / "log", log_root / "shop" / "log")
+    with pytest.raises(LogCorrupted, match="restored from an older copy") as raised:
+        log.refresh()
+    assert raised.value.path.endswith(f"{number}.json")
