@@ -1,4 +1,4 @@
-"""``tailrace log``: look into a catalog's log, verify it, trim it, compact it. No server is needed."""
+"""``tailrace log``: look into a catalog's log, verify, trim, compact and copy it. No server is needed."""
 
 from __future__ import annotations
 
@@ -155,6 +155,29 @@ def compact(path: Folder) -> int:
         )
     note(f"files deleted now: {len(deleted):,}")
     _note_waiting(path)
+    return 0
+
+
+@app.command()
+def copy(
+    path: Folder,
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="ROOT", help="Where the copy goes: ROOT/NAME.", show_default=False),
+    ],
+) -> int:
+    """Copy the log as it is now, also while it is written to, and verify the copy: a backup.
+
+    An ingest's checkpoint is not copied: over a copy, run it with --take-over.
+    """
+    from tailrace_server.wal.upkeep.copying import copy_log
+
+    _check_catalog(path)
+    done = copy_log(path, target)
+    note(
+        f"{done.path}: {counted(done.files, 'file')}, {_size(done.bytes)}, verified; published up to version "
+        f"{done.published:,}, committed up to {done.version:,}"
+    )
     return 0
 
 

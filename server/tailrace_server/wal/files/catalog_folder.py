@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
@@ -31,6 +32,7 @@ from tailrace_server.wal.files.new_file import TEMPORARY_FOLDER, sync_folder
 from tailrace_server.wal.files.system_errors import os_errors, translated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tailrace.clock import Clock
@@ -100,12 +102,7 @@ def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | N
     with os_errors(f"cannot create catalog {name!r} in {root}"):
         root.mkdir(parents=True, exist_ok=True)
         try:
-            for each in _FOLDERS:
-                (folder / each).mkdir(parents=True)
-            _write_durably(folder / CATALOG_FILE, documents.sealed(descriptor)[0])
-            for each in _FOLDERS:
-                sync_folder(folder / each)
-            sync_folder(folder)
+            _fill_folder(folder, descriptor)
             _set_remains_aside(root / name)
             try:
                 folder.rename(root / name)
@@ -121,6 +118,30 @@ def create_folder(root: Path, name: str, clock: Clock | None = None) -> UUID | N
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return uuid
+
+
+@contextmanager
+def copied_folder(root: Path, document: CatalogDocument) -> Iterator[Path]:
+    """Make a folder for a copy of a catalog. It gets the catalog's name if the block ends well, else it goes.
+
+    Raises:
+        LogUnreadable: There is something of that name already, or as ``create_folder``.
+        LogFull: No room.
+    """
+    path = root / document.name
+    if path.exists():
+        raise LogUnreadable(f"{path} is there already; move it away, or name another folder")
+    folder = root / f"{_NEW_PREFIX}{uuid4().hex}"
+    try:
+        with os_errors(f"cannot copy to {root}"):
+            root.mkdir(parents=True, exist_ok=True)
+            _fill_folder(folder, document)
+        yield folder
+        with os_errors(f"cannot copy to {path}"):
+            folder.rename(path)
+            sync_folder(root)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_catalog(path: Path) -> CatalogDocument:
@@ -264,6 +285,16 @@ def delete_dropped(root: Path) -> None:
     """Delete the folders of dropped catalogs; what cannot be deleted now stays for the next time."""
     for folder in root.glob(f"{DROPPED_PREFIX}*"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fill_folder(folder: Path, document: CatalogDocument) -> None:
+    """Make a catalog's folder with what an empty one has, durably."""
+    for each in _FOLDERS:
+        (folder / each).mkdir(parents=True)
+    _write_durably(folder / CATALOG_FILE, documents.sealed(document)[0])
+    for each in _FOLDERS:
+        sync_folder(folder / each)
+    sync_folder(folder)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

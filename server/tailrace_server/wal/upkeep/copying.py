@@ -1,0 +1,115 @@
+"""A copy of a log, made while it is written to: what one state of the log names, then read and verified.
+
+A log is many files that change together: to copy a folder name by name gives a publication without its entry,
+or a checkpoint without its segments. So the log is opened first, and then exactly what that state names is
+copied. Entries, publications and checkpoints keep their names for ever. Segments may be deleted, and entries
+cut down, ten minutes after a compaction or trim has replaced them. A copy that was overtaken by that goes on
+with a newer state.
+
+Left out is what the log does not name: Spark's checkpoint, which would be ahead of the copy and pass over lines
+that it lacks, and the quarantine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.errors import LogCorrupted
+from tailrace_server.wal.files.catalog_folder import copied_folder, read_catalog
+from tailrace_server.wal.files.documents import (
+    CHECKPOINTS,
+    ENTRIES,
+    PUBLICATIONS,
+    SCHEMAS,
+)
+from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.sealed import object_name
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.upkeep.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.state.state import LogState
+
+_PIECE: Final = 4 * 1024 * 1024
+"""Bytes that are read and written at once."""
+
+
+class LogCopy(NamedTuple):
+    """What was copied."""
+
+    path: Path
+    """The copy's folder."""
+    version: int
+    """Newest committed version in it."""
+    published: int
+    files: int
+    bytes: int
+
+
+def copy_log(source: Path, root: Path) -> LogCopy:
+    """Copy a catalog's log into a folder of its name below ``root``, and verify the copy.
+
+    Raises:
+        LogUnreadable: The source is no catalog, or the target is there already.
+        LogCorrupted: The source is damaged; the error names the first fault.
+        LogFull: No room.
+    """
+    document = read_catalog(source)
+    with copied_folder(root, document) as folder:
+        store, target = LocalFiles(source), LocalFiles(folder)
+        while True:
+            # 1. Files of an earlier turn stay: whatever has a name in a log has one content.
+            state = CommitLog.open(source).state
+            paths = list(_named(state))
+            found = [_copy(store, target, path) for path in paths]
+            # 2. A copy that nobody has read is none.
+            result = verify(folder)
+            if result.sound:
+                break
+            # 3. Replaced files were deleted meanwhile, or the source itself is damaged.
+            if CommitLog.open(source).state.revision == state.revision:
+                fault = result.faults[0]
+                raise LogCorrupted(fault.path, fault.offset, fault.reason)
+    return LogCopy(
+        root / document.name, state.last_version, state.published, len(paths), sum(found)
+    )
+
+
+def _named(state: LogState) -> Iterator[str]:
+    """Yield the paths of all that a state names, each once."""
+    for folder, last in (
+        (CHECKPOINTS, state.checkpoint),
+        (PUBLICATIONS, state.last_publication),
+        (ENTRIES, state.last_entry),
+    ):
+        yield from (f"{folder}/{object_name(number)}" for number in range(1, last + 1))
+    yield from (f"{SCHEMAS}/{id}.json" for _, id in state.schemas)
+    for segment in state.batches.segments:
+        if not segment.path.startswith(f"{ENTRIES}/"):
+            yield segment.path
+    yield from (each.path for each in state.pending)
+
+
+def _copy(store: ObjectStore, target: ObjectStore, path: str) -> int:
+    """Copy an object, unless the target has it or the source has it no more; return its bytes."""
+    held = target.size(path)
+    if held is not None:
+        return held
+    opened = store.open(path)
+    if opened is None:
+        return 0
+    buffer, offset = memoryview(bytearray(_PIECE)), 0
+    new = target.begin(path)
+    try:
+        while count := opened.read_into(buffer, offset):
+            new.write([buffer[:count]])
+            offset += count
+        new.sync()
+        new.link()
+    finally:
+        new.close()
+    return offset
