@@ -1,4 +1,4 @@
-"""Uvicorn's HTTP protocol, guarded against peers that send no request or do not read the answer.
+"""Uvicorn's HTTP protocol, guarded against peers that send no request, too much, or do not read the answer.
 
 ::
 
@@ -7,7 +7,8 @@
 
 Uvicorn waits for the first request for ever, and so it does for the second half of any head; its keep-alive
 timer knows idle connections only. Streamed answers have the send deadline themselves (api/rest/streaming.py),
-with words for the log; behind it stands this one, for all others.
+with words for the log; behind it stands this one, for all others. What has come of a request is charged to the
+inbound budget until the answer begins.
 
 The names that uvicorn does not publish are the same as in api/websocket/protocol.py: one minor series.
 """
@@ -16,7 +17,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
+from tailrace_server.api.inbound_budget import CONNECTION_BYTES, INBOUND
+from tailrace_server.api.send_guard import drop
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,8 +31,12 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
+    from tailrace_server.api.inbound_budget import InboundBudget
+
 _AFTER_S: Final = 5.0
 """How long after the send deadline an answer is cut that did not cut itself."""
+_LINGER_S: Final = 2.0
+"""How long a peer may take to read why its request was refused; what else it sends is dropped meanwhile."""
 
 
 class GuardedHttpProtocol(H11Protocol):
@@ -34,6 +45,7 @@ class GuardedHttpProtocol(H11Protocol):
     head_s: float
     unread_s: float
     on_cut: Callable[[str], None]
+    inbound: InboundBudget
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what uvicorn hands over; no timer runs yet."""
@@ -41,26 +53,80 @@ class GuardedHttpProtocol(H11Protocol):
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._upgraded = False
+        self._received = 0
+        """Bytes of the request under way, its head included; 0 once its answer has begun."""
+        self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
         super().connection_made(transport)
         self._watch_for_request()
+        self.inbound.hold(self, CONNECTION_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers, which would keep this object."""
         self._stop_head()
         self._stop_unread()
+        self.inbound.hold(self, 0)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take what came, and see whether it was a request."""
+        if self._refused:
+            return
+        self._received += len(data)
         super().data_received(data)
         self._watch_for_request()
+        self._charge()
+
+    def on_response_complete(self) -> None:
+        """Begin to count for the next request."""
+        self.answer_begins()
+        super().on_response_complete()
+
+    def answer_begins(self) -> None:
+        """Forget the bytes of the request: it has been dealt with."""
+        self._received = 0
+        self._charge()
+
+    def _charge(self) -> None:
+        """Charge what has come and is not dealt with."""
+        if self._upgraded or self._refused or self.transport.is_closing():
+            return
+        cycle: RequestResponseCycle | None = self.cycle
+        kept = len(self.conn._receive_buffer) + (0 if cycle is None else len(cycle.body))
+        waits = cycle is None or cycle.response_complete
+        self.inbound.hold(self, max(self._received, kept) + waits * CONNECTION_BYTES)
+
+    def refuse(self) -> None:
+        """Answer 413 to a request under way; a connection without one is cut."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_started or self.conn.our_state is not h11.SEND_RESPONSE:
+            self._cut(INBOUND)
+            return
+        self.on_cut(INBOUND)
+        self._refused = True
+        error = InvalidRequest(
+            f"peers send more at once than the server has room for, {self.inbound.bytes_max} bytes in all "
+            "(an eighth of its memory), and this request was large or slow; send it again"
+        )
+        body = encoded_refusal(error, 413)
+        head = [("content-type", PROBLEM_TYPE), ("content-length", str(len(body)))]
+        response = h11.Response(status_code=413, headers=[*head, ("connection", "close")])
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        # The handler learns that nobody is there; the peer has a moment to read the answer, which a close with
+        # unread data would take from it.
+        cycle.body = bytearray()
+        cycle.disconnected = True
+        cycle.message_event.set()
+        self._stop_head()
+        self._head = self.loop.call_later(_LINGER_S, drop, self.transport)
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         """Leave the connection to the WebSocket's own guards."""
         self._upgraded = True
+        self.inbound.hold(self, 0)
         super().handle_websocket_upgrade(event)
 
     def pause_writing(self) -> None:
@@ -78,6 +144,8 @@ class GuardedHttpProtocol(H11Protocol):
         """Run the timer of the request's head while no request is under way."""
         cycle: RequestResponseCycle | None = self.cycle
         under_way = cycle is not None and not cycle.response_complete
+        if self._refused:
+            return
         if self._upgraded or under_way or self.transport.is_closing():
             self._stop_head()
         elif self._head is None and self.timeout_keep_alive_task is None:
@@ -96,16 +164,54 @@ class GuardedHttpProtocol(H11Protocol):
     def _cut(self, guard: str) -> None:
         if not self.transport.is_closing():
             self.on_cut(guard)
-            self.transport.abort()
+            drop(self.transport)
+
+
+class AnsweredConnection:
+    """The connection of one request, for an answer that does more than send."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        """Bind to uvicorn's side of the request."""
+        self._cycle = cycle
+
+    def begin(self) -> None:
+        """Note that the answer begins: the request has been dealt with."""
+        protocol = getattr(self._cycle.on_response, "__self__", None)
+        if isinstance(protocol, GuardedHttpProtocol):
+            protocol.answer_begins()
+
+    def abort(self) -> None:
+        """Drop the connection with what is unread."""
+        drop(self._cycle.transport)
+
+    async def write_uncopied(self, data: bytes) -> None:
+        """Write a part of the body without a copy of its own; return once the kernel has taken it.
+
+        Uvicorn's ``send`` would join it with its chunk's head, and return while the transport still has it.
+        """
+        cycle = self._cycle
+        if not cycle.disconnected:
+            await cycle.flow.drain()
+        if cycle.disconnected:
+            return
+        parts = cycle.conn.send_with_data_passthrough(h11.Data(data=data))
+        assert parts is not None
+        cycle.transport.writelines(parts)
+        await cycle.flow.drain()
 
 
 def configured(
-    *, head_s: float, send_deadline_s: float, on_cut: Callable[[str], None]
+    *,
+    head_s: float,
+    send_deadline_s: float,
+    on_cut: Callable[[str], None],
+    inbound: InboundBudget,
 ) -> type[GuardedHttpProtocol]:
     """Return the class for one server."""
     members = {
         "head_s": head_s,
         "unread_s": send_deadline_s + _AFTER_S,
         "on_cut": staticmethod(on_cut),
+        "inbound": inbound,
     }
     return type("GuardedHttpProtocol", (GuardedHttpProtocol,), members)

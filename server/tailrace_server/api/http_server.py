@@ -27,14 +27,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
+from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
+from tailrace_server.api.http_protocol import AnsweredConnection
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
 from tailrace_server.api.rest.requests import accepted
-from tailrace_server.api.rest.streaming import TRANSPORT
+from tailrace_server.api.rest.streaming import CONNECTION
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.principal import ANONYMOUS
@@ -97,7 +99,9 @@ class HttpFace:
         Raises:
             CannotStart: The address is in use or not ours.
         """
-        self._socket = bind(address, "--http")
+        settings = settings or HttpSettings()
+        self._send_buffer_bytes = settings.http_send_buffer_bytes
+        self._socket = self._bound(address)
         self.address = bound_to(self._socket, address)
         self.stopping = False
         self.ended = asyncio.Event()
@@ -105,8 +109,8 @@ class HttpFace:
         self._not_accepting = not_accepting
         self._engine = engine
         self._registry = registry
-        settings = settings or HttpSettings()
-        self.sockets = Sockets(settings, engine.settings.send_deadline_s)
+        bounds = engine.settings
+        self.sockets = Sockets(settings, bounds.send_deadline_s, bounds.memory_bytes)
         metrics.register_sockets(registry, self.sockets.statistics)
         graphql = GraphqlFace(engine, settings, self.sockets)
         metrics.register_graphql(registry, graphql.documents.statistics)
@@ -125,7 +129,7 @@ class HttpFace:
         )
         self._server = _Uvicorn(
             uvicorn.Config(
-                _with_transport(_with_origins(application, settings.origins)),
+                _with_connection(_with_origins(application, settings.origins)),
                 http=self.sockets.http_protocol(),
                 ws=self.sockets.protocol(),
                 ws_max_size=settings.ws_message_bytes,
@@ -140,6 +144,16 @@ class HttpFace:
                 timeout_graceful_shutdown=_STOP_S,
             )
         )
+
+    def _bound(self, address: Address) -> socket.socket:
+        """Return a socket that listens on an address, and whose connections have a bounded send buffer.
+
+        Left to the kernel it grows to megabytes for each reader that stalls. It doubles what it is given.
+        """
+        listener = bind(address, "--http")
+        size = max(1, self._send_buffer_bytes // 2)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        return listener
 
     async def serve(self) -> None:
         """Answer until ``stop``; the socket is closed on return."""
@@ -171,7 +185,7 @@ class HttpFace:
         for listener in self._server.servers:
             listener.close()
         self._socket.close()
-        self._socket = bind(self.address, "--http")
+        self._socket = self._bound(self.address)
         await self._server.startup(sockets=[self._socket])
         self.ended.clear()
 
@@ -228,12 +242,13 @@ class HttpFace:
         return JSONResponse(found)
 
 
-def _with_transport(application: ASGIApp) -> ASGIApp:
-    """Hand the connection's transport to those who may have to cut it; uvicorn keeps it beside ``send``."""
+def _with_connection(application: ASGIApp) -> ASGIApp:
+    """Hand the connection to those who may have to cut it; uvicorn keeps it beside ``send``."""
 
     async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
         cycle = getattr(send, "__self__", None)
-        scope[TRANSPORT] = getattr(cycle, "transport", None)
+        if isinstance(cycle, RequestResponseCycle):
+            scope[CONNECTION] = AnsweredConnection(cycle)
         await application(scope, receive, send)
 
     return outermost

@@ -163,6 +163,16 @@ class SocketCollector(Collector):
             found.subscriptions_refused,
         )
         yield GaugeMetricFamily(
+            "tailrace_inbound_bytes",
+            "Bytes that peers have sent over HTTP and that are not dealt with yet.",
+            found.inbound_bytes,
+        )
+        yield CounterMetricFamily(
+            "tailrace_inbound_refused",
+            "Senders refused because peers sent more at once than there is room for.",
+            found.inbound_refused,
+        )
+        yield GaugeMetricFamily(
             "tailrace_event_loop_tasks", "Tasks of the server's event loop.", found.tasks
         )
         guards = CounterMetricFamily(

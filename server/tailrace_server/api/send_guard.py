@@ -6,7 +6,33 @@ A stream notes when its write began, which costs next to nothing a message. The 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Final
+
+MEMORY: Final = "memory"
+"""Name of the guard that ends connections whose readers hold memory that others wait for."""
+
+ON_ITS_WAY_BYTES: Final = 64 << 10
+"""A larger write is over once the kernel has taken all of it; a smaller one once there is room for more."""
+
+
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""Linger on, for no time."""
+
+
+def drop(transport: asyncio.Transport) -> None:
+    """Drop a connection with whatever its peer has not read, what the kernel holds for it included.
+
+    Merely closed, the kernel would keep all of that for as long as the peer keeps its window shut.
+    """
+    peer = transport.get_extra_info("socket")
+    if peer is not None and not transport.is_closing():
+        with suppress(OSError):
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    transport.abort()
 
 
 class ReaderGone(Exception):
@@ -27,8 +53,9 @@ class Guarded(ABC):
 
     def interrupt(self) -> None:
         """End the stream if a write is under way: there is no memory for a reader that does not read."""
-        if self.blocked_since is not None:
-            self.expire()
+        if self.blocked_since is not None and not self.expired:
+            self.expired = True
+            self._drop()
 
     def expire(self) -> None:
         """End the stream: its reader has left a message unread past the send deadline. Idempotent."""
@@ -39,6 +66,10 @@ class Guarded(ABC):
     @abstractmethod
     def _end_stream(self) -> None:
         """End the write under way and its stream, in the face's own way."""
+
+    def _drop(self) -> None:
+        """End it so that what is unread is kept no longer: no word that would stand behind it."""
+        self._end_stream()
 
 
 class SendGuard:

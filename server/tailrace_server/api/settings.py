@@ -29,6 +29,12 @@ class HttpSettings:
         "connections",
         "WebSockets and event streams that are open at once; above it a handshake is answered with 429",
     )
+    http_send_buffer_bytes: int = setting(
+        512 << 10,
+        "bytes",
+        "of the kernel for each connection, its own overhead included; left to itself it takes megabytes for "
+        "each reader that stalls",
+    )
     ws_origins: str = setting(
         "",
         "origins",

@@ -23,10 +23,11 @@ from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.websocket.messages import malformed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tailrace_server.api.graphql.catalog import GraphqlCatalog, Live
     from tailrace_server.api.websocket import SocketOperation
+    from tailrace_server.capture.reading.frames import Frames
 
 SUBPROTOCOL: Final = "graphql-transport-ws"
 
@@ -57,12 +58,15 @@ class GraphqlSocketFace:
         """Serve one operation until it ends."""
         catalog = self._catalog
         prepared = await catalog.prepare(operation.state)
+        operation.state = None
         if not prepared.is_subscription:
             async with self._turn:
                 await operation.room()
                 await operation.next(msgspec.json.encode(await catalog.execute(prepared)))
             return
         live = await catalog.begin(prepared)
+        del prepared  # its document and variables have been used
+        operation.answered()
         catalog.documents.compiled += 1
         await self._pump(operation, live)
 
@@ -79,15 +83,22 @@ class GraphqlSocketFace:
             while True:
                 message = await subscription.receive()
                 if not isinstance(message, Heartbeat):
-                    payloads = message.data.split(SEPARATOR)
-                    if len(payloads) != message.count + 1:
-                        raise InternalError("an image has a byte that no JSON text has")
-                    payloads.pop()
-                    await operation.nexts(payloads)
+                    await operation.nexts(payloads_of(message))
                 elif live.signalled:
                     await operation.next(_signal(live.key, signals.heartbeat(message)))
         finally:
             subscription.cancel()
+
+
+def payloads_of(message: Frames) -> Sequence[bytes | memoryview]:
+    """Return the payloads of a message; that of a large capture, which comes alone, is not copied."""
+    if message.count == 1 and message.data.find(SEPARATOR) == len(message.data) - len(SEPARATOR):
+        return (memoryview(message.data)[: -len(SEPARATOR)],)
+    payloads = message.data.split(SEPARATOR)
+    if len(payloads) != message.count + 1:
+        raise InternalError("an image has a byte that no JSON text has")
+    payloads.pop()
+    return payloads
 
 
 def asked_of(payload: Any) -> Asked:

@@ -95,6 +95,7 @@ class LiveFace:
             demand=state.demand,
             limits=wish.limits,
         )
+        operation.answered()
         subscription.on_end = partial(_on_end, operation)
         try:
             state.subscription = subscription

@@ -72,6 +72,9 @@ async def body(request: Request, settings: HttpSettings) -> object:
     kind = request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
         raise HTTPException(415, f"the body is {JSON_TYPE}, not {kind[:60]}")
+    packed = request.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("", "identity"):
+        raise HTTPException(415, f"the body is packed ({packed[:60]}): send it as it is")
     data = bytearray()
     try:
         async with asyncio.timeout(settings.request_body_s):

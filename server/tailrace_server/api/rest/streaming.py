@@ -15,7 +15,7 @@ import structlog
 
 from tailrace.errors import SubscriberTooSlow
 from tailrace_server.api.errors import logged
-from tailrace_server.api.send_guard import Guarded, ReaderGone
+from tailrace_server.api.send_guard import MEMORY, ON_ITS_WAY_BYTES, Guarded, ReaderGone
 from tailrace_server.api.websocket.protocol import TOO_SLOW
 
 if TYPE_CHECKING:
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from tailrace.errors import TailraceError
+    from tailrace_server.api.http_protocol import AnsweredConnection
     from tailrace_server.api.websocket import Sockets
 
 _log = structlog.get_logger("tailrace.rest")
 
-TRANSPORT: Final = "tailrace.transport"
-"""Key in the scope under which http.py hands in the connection's transport, if the server lets it."""
+CONNECTION: Final = "tailrace.connection"
+"""Key in the scope under which http_server.py hands in the connection that is answered."""
 
 
 class StreamedAnswer(Guarded):
@@ -46,11 +47,13 @@ class StreamedAnswer(Guarded):
         self._chunks = chunks
         self._sockets = sockets
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        self._transport: asyncio.Transport | None = None
+        self._connection: AnsweredConnection | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the chunks end, the reader leaves or its deadline passes."""
-        self._transport = scope.get(TRANSPORT)
+        self._connection = scope.get(CONNECTION)
+        if self._connection is not None:
+            self._connection.begin()
         guard = self._sockets.guard
         guard.watch(self)
         try:
@@ -78,7 +81,11 @@ class StreamedAnswer(Guarded):
     async def _write(self, send: Send, data: bytes, *, more: bool) -> None:
         self.blocked_since = asyncio.get_running_loop().time()
         try:
-            await send({"type": "http.response.body", "body": data, "more_body": more})
+            # A large chunk is many readers' own, and has gone only when the kernel has taken all of it.
+            if len(data) > ON_ITS_WAY_BYTES and more and self._connection is not None:
+                await self._connection.write_uncopied(data)
+            else:
+                await send({"type": "http.response.body", "body": data, "more_body": more})
         except OSError as error:
             raise ReaderGone from error
         finally:
@@ -90,16 +97,23 @@ class StreamedAnswer(Guarded):
     def _cut(self, error: TailraceError) -> None:
         _log.error("answer cut", error=str(error), code=error.code)
         self._sockets.count_error("http", error.code)
-        if self._transport is not None:
-            self._transport.abort()
+        self._abort()
 
     def _end_stream(self) -> None:
-        self._sockets.count(TOO_SLOW)
         seconds = self._sockets.guard.deadline_s
-        error = SubscriberTooSlow(f"a chunk stayed unread for {seconds:g} s")
-        _log.warning("subscriber too slow", error=str(error), guard=TOO_SLOW)
-        if self._transport is not None:
-            self._transport.abort()
+        self._end(TOO_SLOW, f"a chunk stayed unread for {seconds:g} s")
+
+    def _drop(self) -> None:
+        self._end(MEMORY, "a chunk stayed unread while others waited for its memory")
+
+    def _end(self, guard: str, why: str) -> None:
+        self._sockets.count(guard)
+        _log.warning("subscriber too slow", error=str(SubscriberTooSlow(why)), guard=guard)
+        self._abort()
+
+    def _abort(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
 
 
 async def _until_gone(receive: Receive) -> None:

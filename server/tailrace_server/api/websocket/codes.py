@@ -33,13 +33,14 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
     ),
     CloseCode.NOT_TEXT: ("a text frame is not UTF-8", "Correct the client."),
     CloseCode.TOO_SLOW: (
-        "a message stayed unread past the send deadline, or for a second while memory was short "
-        "(`SUBSCRIBER_TOO_SLOW`)",
+        "a message stayed unread past the send deadline (`SUBSCRIBER_TOO_SLOW`), or one that was begun was "
+        "not finished in time; where memory is short, a reader that stalls is cut without a code",
         "Read faster, or with demand; resume by cursor.",
     ),
     CloseCode.TOO_LARGE: (
-        "a message is too large (64 KiB before `connection_ack`, then 4 MiB) or in too many fragments",
-        "Send less at once.",
+        "a message is too large (64 KiB before `connection_ack`, then 4 MiB) or in too many fragments, or "
+        "peers send more at once than the server has room for",
+        "Send less at once; send it again if it was the last.",
     ),
     CloseCode.INTERNAL: (
         "a probe stayed unanswered, or our bug",

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("tailrace.websocket")
 
+_SMALL_BYTES: Final = 4096
+"""A subscribe up to this is not charged while it waits for its answer."""
+
 
 class Socket(Protocol):
     """What a connection needs of a transport."""
@@ -64,6 +67,9 @@ class Socket(Protocol):
 
     def initialised(self) -> None:
         """Note that the peer has introduced itself: larger messages are allowed from now on."""
+
+    def begun(self, nbytes: int) -> None:
+        """Charge a subscribe of so many bytes until it is answered; then less than 0, to give them back."""
 
     def interrupt(self) -> None:
         """End the socket if a write is under way: there is no memory for a reader that does not read."""
@@ -105,16 +111,25 @@ class Face(Protocol):
 class SocketOperation:
     """What one subscribe has begun."""
 
-    __slots__ = ("_head", "_socket", "id", "state", "task")
+    __slots__ = ("_asked_bytes", "_head", "_socket", "id", "state", "task")
 
-    def __init__(self, id: str, socket: Socket) -> None:
-        """Bind to a socket under the client's id."""
+    def __init__(self, id: str, socket: Socket, asked_bytes: int = 0) -> None:
+        """Bind to a socket under the client's id; ``asked_bytes`` is the size of its subscribe."""
+        self._asked_bytes = asked_bytes if asked_bytes > _SMALL_BYTES else 0
+        if self._asked_bytes:
+            socket.begun(self._asked_bytes)
         self.id = id
         self.state: Any = None
         """The face's own."""
         self.task: asyncio.Task[None] | None = None
         self._socket = socket
         self._head = head("next", id)
+
+    def answered(self) -> None:
+        """Note that nothing of its subscribe is kept any more. Idempotent."""
+        if self._asked_bytes:
+            self._socket.begun(-self._asked_bytes)
+            self._asked_bytes = 0
 
     async def next(self, *parts: bytes | memoryview) -> None:
         """Send ``next`` with the payload that the parts make, joined; each is sent as it is."""
@@ -199,7 +214,7 @@ class SocketConnection:
                 if self._stopping:
                     self._patience.reschedule(asyncio.get_running_loop().time())
                 while (text := await self._socket.receive()) is not None:
-                    await self._take(parse(text), tasks)
+                    await self._take(parse(text), len(text), tasks)
         except TimeoutError:
             if self._stopping:
                 return Close(CloseCode.GOING_AWAY, "the server is stopping")
@@ -217,7 +232,7 @@ class SocketConnection:
             self._patience = None
         return None
 
-    async def _take(self, message: ClientMessage, tasks: asyncio.TaskGroup) -> None:
+    async def _take(self, message: ClientMessage, size: int, tasks: asyncio.TaskGroup) -> None:
         match message.type:
             case "connection_init":
                 await self._init(message.payload)
@@ -226,7 +241,7 @@ class SocketConnection:
             case "pong":
                 _echoed(message)
             case "subscribe":
-                await self._subscribe(message, tasks)
+                await self._subscribe(message, size, tasks)
             case "complete":
                 self._cancel(_identified(message))
             case type if type in self._face.extra:
@@ -248,7 +263,7 @@ class SocketConnection:
         await self._socket.send(whole("connection_ack", None, answer))
         self._acknowledged = True
 
-    async def _subscribe(self, message: ClientMessage, tasks: asyncio.TaskGroup) -> None:
+    async def _subscribe(self, message: ClientMessage, size: int, tasks: asyncio.TaskGroup) -> None:
         _identified(message)
         if not self._acknowledged:
             raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
@@ -265,7 +280,7 @@ class SocketConnection:
             )
             await self._refuse(SocketOperation(message.id, self._socket), error)
             return
-        operation = SocketOperation(message.id, self._socket)
+        operation = SocketOperation(message.id, self._socket, size)
         # `begin` runs before the next message is read: a `request` right behind this subscribe must find the
         # operation's state. The task is made after it, so that a payload that is refused never has one.
         try:
@@ -273,6 +288,7 @@ class SocketConnection:
         except Close:
             raise
         except Exception as error:
+            operation.answered()
             await self._refuse(operation, logged(error, _log))
             return
         self._operations[message.id] = operation
@@ -294,6 +310,7 @@ class SocketConnection:
         except ReaderGone:
             return
         finally:
+            operation.answered()
             # After a `complete` the client may use the id again at once: only our own entry is removed.
             if self._operations.get(operation.id) is operation:
                 del self._operations[operation.id]

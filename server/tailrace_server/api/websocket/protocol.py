@@ -6,7 +6,9 @@ What is guarded, and why:
   without flow control, so a flood costs memory without bound. After ``pings_unread`` the peer is cut.
 - A probe that stays unanswered ends the connection. A probe behind data that the peer has yet to read gets as
   much time as any message, the send deadline, and more while the peer goes on reading.
-- A message of endless empty fragments is ended by their number; bytes are bounded by uvicorn already.
+- A message of endless empty fragments is ended by their number; bytes are bounded by uvicorn already. One that
+  is not finished in its time ends the connection, pings or not. What has come and is not dealt with is charged
+  to the inbound budget.
 - Text that is not UTF-8 costs a close code, not a stack trace in the log; a refused handshake no error there.
 
 Names of uvicorn that it does not publish are used here and nowhere else: its version is pinned, and every one
@@ -16,6 +18,7 @@ has a test.
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -23,13 +26,15 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import OPEN
 
 from tailrace.errors import SubscriberTooSlow
+from tailrace_server.api.inbound_budget import CONNECTION_BYTES, INBOUND, InboundBudget
+from tailrace_server.api.send_guard import drop
 from tailrace_server.api.websocket.codes import CloseCode
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from uvicorn._types import ASGISendEvent
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
     from websockets.frames import Frame
 
 _log = structlog.get_logger("tailrace.websocket")
@@ -40,7 +45,14 @@ EXTENSION: Final = "tailrace.websocket"
 TOO_SLOW: Final = "send_deadline"
 """Name of the guard against peers that leave a message unread."""
 
+UNFINISHED: Final = "unfinished_message"
+"""Name of the guard against peers that begin a message and do not finish it."""
+
 _FRAGMENTS_MAX: Final = 4096
+_SMALL_BYTES: Final = 4096
+"""What has come of one connection up to this is not charged."""
+_FRAGMENT_BYTES: Final = 100
+"""Of a fragment beside its data, about."""
 _LINGER_S: Final = 5.0
 """How long a closed connection may take to flush its last words before it is cut."""
 
@@ -51,6 +63,8 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     pings_unread: int = 1_000
     init_message_bytes: int = 64 << 10
     send_deadline_s: float = 60.0
+    message_s: float = 10.0
+    inbound: InboundBudget = InboundBudget(1 << 30)
     on_cut: Callable[[str], None] = staticmethod(lambda guard: None)
     """Called with the name of the guard that cut a connection."""
 
@@ -63,6 +77,17 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         """Whether the kernel's buffers were full since the last pong: a probe may stand behind all of it."""
         self._moved_at = 0.0
         """Loop time at which the transport last had room again."""
+        self._unfinished: asyncio.TimerHandle | None = None
+        """Ends the connection when the message that has begun is not finished in its time."""
+        self._queued: deque[int] = deque()
+        """Bytes of the messages that wait for the application."""
+        self._in_hand = 0
+        """Bytes of the message that the application has taken, until it asks for the next one."""
+        self._charged = 0
+        self._begun = 0
+        """Bytes of subscribes that are not answered yet."""
+        self._strange = True
+        """Whether the peer has yet to introduce itself."""
         self._message_bytes_max = self.conn.max_message_size
         self.conn.max_message_size = min(
             self.init_message_bytes, self._message_bytes_max or 1 << 62
@@ -71,6 +96,56 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     def initialised(self) -> None:
         """Allow messages of full size."""
         self.conn.max_message_size = self._message_bytes_max
+        self._strange = False
+
+    def begun(self, nbytes: int) -> None:
+        """Charge a subscribe of so many bytes until it is answered; then less than 0, to give them back."""
+        self._begun += nbytes
+        self._charge()
+
+    def _charge(self) -> None:
+        """Charge what has come and is not dealt with."""
+        if self.disconnected or self.close_sent:
+            return
+        fragments = (self.conn.current_size or 0) + _FRAGMENT_BYTES * len(self.frames)
+        nbytes = len(self.conn.reader.buffer) + fragments + sum(self._queued) + self._in_hand
+        nbytes += self._begun + self._strange * CONNECTION_BYTES
+        if nbytes <= _SMALL_BYTES:
+            nbytes = 0  # the usual message costs no more than this line
+        if nbytes != self._charged:
+            self._charged = nbytes
+            self.inbound.hold(self, nbytes)
+
+    def refuse(self) -> None:
+        """Close: the inbound budget is spent, and this peer has held most of it."""
+        # 1. Its close is counted by the guard's name too.
+        self.on_cut(INBOUND)
+        _log.warning("sender refused", peer=self.client, guard=INBOUND)
+        self._fail(
+            CloseCode.TOO_LARGE, "peers send more at once than there is room for; send again"
+        )
+        # 2. What it has sent goes at once, the connection when the reason has been read.
+        self.frames = []
+        self.conn.reader.discard()
+
+    def _overdue(self) -> None:
+        """End a connection whose message has not been finished in its time, unless we did not read it."""
+        self._unfinished = None
+        if self.read_paused:
+            self._watch_message()
+        elif not self.gone:
+            self.on_cut(UNFINISHED)
+            reason = f"a message was not finished within {self.message_s:g} s"
+            self._fail(CloseCode.TOO_SLOW, reason)
+
+    def _watch_message(self) -> None:
+        """Run the timer of unfinished messages while there is one."""
+        if self.conn.reader.buffer or self.frames:
+            if self._unfinished is None and not self.gone:
+                self._unfinished = self.loop.call_later(self.message_s, self._overdue)
+        elif self._unfinished is not None:
+            self._unfinished.cancel()
+            self._unfinished = None
 
     @property
     def gone(self) -> bool:
@@ -122,7 +197,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         """Drop the connection with whatever it has not read."""
         if not self.disconnected:
             self.on_cut(guard)
-            self.transport.abort()
+            drop(self.transport)
 
     def close_within(self, seconds: float = _LINGER_S) -> None:
         """Cut the connection unless it has ended by itself by then."""
@@ -131,7 +206,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
     def _abort(self) -> None:
         if not self.disconnected:
-            self.transport.abort()
+            drop(self.transport)
 
     # What uvicorn calls.
 
@@ -140,6 +215,10 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
+        if self._unfinished is not None:
+            self._unfinished.cancel()
+            self._unfinished = None
+        self.inbound.hold(self, 0)
         super().connection_lost(exc)
 
     async def run_asgi(self) -> None:
@@ -148,6 +227,16 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         extensions[EXTENSION] = self
         await super().run_asgi()
         self.close_within()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Know what the application has dealt with: it asks for the next message."""
+        if self._in_hand:
+            self._in_hand = 0
+            self._charge()
+        message = await super().receive()
+        if message["type"] == "websocket.receive":
+            self._in_hand = self._queued.popleft()
+        return message
 
     async def send(self, message: ASGISendEvent) -> None:
         """Know a refused handshake for complete: uvicorn would log it as an error of the application."""
@@ -158,6 +247,8 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         """Take what came, then answer all its pings at once."""
         super().data_received(data)
+        self._watch_message()
+        self._charge()
         # While the peer reads, its pings are answered in one write. While it does not, each answer would grow
         # the buffer: answers are dropped and counted, and too many of them end the connection.
         answers = self.conn.data_to_send()
@@ -182,13 +273,15 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         super().handle_cont(event)
 
     def send_receive_event_to_app(self) -> None:
-        """Refuse text that is not UTF-8 before uvicorn logs it as an exception."""
+        """Refuse text that is not UTF-8 before uvicorn logs it as an exception; count what is queued."""
         if self.curr_msg_data_type == "text":
             try:
                 b"".join(self.frames).decode()
             except UnicodeDecodeError:
                 self._fail(CloseCode.NOT_TEXT, "not UTF-8")
                 return
+        if not self.close_sent:
+            self._queued.append(sum(map(len, self.frames)))
         super().send_receive_event_to_app()
 
     def _fail(self, code: int, reason: str) -> None:
@@ -273,6 +366,8 @@ def configured(
     pings_unread: int,
     init_message_bytes: int,
     send_deadline_s: float,
+    message_s: float,
+    inbound: InboundBudget,
     on_cut: Callable[[str], None],
 ) -> type[GuardedProtocol]:
     """Return the class for one server."""
@@ -280,6 +375,8 @@ def configured(
         "pings_unread": pings_unread,
         "init_message_bytes": init_message_bytes,
         "send_deadline_s": send_deadline_s,
+        "message_s": message_s,
+        "inbound": inbound,
         "on_cut": staticmethod(on_cut),
     }
     return type("GuardedProtocol", (GuardedProtocol,), members)

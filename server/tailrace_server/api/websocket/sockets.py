@@ -25,7 +25,14 @@ from starlette.websockets import WebSocketDisconnect
 from tailrace.errors import InvalidRequest
 from tailrace_server.api import http_protocol
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
-from tailrace_server.api.send_guard import Guarded, ReaderGone, SendGuard
+from tailrace_server.api.inbound_budget import InboundBudget
+from tailrace_server.api.send_guard import (
+    MEMORY,
+    ON_ITS_WAY_BYTES,
+    Guarded,
+    ReaderGone,
+    SendGuard,
+)
 from tailrace_server.api.websocket.codes import CloseCode
 from tailrace_server.api.websocket.connection import (
     Face,
@@ -65,6 +72,10 @@ class SocketStatistics:
     """Subscribes refused because their socket had too many open."""
     tasks: int
     """Tasks of the event loop, those of other faces and of the engine too."""
+    inbound_bytes: int
+    """Bytes that peers have sent and that are not dealt with yet."""
+    inbound_refused: int
+    """Senders refused because peers sent more at once than there is room for."""
     guards: Mapping[str, int]
     """Connections ended by each guard, by its name: ``send_deadline``, ``pings_unread``, ``close_4400`` …"""
     errors: Mapping[tuple[str, str], int]
@@ -74,9 +85,10 @@ class SocketStatistics:
 class Sockets:
     """All WebSockets and event streams of one server process."""
 
-    def __init__(self, settings: HttpSettings, send_deadline_s: float) -> None:
-        """Begin with none."""
+    def __init__(self, settings: HttpSettings, send_deadline_s: float, memory_bytes: int) -> None:
+        """Begin with none; ``memory_bytes`` is the budget of the process."""
         self.settings = settings
+        self.inbound = InboundBudget(memory_bytes)
         self.guard = SendGuard(send_deadline_s)
         self._connections: set[SocketConnection] = set()
         self._open = self._opened = self._refused = self._subscriptions_refused = 0
@@ -91,6 +103,7 @@ class Sockets:
         return http_protocol.configured(
             head_s=self.settings.request_head_s,
             send_deadline_s=self.guard.deadline_s,
+            inbound=self.inbound,
             on_cut=self.count,
         )
 
@@ -100,6 +113,8 @@ class Sockets:
             pings_unread=self.settings.ws_pings_unread,
             init_message_bytes=self.settings.ws_init_message_bytes,
             send_deadline_s=self.guard.deadline_s,
+            message_s=self.settings.request_body_s,
+            inbound=self.inbound,
             on_cut=self.count,
         )
 
@@ -162,7 +177,7 @@ class Sockets:
         protocol: GuardedProtocol = websocket.scope["extensions"][EXTENSION]
         with GuardedSocket(protocol, websocket, self.guard) as socket:
             await self._run(SocketConnection(socket, face, self.settings, count))
-            if socket.expired:
+            if socket.expired and not socket.dropped:
                 self.count(TOO_SLOW)
 
     async def _run(self, connection: SocketConnection) -> None:
@@ -221,6 +236,8 @@ class Sockets:
             refused=self._refused,
             subscriptions_refused=subscriptions,
             tasks=len(asyncio.all_tasks()),
+            inbound_bytes=self.inbound.bytes,
+            inbound_refused=self.inbound.refused,
             guards=dict(self._guards),
             errors=dict(self._errors),
         )
@@ -245,6 +262,8 @@ class GuardedSocket(Guarded):
         self._websocket = websocket
         self._guard = guard
         self._turn = asyncio.Lock()
+        self.dropped = False
+        """Whether it was cut for want of memory."""
 
     def __enter__(self) -> GuardedSocket:
         self._guard.watch(self)
@@ -258,13 +277,16 @@ class GuardedSocket(Guarded):
         return await _text(self._websocket)
 
     async def send(self, *parts: bytes | memoryview) -> None:
-        """Write one message when there is room, one writer after the other.
+        """Write one message when there is room, one writer after the other; wait for a large one to be taken.
 
+        Only then is its share of the memory free for others: until the kernel has it, the transport does.
         Waiting writers wake one by one: all at once they would overrun the transport's bound together.
         """
         async with self._turn:
             await self._room()
             self._protocol.write_text(parts)
+            if sum(map(len, parts)) > ON_ITS_WAY_BYTES:
+                await self._room()
         # uvicorn's sends do not yield while there is room: a fast reader would keep the loop to itself.
         await asyncio.sleep(0)
 
@@ -272,6 +294,9 @@ class GuardedSocket(Guarded):
         self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes
     ) -> None:
         """Write a message for each payload, many at once; as ``send``."""
+        if len(payloads) == 1:
+            await self.send(head, payloads[0], tail)  # uncopied: it may be large
+            return
         for start in range(0, len(payloads), _MESSAGES_AT_ONCE):
             async with self._turn:
                 await self._room()
@@ -305,8 +330,16 @@ class GuardedSocket(Guarded):
         """Allow messages of full size."""
         self._protocol.initialised()
 
+    def begun(self, nbytes: int) -> None:
+        """Charge a subscribe of so many bytes until it is answered; then less than 0, to give them back."""
+        self._protocol.begun(nbytes)
+
     def _end_stream(self) -> None:
         self._protocol.too_slow()
+
+    def _drop(self) -> None:
+        self.dropped = True
+        self._protocol.cut(MEMORY)
 
 
 async def _text(websocket: WebSocket) -> str | None:

@@ -338,6 +338,7 @@ async def test_a_body_without_meaning_is_refused(serve: Serve, body: bytes, stat
         ("GET", CHANGES, {"accept": "application/json;q=0"}, 406),
         ("GET", LIVE, {"accept": "application/json"}, 406),
         ("POST", f"{CHANGES}/query", {"content-type": "text/plain"}, 415),
+        ("POST", f"{CHANGES}/query", {"content-encoding": "gzip"}, 415),
         ("GET", LIVE, {"accept": "text/event-stream", "last-event-id": "garbage"}, 400),
     ],
 )

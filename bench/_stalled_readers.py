@@ -1,0 +1,107 @@
+"""Readers over HTTP that subscribe, read the beginning and nothing more; whoever is let go of comes again.
+
+Bare sockets with a small buffer of the kernel: what is not read stays with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench._log import CATALOG
+
+_RECEIVE_BYTES: Final = 4096
+_ESTABLISHED: Final = b"\x01"
+"""First byte of the kernel's TCP_INFO."""
+_LIVE: Final = f"/v1/catalogs/{CATALOG}/changes/live"
+_GRAPHQL: Final = f"/v1/catalogs/{CATALOG}/graphql"
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """One face of the HTTP listener, as a reader of it opens a subscription."""
+
+    name: str
+    path: str
+    protocol: str | None
+    """The sub-protocol; None for server-sent events."""
+
+    def wish(self, version: int) -> dict[str, Any]:
+        """Return the payload of a subscribe to all rows with their images, from a version on."""
+        if self.path == _GRAPHQL:
+            field = f"onCatalogChange(sinceVersion: {version}) {{ cursor afterText }}"
+            return {"query": f"subscription {{ {field} }}"}
+        return {"sinceVersion": version, "body": ["after"]}
+
+
+EVENTS: Final = Face("server-sent events", _LIVE, None)
+REST: Final = Face("REST over WebSocket", _LIVE, "tailrace.v1")
+GRAPHQL: Final = Face("GraphQL over WebSocket", _GRAPHQL, "graphql-transport-ws")
+
+
+def frame(message: object, *, final: bool = True) -> bytes:
+    """Return a client's text frame of a JSON message, masked with zeros."""
+    data = json.dumps(message).encode()
+    size = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
+    return bytes([0x81 if final else 0x01]) + size + bytes(4) + data
+
+
+def upgrade(address: str, path: str, protocol: str) -> bytes:
+    """Return the request that opens a WebSocket."""
+    key = base64.b64encode(os.urandom(16)).decode()
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Protocol: {protocol}\r\n\r\n"
+    ).encode()
+
+
+async def stall(address: str, face: Face, version: int, begun: list[int]) -> None:
+    """Stall at a version, for ever; ``begun`` counts in its only item how often."""
+    while True:
+        with suppress(OSError, EOFError):
+            await _once(address, face, version, begun)
+
+
+async def _once(address: str, face: Face, version: int, begun: list[int]) -> None:
+    loop = asyncio.get_running_loop()
+    host, _, port = address.rpartition(":")
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+        peer.setblocking(False)
+        await loop.sock_connect(peer, (host, int(port)))
+
+        async def until(mark: bytes) -> None:
+            found = b""
+            while mark not in found:
+                data = await loop.sock_recv(peer, 256)
+                if not data:
+                    raise EOFError
+                found = found[-len(mark) :] + data
+
+        if face.protocol is None:
+            path = f"{face.path}?sinceVersion={version}&body=after"
+            ask = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n\r\n"
+            await loop.sock_sendall(peer, ask.encode())
+            await until(b"event: subscribed")
+        else:
+            await loop.sock_sendall(peer, upgrade(address, face.path, face.protocol))
+            await until(b"\r\n\r\n")
+            await loop.sock_sendall(peer, frame({"type": "connection_init"}))
+            await until(b"connection_ack")
+            message = {"type": "subscribe", "id": "1", "payload": face.wish(version)}
+            await loop.sock_sendall(peer, frame(message))
+        begun[0] += 1
+        await _gone(peer)
+
+
+async def _gone(peer: socket.socket) -> None:
+    """Wait until the server has closed or reset a connection that is not read: the kernel's state tells."""
+    while peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:  # noqa: ASYNC110 - see above
+        await asyncio.sleep(0.2)

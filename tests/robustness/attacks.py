@@ -1,0 +1,169 @@
+"""What hostile peers send: one row for each attack, which test_hostile_peers.py runs against a real server.
+
+An attack opens connections on the stack that it is given, and leaves them open: what the server keeps for them
+is looked at then. To add one, write a function and add its row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tests.support.peers import GRAPHQL, REST, Peer, Way, frame, message
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import ExitStack
+
+    from tests.process.commands import ServerProcess
+
+_MANY: Final = 150
+_NEARLY_A_MESSAGE: Final = 4_000_000
+"""Bytes: less than the largest message that is taken, and more than all the room if many send so much."""
+_QUERY: Final = "/v1/catalogs/shop/changes/query"
+_GRAPHQL: Final = "/v1/catalogs/shop/graphql"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One kind of peers, or of what they send."""
+
+    name: str
+    run: Callable[[ServerProcess, ExitStack], Awaitable[None]]
+    guard: str | None = None
+    """The guard that must have ended some of them; None: they are answered, or refused one by one."""
+
+
+def _post(path: str, *headers: str) -> bytes:
+    lines = (f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers)
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+async def _say_all(peers: list[Peer], *parts: bytes) -> None:
+    """Let each peer send the parts, as far as the server takes them."""
+
+    async def say(peer: Peer) -> None:
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(5):
+                for part in parts:
+                    await peer.say(part)
+
+    await asyncio.gather(*map(say, peers))
+
+
+def _connect(address: str, stack: ExitStack, count: int) -> list[Peer]:
+    return [stack.enter_context(Peer(address)) for _ in range(count)]
+
+
+async def _sockets(address: str, stack: ExitStack, way: Way, count: int) -> list[Peer]:
+    """Return WebSockets that have introduced themselves."""
+    peers = _connect(address, stack, count)
+
+    async def open(peer: Peer) -> None:
+        await peer.open(way)
+        await peer.say(message(type="connection_init"))
+        await peer.until(b"connection_ack")
+
+    await asyncio.gather(*map(open, peers))
+    return peers
+
+
+async def _unfinished_bodies(server: ServerProcess, stack: ExitStack) -> None:
+    head = _post(_QUERY, f"Content-Length: {_NEARLY_A_MESSAGE + 1}")
+    peers = _connect(server.http, stack, _MANY)
+    await _say_all(peers, head, b" " * _NEARLY_A_MESSAGE)
+
+
+async def _unfinished_chunks(server: ServerProcess, stack: ExitStack) -> None:
+    head = _post(_GRAPHQL, "Transfer-Encoding: chunked")
+    peers = _connect(server.http, stack, _MANY)
+    await _say_all(peers, head, b"%x\r\n" % (_NEARLY_A_MESSAGE + 1), b" " * _NEARLY_A_MESSAGE)
+
+
+async def _unfinished_heads(server: ServerProcess, stack: ExitStack) -> None:
+    peers = _connect(server.http, stack, 3 * _MANY)
+    await _say_all(peers, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 15_000)
+
+
+def _large_frame(opcode: int, size: int) -> bytes:
+    """Return the head of a client's final frame, masked with zeros."""
+    return bytes([0x80 | opcode, 0xFF]) + size.to_bytes(8, "big") + bytes(4)
+
+
+async def _unfinished_messages(server: ServerProcess, stack: ExitStack) -> None:
+    for way in (REST, GRAPHQL):
+        peers = await _sockets(server.http, stack, way, _MANY // 2)
+        await _say_all(peers, _large_frame(1, _NEARLY_A_MESSAGE + 1), b" " * _NEARLY_A_MESSAGE)
+
+
+async def _unfinished_fragments(server: ServerProcess, stack: ExitStack) -> None:
+    """Fragments of a message that is never finished, and pings between them."""
+    part = b"\x00" + _large_frame(0, 1_000_000)[1:] + b" " * 1_000_000
+    begin = b"\x01" + part[1:]
+    for way in (REST, GRAPHQL):
+        peers = await _sockets(server.http, stack, way, _MANY // 2)
+        ping = frame(9, b"here")
+        await _say_all(peers, begin, ping, part, ping, part, ping, part, ping)
+
+
+async def _messages_of_strangers(server: ServerProcess, stack: ExitStack) -> None:
+    peers = _connect(server.http, stack, 2 * _MANY)
+    await asyncio.gather(*(peer.open(REST) for peer in peers))
+    await _say_all(peers, _large_frame(1, 64 << 10), b" " * (60 << 10))
+
+
+async def _values(server: ServerProcess, stack: ExitStack) -> None:
+    """Bodies of a megabyte that are a million values."""
+    body = b'{"criteria":[' + b",".join([b"[]"] * 1_000_000) + b"]}"
+    peers = _connect(server.http, stack, 20)
+    await _say_all(peers, _post(_QUERY, f"Content-Length: {len(body)}"), body)
+
+
+async def _variables(server: ServerProcess, stack: ExitStack) -> None:
+    """Subscribes that carry what their documents do not use."""
+    wish = {
+        "query": "subscription { onCatalogChange(sinceVersion: 9999) { cursor } }",
+        "variables": {"x": ["y" * 1_000] * 3_000},
+    }
+    peers = await _sockets(server.http, stack, GRAPHQL, 10)
+    for number in range(30):
+        data = json.dumps({"type": "subscribe", "id": str(number), "payload": wish}).encode()
+        await _say_all(peers, _large_frame(1, len(data)), data)
+
+
+async def _large_answers(server: ServerProcess, stack: ExitStack) -> None:
+    """Documents of a few kilobytes that ask for the schema thirty times; nobody reads."""
+    fields = "types { name description fields { name description type { name } args { name } } }"
+    aliases = " ".join(f"a{number}: __schema {{ {fields} }}" for number in range(30))
+    body = json.dumps({"query": f"{{ {aliases} }}"}).encode()
+    peers = _connect(server.http, stack, _MANY)
+    await _say_all(peers, _post(_GRAPHQL, f"Content-Length: {len(body)}"), body)
+
+
+async def _costly_documents(server: ServerProcess, stack: ExitStack) -> None:
+    """Documents that differ and whose fields overlap as often as they may."""
+    peers = _connect(server.http, stack, 20)
+    for number, peer in enumerate(peers):
+        fields = " ".join(["catalog { name }"] * 400)
+        body = json.dumps({"query": f"query q{number} {{ {fields} }}"}).encode()
+        await _say_all([peer], _post(_GRAPHQL, f"Content-Length: {len(body)}"), body)
+
+
+INBOUND: Final = "inbound_memory"
+"""The guard of the budget for what peers send."""
+
+ATTACKS: Final = (
+    Attack("bodies that are not finished", _unfinished_bodies, INBOUND),
+    Attack("chunks that are not finished", _unfinished_chunks, INBOUND),
+    Attack("heads that are not finished", _unfinished_heads, "request_head"),
+    Attack("messages that are not finished", _unfinished_messages, INBOUND),
+    Attack("fragments that are not finished", _unfinished_fragments, INBOUND),
+    Attack("messages of sockets without an init", _messages_of_strangers, "close_4408"),
+    Attack("bodies of a million values", _values),
+    Attack("variables that nobody uses", _variables),
+    Attack("answers that nobody reads", _large_answers),
+    Attack("documents that are costly to validate", _costly_documents),
+)
