@@ -11,7 +11,7 @@ CHANGE       transaction … columns; a change of one row
 BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
 QUARANTINED  reason, raw, file, block, line; transaction where it is known
 SPLIT        file, block; ``line`` lines, of which ``number`` gave nothing; ``reason`` counts those about
-             no row by what they are, as JSON
+             no row by what they are, as JSON; ``raw`` says whose rows it has (`table_bindings`)
 ===========  ====================================================================================
 
 *Place* is where a row stands in its source, as bytes that sort as the source does::
@@ -106,6 +106,8 @@ class Change(NamedTuple):
     timestamp: int | None = None
     """When the source committed or wrote it, µs."""
     source: str | None = None
+    table: str | None = None
+    """Full name of the row's table, different for each; None where a source has no tables."""
     columns: str | None = None
     """What the source lists as the columns of the entity type, on a transaction's first row of it."""
     number: int | None = None
@@ -132,6 +134,7 @@ CHANGE_SCHEMA: Final = pa.schema(
         pa.field("after", pa.binary()),
         pa.field("timestamp", pa.int64()),
         pa.field("source", pa.string()),
+        pa.field("table", pa.string()),
         pa.field("columns", pa.string()),
         pa.field("number", pa.int64()),
         pa.field("reason", pa.string()),

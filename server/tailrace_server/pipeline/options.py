@@ -21,7 +21,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 READING: Final = "How lines are read"
 GROUPING: Final = "How rows become versions"
@@ -104,6 +104,17 @@ def choice(first: str, second: str, metavar: str) -> OptionForm:
     return OptionForm(
         kind=str, parse=parse, show=lambda value: second if value else first, metavar=metavar
     )
+
+
+def one_of(words: Sequence[str], metavar: str) -> OptionForm:
+    """Return the form of a field that is one of some words."""
+
+    def parse(flag: str, word: str) -> str:
+        if word not in words:
+            raise InvalidRequest(f"{flag} {word!r}: choose {', '.join(words[:-1])} or {words[-1]}")
+        return word
+
+    return OptionForm(kind=str, parse=parse, metavar=metavar)
 
 
 def whole(least: int) -> OptionForm:

@@ -178,6 +178,27 @@ def test_a_transaction_may_span_large_batches(make_source: Callable[[str], Sourc
 
 
 @pytest.mark.parametrize("rows", [0, 1_000_000])
+def test_rows_of_another_table_or_connector_are_set_aside_wherever_they_are_decoded(
+    source: Source, rows: int
+) -> None:
+    """Two tables are new in one batch: the one whose row arrived first has the entity type."""
+
+    def of(number: int, **block: str) -> bytes:
+        return line(envelope("c", postgres(number, 7, **block), after={"id": number}))
+
+    source.add(of(1, schema="archive"), of(2), name="b.json")
+    os.utime(source.input / "b.json", (1, 1))
+    source.add(of(3), of(4, name="other"), finish(7, 3), name="a.json")
+    outcome = source.ingest(small_batch_rows=rows)
+    assert [record.after for record in data(source.catalog)] == [b'{"id":1}']
+    assert outcome.counters.quarantined == 3
+    source.add(of(5), of(6, schema="archive"), of(7, name="other", schema="archive"))
+    outcome = source.ingest(small_batch_rows=rows)
+    assert [record.after for record in data(source.catalog)] == [b'{"id":1}', b'{"id":6}']
+    assert outcome.counters.quarantined == 2
+
+
+@pytest.mark.parametrize("rows", [0, 1_000_000])
 def test_the_largest_place_in_a_transaction_is_one_like_others(source: Source, rows: int) -> None:
     """Each row comes over a topic of its own, so their order is what the source says."""
     for number, order, table in ((1, 2**63 - 1, "product"), (2, 1, "customer")):
@@ -413,7 +434,7 @@ def test_the_key_options_reach_the_lines(source: Source) -> None:
 
     message = envelope("c", postgres(1, 7), after={"sku": "x-1", "n": 1})
     source.add(line(message))
-    options = Debezium(keys={"product": ("sku", "n")}, long_entity_types=True)
+    options = Debezium(keys={"product": ("sku", "n")}, entity_type_from="schema.table")
     source.ingest(source=options)
     record = data(source.catalog)[0]
     assert (record.entity_type, record.primary_key) == ("public.product", '["x-1",1]')

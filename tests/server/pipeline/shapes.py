@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace_server.pipeline.changes import Change, FileSplit, to_batch
 from tailrace_server.pipeline.sources.debezium.source import Debezium
+from tailrace_server.pipeline.table_bindings import Bindings
 from tailrace_server.pipeline.transactions.lines import SplitDecoder
 from tailrace_server.pipeline.transactions.settings import MAX_RECORD_BYTES
 
 if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
+
+UNBOUND = Bindings()
+"""Of a catalog that has no rows yet."""
 
 BY_ID: dict[str, tuple[str, ...]] = {"*": ("id",)}
 """``--key *=id``: what names the rows of messages without a key here."""
@@ -83,13 +87,13 @@ def decoder(
     *,
     mapping: SchemaMapping | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
+    bindings: Bindings = UNBOUND,
     keys: dict[str, tuple[str, ...]] = BY_ID,
     **options: Any,
 ) -> SplitDecoder:
     """Return a decoder of Debezium's messages with some of its options."""
-    return SplitDecoder(
-        Debezium(keys=keys, **options).line_decoder(mapping, max_record_bytes), skip
-    )
+    source = Debezium(keys=keys, **options)
+    return SplitDecoder(source.line_decoder(mapping, max_record_bytes, bindings), skip)
 
 
 def decode(*lines: bytes | dict[str, Any], file: str = "f", **options: Any) -> list[Change]:

@@ -15,6 +15,7 @@ from tailrace_server.pipeline.options import (
     FOLDER,
     SECONDS,
     choice,
+    one_of,
     option,
     options_of,
     values_of,
@@ -26,6 +27,7 @@ class Some:
     folder: Path = option("--folder", "A folder.", FOLDER)
     size: int = option("--size", "A size.", BYTES, 16 << 20)
     wait: float = option("--wait", "A wait.", SECONDS, 0.0)
+    what: str = option("--what", "A word.", one_of(("a", "b", "c"), "WHAT"), "a")
     stop: bool = option("--on-error", "What to do.", choice("go-on", "stop", "WHAT"), False)
     plain: bool = option("--plain", "Plain.", FLAG, True)
     names: dict[str, str] = option("--name", "Names.", FLAG, factory=dict)
@@ -36,6 +38,7 @@ GIVEN: dict[str, Any] = {
     "folder": Path("in"),
     "size": "1KiB",
     "wait": "2m",
+    "what": "b",
     "stop": "stop",
     "plain": False,
     "names": None,
@@ -48,6 +51,7 @@ def test_defaults_are_shown_as_they_are_typed() -> None:
         "folder": MISSING,
         "size": "16MiB",
         "wait": "0",
+        "what": "a",
         "stop": "go-on",
         "plain": True,
         "names": None,
@@ -59,6 +63,7 @@ def test_what_is_typed_becomes_the_value_of_the_field() -> None:
     values = values_of(Some, GIVEN)
     assert (values["size"], values["wait"], values["stop"]) == (1024, 120.0, True)
     assert values["folder"] == Path.cwd() / "in"
+    assert values["what"] == "b"
     assert "hidden" not in values
 
 
@@ -68,6 +73,7 @@ def test_what_is_typed_becomes_the_value_of_the_field() -> None:
         ("size", "much", "--size 'much': "),
         ("size", "0", "--size '0': it must be at least 1"),
         ("wait", "long", "--wait 'long': "),
+        ("what", "d", "--what 'd': choose a, b or c"),
         ("stop", "maybe", "--on-error 'maybe': choose go-on or stop"),
     ],
 )

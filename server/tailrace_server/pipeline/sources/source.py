@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace_server.pipeline.changes import Change, FileSplit
+    from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
@@ -46,7 +47,9 @@ class Source(Protocol):
     """What stands for a value that was not sent, beside Debezium's default; see `wal.record.unavailable`."""
 
     @abstractmethod
-    def line_decoder(self, mapping: SchemaMapping | None, record_bytes_max: int) -> DecodeLine:
+    def line_decoder(
+        self, mapping: SchemaMapping | None, record_bytes_max: int, bindings: Bindings
+    ) -> DecodeLine:
         """Return what decodes the lines of one task, in order; it may keep state from line to line.
 
         It raises for nothing that a line holds: a line that cannot be used becomes a QUARANTINED change.
@@ -54,6 +57,9 @@ class Source(Protocol):
         Args:
             mapping: Declared types; a row that they cannot hold goes to quarantine.
             record_bytes_max: Rows whose images are larger together go to quarantine.
+            bindings: Rows of another table than their entity type is bound to go to quarantine, and rows of
+                another connector, unless an option of the source names them. A source whose rows have no
+                `Change.table` needs no heed of it.
         """
 
     @abstractmethod

@@ -43,6 +43,7 @@ from tailrace_server.pipeline.columns import (
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
+from tailrace_server.pipeline.table_bindings import Bindings
 from tailrace_server.pipeline.transactions.closed_ids import ClosedTransactions
 from tailrace_server.pipeline.transactions.grouping import Plan, group, next_idle
 from tailrace_server.pipeline.transactions.idle_clock import IdleClock
@@ -140,6 +141,8 @@ class Driver(CatalogDriver):
         self._refused: list[RefusedListing] = []
         self.idle = IdleClock()
         """The clock that idle time is read from; the caller that feeds the driver moves it."""
+        self.bindings = Bindings.read(writer.state.source_positions)
+        """What the catalog's rows have come from so far."""
         self._closed = ClosedTransactions.read(writer.path, writer.log.view, self.source)
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
@@ -212,6 +215,11 @@ class Driver(CatalogDriver):
             raise LineRefused(
                 first.file or "", before + (first.line or 0), first.reason or "", option
             )
+        found = self.bindings.after(given.splits)
+        assert found.admits(given.splits), "rows of two tables would be one entity type"
+        if self._open and self.bindings.connector not in (None, found.connector):
+            # What is open is the former connector's, and the new one may use the same ids.
+            self.flush(ended=True)
         batch = f"{self.writer.writer}-{batch_id}"
         tallies, cuts = cut_snapshots(given.tallies, self._settings.snapshot_rows, batch)
         arrived = frozenset(key for key, t in tallies.items() if t.rows)
@@ -290,16 +298,19 @@ class Driver(CatalogDriver):
         # 4. The entry: rows, pending files and source positions become durable in one step. Apart, a
         #    crash between them would lose lines or read them twice.
         at_once = not self._settings.publish_window_s
+        bindings = self.bindings.after(given.splits)
+        bound = bindings.positions_after(self.bindings)
         receipt = self.commit_entry(
             batch_id=batch_id,
             k=k,
             segments=written.segments,
             schemas=schemas,
             pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
-            source_positions=positions(given.splits, self.source),
+            source_positions=positions(given.splits, self.source) | bound,
             publish=at_once,
         )
         # 5. Take over what the entry says, then publish.
+        self.bindings = bindings
         self._untouched -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
         self._remember_closed(receipt, decision.plan)

@@ -91,7 +91,7 @@ def commit_frame(
     if not small:
         commit_large_batch(driver, settings, lines, batch_id)
         return
-    decoded = decode_lines(lines.toArrow(), settings, driver.consumed)
+    decoded = decode_lines(lines.toArrow(), settings, driver.bindings, driver.consumed)
     driver.batch(batch_id, decoded.changes, decoded.skipped)
 
 

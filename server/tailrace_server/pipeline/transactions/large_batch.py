@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace_server.pipeline.columns import Sighting
+    from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.driver import Decision, Distribute, Driver
     from tailrace_server.pipeline.transactions.grouping import Released
     from tailrace_server.pipeline.transactions.settings import IngestSettings
@@ -93,12 +94,23 @@ def commit_large_batch(
     driver: Driver, settings: IngestSettings, lines: DataFrame, batch_id: int
 ) -> None:
     """Commit a batch without taking its rows to the driver. Called under the driver's lock."""
-    # 1. Decode once and keep the changes: they are read twice, for the tallies and to be written.
+    # 1. Decode once and keep the changes: they are read twice, for the tallies and to be written. They are
+    #    decoded anew where the batch is the first with rows of two tables for one entity type.
     skip = _lines_to_skip(driver, settings, lines)
-    decoded = lines.mapInArrow(decoder_of(settings, skip), _spark_schema(CHANGE_SCHEMA)).persist()
+
+    def decode(bindings: Bindings) -> DataFrame:
+        decoder = decoder_of(settings, skip, bindings)
+        return lines.mapInArrow(decoder, _spark_schema(CHANGE_SCHEMA)).persist()
+
+    decoded = decode(driver.bindings)
     try:
-        # 2. Decide from the tallies, exactly as for a small batch.
         given = _summarize(decoded, sum(skip.values()), driver.idle.now)
+        found = driver.bindings.after(given.splits)
+        if not found.admits(given.splits):
+            decoded.unpersist()
+            decoded = decode(found)
+            given = _summarize(decoded, sum(skip.values()), driver.idle.now)
+        # 2. Decide from the tallies, exactly as for a small batch.
         decision = driver.decide(batch_id, given)
         # 3. Write in tasks and commit. The driver may call for it again, without the rows of a refused
         #    listing; then Spark reads the kept changes, or decodes lost ones again.

@@ -17,12 +17,14 @@ import pyarrow.compute as pc
 
 from tailrace_server.pipeline.changes import SPLIT, Change, FileSplit
 from tailrace_server.pipeline.spark.checkpoint import local_path
+from tailrace_server.pipeline.table_bindings import origins_text
 from tailrace_server.pipeline.transactions.splits import lines_to_skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from tailrace_server.pipeline.sources.source import DecodeLine
+    from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 LINES_SCHEMA: Final = pa.schema(
@@ -64,11 +66,14 @@ class SplitDecoder:
         self._lines: dict[FileSplit, int] = {}
         self._ignored: dict[FileSplit, int] = {}
         self._kinds: dict[FileSplit, Counter[str]] = {}
+        self._origins: dict[FileSplit, dict[tuple[str, str, str], int]] = {}
+        """Whose rows a split has, as `RowOrigin`, each with the line of the first."""
 
     def feed(self, split: FileSplit, lines: Iterable[bytes]) -> Iterator[Change]:
         """Yield what lines hold, in order; a line without content or about no row gives nothing."""
         number = self._lines.get(split, 0)
         skip = self._skip.get((split.file, split.block), 0)
+        origins = self._origins.setdefault(split, {})
         ignored = 0
         for line in lines:
             number += 1
@@ -82,6 +87,10 @@ class SplitDecoder:
                 ignored += 1
                 self._kinds.setdefault(split, Counter())[change] += 1
             else:
+                if change.table is not None:
+                    origin = (change.entity_type or "", change.table, change.source or "")
+                    if origin not in origins:
+                        origins[origin] = number
                 yield change
         self._lines[split] = number
         self._ignored[split] = self._ignored.get(split, 0) + ignored
@@ -94,6 +103,7 @@ class SplitDecoder:
                 place=split.place(0),
                 number=self._ignored[split],
                 reason=json.dumps(self._kinds[split]) if split in self._kinds else None,
+                raw=origins_text(self._origins[split]),
                 file=split.file,
                 block=split.block,
                 line=lines,
@@ -123,24 +133,33 @@ def runs(table: pa.Table | pa.RecordBatch, folder: str) -> Iterator[tuple[FileSp
 
 
 def decode_lines(
-    table: pa.Table, settings: IngestSettings, consumed: Callable[[str], int]
+    table: pa.Table,
+    settings: IngestSettings,
+    bindings: Bindings,
+    consumed: Callable[[str], int],
 ) -> Decoded:
     """Decode the lines of a whole batch.
 
     Args:
         table: Of `LINES_SCHEMA`.
         settings: Tell the source and the input folder.
+        bindings: What the catalog's rows have come from so far.
         consumed: File → lines at its head that the log holds already.
     """
     splits = sorted(runs(table, str(settings.input)), key=lambda run: run[0])
     counted = ((split.file, split.block, len(values)) for split, values in splits)
     skip = lines_to_skip(counted, consumed)
-    decoder = SplitDecoder(settings.line_decoder(), skip)
-    changes: list[Change] = []
-    for split, values in splits:
-        changes.extend(decoder.feed(split, values))
-    changes.extend(decoder.finish())
-    return Decoded(changes, sum(skip.values()))
+
+    def decoded(bindings: Bindings) -> tuple[list[Change], list[Change]]:
+        decoder = SplitDecoder(settings.line_decoder(bindings), skip)
+        changes = [change for split, values in splits for change in decoder.feed(split, values)]
+        return changes, [*decoder.finish()]
+
+    changes, counts = decoded(bindings)
+    found = bindings.after(counts)
+    if not found.admits(counts):
+        changes, counts = decoded(found)
+    return Decoded([*changes, *counts], sum(skip.values()))
 
 
 def relative_file(uri: str, folder: str) -> str:

@@ -23,6 +23,7 @@ from tailrace_server.pipeline.options import (
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.sources.source import DecodeLine, Source
+    from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
@@ -135,6 +136,6 @@ class IngestSettings:
         panel=RUNNING,
     )
 
-    def line_decoder(self) -> DecodeLine:
+    def line_decoder(self, bindings: Bindings) -> DecodeLine:
         """Return what decodes the lines of one task."""
-        return self.source.line_decoder(self.mapping, self.max_record_bytes)
+        return self.source.line_decoder(self.mapping, self.max_record_bytes, bindings)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.columns import KnownColumns
     from tailrace_server.pipeline.sources.source import Source
+    from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 _ROWS_PER_TASK: Final = 20_000
@@ -197,12 +198,12 @@ class TaskWriter:
 
 
 def decoder_of(
-    settings: IngestSettings, skip: Mapping[tuple[str, int], int]
+    settings: IngestSettings, skip: Mapping[tuple[str, int], int], bindings: Bindings
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what decodes the lines of a task; it is pickled to the task with the source."""
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = SplitDecoder(settings.line_decoder(), skip)
+        decoder = SplitDecoder(settings.line_decoder(bindings), skip)
         for batch in batches:
             for split, values in runs(batch, str(settings.input)):
                 yield to_batch(list(decoder.feed(split, values)))

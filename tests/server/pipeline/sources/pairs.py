@@ -12,6 +12,7 @@ from tailrace_server.pipeline.sources.source import Source
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.sources.source import DecodeLine
+    from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 
@@ -23,7 +24,9 @@ class Pairs(Source):
         "--entity-type", "What a pair is in the catalog.", text("NAME"), "pair"
     )
 
-    def line_decoder(self, mapping: SchemaMapping | None, record_bytes_max: int) -> DecodeLine:
+    def line_decoder(
+        self, mapping: SchemaMapping | None, record_bytes_max: int, bindings: Bindings
+    ) -> DecodeLine:
         return self._decode
 
     def restated(self, change: Change) -> bytes:

@@ -23,6 +23,7 @@ from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA, decode_lin
 from tailrace_server.pipeline.transactions.settings import IngestSettings
 from tailrace_server.wal.catalog import create_catalog, open_writer
 from tests.process.ingest.reading import data, leads
+from tests.server.pipeline.shapes import UNBOUND
 from tests.server.pipeline.sources.pairs import Pairs
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Ingest:
         file = f"file://{self.settings.input}/{number:05}.txt"
         rows = [{"value": each, "file": file, "block": 0, "modified_us": number} for each in lines]
         table = pa.Table.from_pylist(rows, LINES_SCHEMA)
-        decoded = decode_lines(table, self.settings, self.driver.consumed)
+        decoded = decode_lines(table, self.settings, self.driver.bindings, self.driver.consumed)
         self.driver.batch(number, decoded.changes, decoded.skipped)
 
 
@@ -100,7 +101,7 @@ def test_the_command_has_the_options_of_source_and_settings(tmp_path: Path) -> N
 
 
 def test_a_change_is_restated_as_a_line_that_says_the_same() -> None:
-    decode = Pairs().line_decoder(None, 1 << 20)
+    decode = Pairs().line_decoder(None, 1 << 20, UNBOUND)
     change = decode(FileSplit("f"), 1, b"7 a=x")
     assert isinstance(change, Change)
     assert Pairs().restated(change) == b"7 a=x"

@@ -155,7 +155,12 @@ def test_positions_tell_how_many_lines_of_a_file_are_in_the_log(log_root: Path) 
     run.driver.batch(0, decoded(0, [row(1, 7), b"", b"{"]))
     assert run.driver.consumed("000000") == 3
     assert run.driver.consumed("000001") == 0
-    assert CommitLog.open(log_root / "shop").state.source_positions == {"file:000000": 3}
+    positions = CommitLog.open(log_root / "shop").state.source_positions
+    assert positions == {
+        "file:000000": 3,
+        "connector": "postgresql:shop",
+        "table:product": "shop.public.product",
+    }
 
 
 def test_traffic_that_is_about_no_row_is_counted_by_what_it_is(log_root: Path) -> None:

@@ -17,6 +17,7 @@ from tailrace_server.pipeline.transactions.lines import (
     runs,
 )
 from tailrace_server.pipeline.transactions.settings import IngestSettings
+from tests.server.pipeline.shapes import UNBOUND
 from tests.server.pipeline.sources.pairs import Pairs
 
 INPUT = "/in put"
@@ -55,7 +56,7 @@ def test_lines_that_the_log_holds_are_skipped_from_the_head_of_each_file(
     splits: list[tuple[str, int, int]], consumed: dict[str, int]
 ) -> None:
     settings = IngestSettings(input=Path(INPUT), log=Path("log"), catalog="shop", source=Pairs())
-    decoded = decode_lines(table_of(splits), settings, lambda file: consumed.get(file, 0))
+    decoded = decode_lines(table_of(splits), settings, UNBOUND, lambda file: consumed.get(file, 0))
     left = [change.primary_key for change in decoded.changes if change.kind == CHANGE]
     expected = []
     for file in "ab":
@@ -71,7 +72,7 @@ def test_lines_that_the_log_holds_are_skipped_from_the_head_of_each_file(
 
 
 def test_a_split_is_counted_over_all_its_pieces() -> None:
-    decoder = SplitDecoder(Pairs().line_decoder(None, 1), {("f", 0): 1})
+    decoder = SplitDecoder(Pairs().line_decoder(None, 1, UNBOUND), {("f", 0): 1})
     split = FileSplit("f", 0, 5)
     assert list(decoder.feed(split, [b"1 a=x"])) == []
     assert [change.line for change in decoder.feed(split, [b"", b"nonsense"])] == [3]

@@ -14,7 +14,7 @@ from tailrace_server.pipeline.changes import CHANGE, QUARANTINED, Change, FileSp
 from tailrace_server.pipeline.options import options_of, values_of
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
-from tests.server.pipeline.shapes import BY_ID, envelope, line, postgres
+from tests.server.pipeline.shapes import BY_ID, UNBOUND, envelope, line, postgres
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def test_mapping_and_limit_reach_the_lines(tmp_path: Path) -> None:
     declared = tmp_path / "shop.toml"
     declared.write_text('[entity_types.product.columns.price]\ntype = "SMALLINT"\n')
     settings = settings_of(tmp_path, mapping=declared, max_record_bytes="100B")
-    decode = settings.line_decoder()
+    decode = settings.line_decoder(UNBOUND)
 
     def kind_of(number: int, **row: object) -> int:
         message = line(envelope("c", postgres(number), after={"id": number, **row}))

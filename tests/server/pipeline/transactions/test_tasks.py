@@ -25,6 +25,7 @@ from tailrace_server.pipeline.transactions.tasks import (
     encode_plan,
     pending_reader,
 )
+from tests.server.pipeline.shapes import UNBOUND
 from tests.server.pipeline.sources.pairs import Pairs
 
 
@@ -59,7 +60,7 @@ def test_lines_are_decoded_in_a_task(tmp_path: Path) -> None:
         {"value": value, "file": f"file:{tmp_path}/a", "block": 0, "modified_us": 1}
         for value in (b"1 a=x", b"1 b=y", b"")
     ]
-    decode = decoder_of(pickle.loads(pickle.dumps(settings)), {("a", 0): 1})
+    decode = decoder_of(pickle.loads(pickle.dumps(settings)), {("a", 0): 1}, UNBOUND)
     batches = pa.Table.from_pylist(rows, LINES_SCHEMA).to_batches(max_chunksize=2)
     changes = [change for batch in decode(batches) for change in from_table(batch)]
     assert [(c.kind, c.primary_key) for c in changes] == [(CHANGE, "b"), (SPLIT, None)]

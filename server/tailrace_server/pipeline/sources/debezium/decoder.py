@@ -53,12 +53,12 @@ from tailrace_server.pipeline.sources.debezium.message import (
     image_of,
     position_of,
     salvaged_id,
-    source_name,
     timestamp_of,
     total_order,
     unwrap,
 )
 from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
+from tailrace_server.pipeline.sources.debezium.table_identity import OtherConnector
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.wal.record.unavailable import DEFAULT
 
@@ -66,7 +66,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace_server.pipeline.changes import FileSplit
-    from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage, SourceBlock
+    from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage
+    from tailrace_server.pipeline.sources.debezium.table_identity import (
+        TableIdentities,
+    )
     from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
@@ -96,14 +99,14 @@ class DebeziumDecoder:
         self,
         keys: Mapping[str, tuple[str, ...]],
         *,
-        long_entity_types: bool = False,
+        identities: TableIdentities,
         mapping: SchemaMapping | None = None,
         unavailable: Unavailable = DEFAULT,
         record_bytes_max: int,
     ) -> None:
         """Take the options; see `Debezium` and `Source.line_decoder`."""
         self._keys = RowKeys(keys, mapping)
-        self._long_entity_types = long_entity_types
+        self._identities = identities
         self._mapping = mapping
         self._unavailable = unavailable
         self._record_bytes_max = record_bytes_max
@@ -129,7 +132,9 @@ class DebeziumDecoder:
         except NoRow as found:
             return found.kind
         except (msgspec.DecodeError, orjson.JSONDecodeError, Unusable, RecursionError) as error:
-            transaction_id = id_of(message) if message else salvaged_id(line)
+            # What another connector calls a transaction is none of this one's.
+            other = isinstance(error, OtherConnector)
+            transaction_id = None if other else id_of(message) if message else salvaged_id(line)
             return quarantined(
                 split,
                 number,
@@ -156,9 +161,10 @@ class DebeziumDecoder:
                 else f"unknown op {message.op!r}"
             )
         source = message.source
-        if source is None or not source.table:
+        if source is None:
             raise Unusable("no source.table")
-        entity_type = self._entity_type(source)
+        identity = self._identities.of(source)
+        entity_type = identity.entity_type
         before, after = image_of(message.before), image_of(message.after)
         if len(before or b"") + len(after or b"") > self._record_bytes_max:
             raise Unusable(f"images above {self._record_bytes_max} bytes")
@@ -194,7 +200,8 @@ class DebeziumDecoder:
             before=before,
             after=after,
             timestamp=timestamp_of(message, source),
-            source=source_name(source),
+            source=identity.connector,
+            table=identity.table,
             columns=columns,
         )
 
@@ -204,13 +211,6 @@ class DebeziumDecoder:
             fault = mapping.fault_of(entity_type, members(after), self._unavailable)
             if fault is not None:
                 raise Incompatible(fault)
-
-    def _entity_type(self, source: SourceBlock) -> str:
-        assert source.table is not None
-        if not self._long_entity_types:
-            return source.table
-        space = source.schema or source.db
-        return f"{space}.{source.table}" if space else source.table
 
 
 def _mark(message: DebeziumMessage, split: FileSplit, number: int) -> Change:

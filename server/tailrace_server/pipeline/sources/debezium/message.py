@@ -16,6 +16,7 @@ import orjson
 
 from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED, position_in
 from tailrace_server.pipeline.images import members
+from tailrace_server.pipeline.sources.debezium.table_names import levels_in
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.changes import Change
@@ -42,8 +43,12 @@ class SourceBlock(msgspec.Struct):
     connector: str | None = None
     name: str | None = None
     db: str | None = None
+    keyspace: str | None = None
+    """The database, as Vitess and Cassandra call it."""
     schema: str | None = None
     table: str | None = None
+    collection: str | None = None
+    """The table, as MongoDB calls it."""
     ts_us: _Int64 | None = None
     ts_ms: _Int64 | None = None
     txId: int | str | None = None
@@ -298,13 +303,18 @@ def restated(change: Change) -> bytes:
     A change of the key is kept as far as the images show it.
     """
     connector, _, name = (change.source or "").partition(":")
+    # A row that an earlier release left pending does not say which table it is of.
+    *spaces, table = levels_in(change.table) if change.table else (change.entity_type or "",)
+    database, schema = (*spaces, None, None)[:2]
     message: dict[str, Any] = {
         "before": None if change.before is None else msgspec.Raw(change.before),
         "after": None if change.after is None else msgspec.Raw(change.after),
         "source": {
             "connector": connector or None,
             "name": name or None,
-            "table": change.entity_type,
+            "db": database,
+            "schema": schema,
+            "table": table,
             "ts_us": change.timestamp,
             **_position_members(connector, position_in(change.place)),
         },

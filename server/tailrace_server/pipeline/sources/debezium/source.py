@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.options import READING, OptionForm, choice, option
+from tailrace_server.pipeline.options import READING, OptionForm, one_of, option
+from tailrace_server.pipeline.sources.debezium.table_names import FORMS, mapped_name
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.pipeline.sources.source import Source
 from tailrace_server.wal.record.unavailable import unavailable
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.changes import Change
     from tailrace_server.pipeline.sources.source import DecodeLine
+    from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 
@@ -40,6 +43,18 @@ def _placeholders(flag: str, text: str | None) -> tuple[str, ...]:
     return texts
 
 
+def _table_map(flag: str, texts: list[str] | None) -> dict[str, str]:
+    mapped: dict[str, str] = {}
+    for text in texts or ():
+        try:
+            table, entity_type = mapped_name(text)
+        except ValueError as error:
+            raise InvalidRequest(f"{flag} {text!r}: {error}") from error
+        if mapped.setdefault(table, entity_type) != entity_type:
+            raise InvalidRequest(f"{flag} {text!r}: {table} has the name {mapped[table]!r} already")
+    return mapped
+
+
 @dataclass(frozen=True)
 class Debezium(Source):
     """Debezium's JSON, one message a line; see `decoder` for what a line may hold.
@@ -58,14 +73,29 @@ class Debezium(Source):
         panel=READING,
     )
     """Entity type, its last part, or ``*`` → key columns; see `row_key`."""
-    long_entity_types: bool = option(
+    entity_type_from: str = option(
         "--entity-type-from",
-        "table, or schema.table for the long form.",
-        choice("table", "schema.table", "FORM"),
-        False,
+        "table, schema.table or database.schema.table; levels that a connector lacks are left out.",
+        one_of(FORMS, "FORM"),
+        FORMS[0],
         panel=READING,
     )
-    """Whether entity types are named ``schema.table`` instead of ``table``."""
+    table_map: Mapping[str, str] = option(
+        "--table-map",
+        "Entity type of one table, by its name, of which the first levels may be left out.",
+        OptionForm(kind=list[str] | None, parse=_table_map, metavar="TABLE=NAME"),
+        factory=dict,
+        panel=READING,
+    )
+    """Name of a table → entity type; `table_identity` says how a name is written."""
+    connector: str | None = option(
+        "--connector",
+        "The connector that rows come from, where it took the place of another.",
+        OptionForm(kind=str | None, metavar="KIND:NAME"),
+        None,
+        panel=READING,
+    )
+    """As `Change.source`."""
 
     placeholders: tuple[str, ...] = option(
         "--unavailable-placeholder",
@@ -75,13 +105,31 @@ class Debezium(Source):
         panel=READING,
     )
 
-    def line_decoder(self, mapping: SchemaMapping | None, record_bytes_max: int) -> DecodeLine:
+    def __post_init__(self) -> None:
+        """Refuse a map that would make two tables one entity type.
+
+        Raises:
+            InvalidRequest: It does.
+        """
+        for entity_type, count in Counter(self.table_map.values()).items():
+            if count > 1:
+                names = " and ".join(n for n, to in self.table_map.items() if to == entity_type)
+                raise InvalidRequest(
+                    f"--table-map gives {entity_type!r} to {names}: rows of one key would be one row"
+                )
+
+    def line_decoder(
+        self, mapping: SchemaMapping | None, record_bytes_max: int, bindings: Bindings
+    ) -> DecodeLine:
         """Return what decodes messages."""
         from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
+        from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentities
 
         return DebeziumDecoder(
             self.keys,
-            long_entity_types=self.long_entity_types,
+            identities=TableIdentities(
+                self.entity_type_from, self.table_map, self.connector, bindings
+            ),
             mapping=mapping,
             unavailable=self.unavailable,
             record_bytes_max=record_bytes_max,

@@ -205,15 +205,6 @@ def test_a_row_that_is_set_aside_says_all_that_its_message_said(
         assert again._replace(transaction=change.transaction) == change
 
 
-def test_long_entity_types_carry_the_schema_or_database() -> None:
-    rows = [
-        envelope("c", postgres(1), after={"id": 1}),
-        envelope("c", {"table": "t", "db": "d"}, after={"id": 1}),
-    ]
-    found = decode(*rows, long_entity_types=True)
-    assert [change.entity_type for change in found] == ["public.product", "d.t"]
-
-
 def test_what_says_nothing_is_counted_only() -> None:
     fed = decoder()
     lines = [

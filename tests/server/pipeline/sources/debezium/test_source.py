@@ -10,7 +10,13 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.options import values_of
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 
-GIVEN: dict[str, Any] = {"keys": None, "long_entity_types": "table", "placeholders": None}
+GIVEN: dict[str, Any] = {
+    "keys": None,
+    "entity_type_from": "table",
+    "table_map": None,
+    "connector": None,
+    "placeholders": None,
+}
 
 
 def debezium(**given: object) -> Debezium:
@@ -18,7 +24,7 @@ def debezium(**given: object) -> Debezium:
 
 
 def test_without_options_it_has_its_defaults() -> None:
-    assert debezium() == Debezium(keys={}, long_entity_types=False)
+    assert debezium() == Debezium(keys={}, entity_type_from="table", table_map={})
 
 
 def test_keys_are_given_by_table() -> None:
@@ -26,7 +32,6 @@ def test_keys_are_given_by_table() -> None:
         "line": ("sku", "n"),
         "shop.item": ("id",),
     }
-    assert debezium(long_entity_types="schema.table").long_entity_types
 
 
 @pytest.mark.parametrize("text", ["line", "=id", "line=", "line=a,,b"])
@@ -44,6 +49,23 @@ def test_a_placeholder_is_refused_as_written() -> None:
     assert debezium(placeholders="hex:00ff").placeholders == ("hex:00ff",)
     with pytest.raises(InvalidRequest, match=r"--unavailable-placeholder: placeholder 'hex:0'"):
         debezium(placeholders="hex:0")
+
+
+def test_a_map_gives_each_table_one_entity_type_and_each_of_these_one_table() -> None:
+    texts = ["archive.orders=old", "shop.public.orders=orders", 'a."b.c"=x=y']
+    assert debezium(table_map=texts).table_map == {
+        "archive.orders": "old",
+        "shop.public.orders": "orders",
+        'a."b.c"': "x=y",
+    }
+    with pytest.raises(InvalidRequest, match=r"--table-map 'a\.': 'a\.' is no name|it reads TABLE"):
+        debezium(table_map=["a."])
+    with pytest.raises(InvalidRequest, match=r"a\.t has the name 'x' already"):
+        debezium(table_map=["a.t=x", '"a".t=y'])
+    with pytest.raises(
+        InvalidRequest, match=r"--table-map gives 'x' to a\.t and b\.t: rows of one key"
+    ):
+        debezium(table_map=["a.t=x", "b.t=x"])
 
 
 @pytest.mark.parametrize(

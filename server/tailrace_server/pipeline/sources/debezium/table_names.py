@@ -1,0 +1,73 @@
+"""How the name of a table is written.
+
+A table's *full name* has the levels that its connector gives::
+
+    PostgreSQL, SQL Server, Oracle, Db2   database.schema.table
+    MySQL, MariaDB                        database.table
+    MongoDB                               database.collection
+    Vitess, Cassandra                     keyspace.table
+
+A level with a dot, a quote or an equals sign in it is quoted, so no two tables have one full name:
+``"a.b".c`` and ``a."b.c"``. A schema without its database is ``.schema.table``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TypeAlias
+
+Levels: TypeAlias = tuple[str, ...]
+
+FORMS: Final = ("table", "schema.table", "database.schema.table")
+"""What entity types are named by."""
+
+_PLAIN: Final = re.compile(r'[^."=]+')
+_LEVEL: Final = re.compile(r'"((?:[^"]|"")*)"|([^."=]*)')
+_MAPPED: Final = re.compile(r'((?:"(?:[^"]|"")*"|[^"=])+)=(.+)', re.DOTALL)
+
+
+def full_name(levels: Levels) -> str:
+    """Return the text of a table's levels."""
+    return ".".join(
+        level
+        if _PLAIN.fullmatch(level) or (not level and place == 0)
+        else '"' + level.replace('"', '""') + '"'
+        for place, level in enumerate(levels)
+    )
+
+
+def levels_in(text: str) -> Levels:
+    """Return the levels of a full name, or of one whose first levels are left out.
+
+    Raises:
+        ValueError: It is no such name.
+    """
+    levels: list[str] = []
+    at = 0
+    while True:
+        found = _LEVEL.match(text, at)
+        assert found is not None
+        quoted, plain = found.groups()
+        levels.append(plain if quoted is None else quoted.replace('""', '"'))
+        at = found.end()
+        if at == len(text):
+            break
+        if text[at] != ".":
+            raise ValueError(f"{text!r} is no name of a table")
+        at += 1
+    whole = len(levels) == len(FORMS)  # only such a name may lack its database
+    if not (all(levels[1:]) and (levels[0] or whole) and len(levels) <= len(FORMS)):
+        raise ValueError(f"{text!r} is no name of a table")
+    return tuple(levels)
+
+
+def mapped_name(text: str) -> tuple[str, str]:
+    """Return name and entity type of ``TABLE=NAME``. The name may have an equals sign in quotes.
+
+    Raises:
+        ValueError: It reads otherwise.
+    """
+    found = _MAPPED.fullmatch(text)
+    if found is None:
+        raise ValueError("it reads TABLE=NAME")
+    return full_name(levels_in(found[1])), found[2]
