@@ -60,10 +60,10 @@ def source_command(source: type[Source]) -> Callable[..., int]:
         counters = summary.counters
         quarantine = settings.log / settings.catalog / "quarantine"
         reporter.summary(counters, str(quarantine))
-        lines = counters.lines - counters.ignored
-        if not settings.follow and counters.quarantined and counters.quarantined == lines:
+        messages = counters.messages - counters.ignored
+        if not settings.follow and counters.quarantined and counters.quarantined == messages:
             raise NothingUsable(
-                f"none of {counted(lines, 'new line')} in {given['input']} could be used; "
+                f"none of {counted(messages, 'new line')} in {given['input']} could be used; "
                 f"{quarantine} has each with its reason"
             )
         return 0 if summary.signal is None else 128 + summary.signal

@@ -10,8 +10,9 @@ kind         columns that are set, beside ``place``
 CHANGE       transaction … columns; a change of one row
 BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
 QUARANTINED  reason, raw, file, block, line; transaction where it is known
-SPLIT        file, block; ``line`` lines, of which ``number`` gave nothing; ``reason`` counts those about
-             no row by what they are, as JSON; ``raw`` says whose rows it has (`table_bindings`)
+SPLIT        file, block, ``line`` lines with ``total_order`` messages; ``number`` of these gave nothing,
+             ``reason`` counts those about no row by what they are, as JSON; ``raw`` says whose rows it has
+             (`table_bindings`)
 ===========  ====================================================================================
 
 *Place* is where a row stands in its source, as bytes that sort as the source does::
@@ -19,7 +20,8 @@ SPLIT        file, block; ``line`` lines, of which ``number`` gave nothing; ``re
     8 × 3 bytes   source position, three numbers, big endian; zero where the source gives none
     8 bytes       modification time of the file in µs
     … NUL         path of the file
-    8 × 2 bytes   byte offset of the split in the file; line in the split, from 1
+    8 bytes       byte offset of the split in the file
+    5 + 3 bytes   line in the split, from 1; message in the line, from 0
 
 The *transaction key* groups rows. It is the source's transaction id in a form that is equal for all
 rows of a transaction (`Source.transaction_key`), or begins with NUL for what the source does not group: a
@@ -61,7 +63,10 @@ UNORDERED: Final = -1
 _POSITION = struct.Struct(">QQQQ")
 _LINE = struct.Struct(">QQ")
 LINE_LENGTH: Final = _LINE.size
-"""Bytes of a place that tell the split and the line in it."""
+"""Bytes of a place that tell the split, the line in it and the message in the line."""
+_MESSAGE_BITS: Final = 24
+LINE_MESSAGES: Final = 1 << _MESSAGE_BITS
+"""Messages of one line that have places of their own."""
 
 
 class FileSplit(NamedTuple):
@@ -73,14 +78,22 @@ class FileSplit(NamedTuple):
     modified_us: int = 0
     """When the file was modified last, µs since the epoch; before it counts as the epoch."""
 
-    def place(self, line: int, position: tuple[int, int, int] = NO_POSITION) -> bytes:
-        """Return the place of a line's row: sortable bytes; every number lies in 0 … 2^64 - 1."""
+    def place(
+        self, line: int, position: tuple[int, int, int] = NO_POSITION, message: int = 0
+    ) -> bytes:
+        """Return the place of a row: sortable bytes.
+
+        Args:
+            line: Number in the split, from 1; below 2^40.
+            position: Of the source; every number lies in 0 … 2^64 - 1.
+            message: Number in the line, from 0; below `LINE_MESSAGES`.
+        """
         return b"".join(
             (
                 _POSITION.pack(*position, max(0, self.modified_us)),
                 self.file.encode(errors="surrogatepass"),
                 b"\0",
-                _LINE.pack(self.block, line),
+                _LINE.pack(self.block, line << _MESSAGE_BITS | message),
             )
         )
 
@@ -94,7 +107,7 @@ class Change(NamedTuple):
     transaction_id: str | None = None
     """As the source writes it; None where it has none."""
     total_order: int = UNORDERED
-    """Place in the transaction; of a snapshot row its number in the run, from 0."""
+    """Place in the transaction; of a snapshot row its number in the run, from 0. SPLIT: messages."""
     entity_type: str | None = None
     operation: int = 0
     primary_key: str | None = None
@@ -111,7 +124,8 @@ class Change(NamedTuple):
     columns: str | None = None
     """What the source lists as the columns of the entity type, on a transaction's first row of it."""
     number: int | None = None
-    """END: rows announced. SPLIT: lines that gave nothing. QUARANTINED: 1 if a declared type cannot hold it."""
+    """END: rows announced. SPLIT: messages that gave nothing.
+    QUARANTINED: 1 if a declared type cannot hold it."""
     reason: str | None = None
     raw: bytes | None = None
     file: str | None = None
@@ -155,6 +169,7 @@ def quarantined(
     transaction: str | None = None,
     transaction_id: str | None = None,
     incompatible: bool = False,
+    message: int = 0,
 ) -> Change:
     """Return a line that cannot be used as a QUARANTINED change.
 
@@ -166,10 +181,11 @@ def quarantined(
         transaction: Key of the transaction that it belongs to, if it is known.
         transaction_id: Id of that transaction.
         incompatible: Whether the reason is a value that its declared type cannot hold.
+        message: Which message of the line it is, from 0; ``line`` is that message alone.
     """
     return Change(
         kind=QUARANTINED,
-        place=split.place(number),
+        place=split.place(number, message=message),
         transaction=transaction,
         transaction_id=transaction_id,
         number=1 if incompatible else None,
@@ -198,10 +214,10 @@ def from_table(table: pa.Table | pa.RecordBatch) -> Iterable[Change]:
 
 def line_of(place: bytes) -> tuple[str, int, int]:
     """Return file, byte offset of the split and line in the split from a place."""
-    return (
-        place[_POSITION.size : -_LINE.size - 1].decode(errors="surrogatepass"),
-        *_LINE.unpack(place[-_LINE.size :]),
-    )
+    block, number = _LINE.unpack(place[-_LINE.size :])
+    # A pending row of an earlier release has the line alone, which is less than any line in its place here.
+    line = number >> _MESSAGE_BITS or number
+    return place[_POSITION.size : -_LINE.size - 1].decode(errors="surrogatepass"), block, line
 
 
 def position_in(place: bytes) -> tuple[int, int, int]:

@@ -20,17 +20,30 @@ _RATE_OVER_S: Final = 10.0
 
 
 @dataclass(slots=True)
+class SeenShape:
+    """How often input of another shape came, and where first."""
+
+    file: str
+    line: int
+    count: int = 0
+
+
+@dataclass(slots=True)
 class IngestCounters:
     """Counts since the ingest began."""
 
     lines: int = 0
     """Lines read, whatever they held."""
+    messages: int = 0
+    """Messages in them: one each, unless a line holds several."""
     rows: int = 0
-    """Changes among the lines."""
+    """Changes among the messages."""
     ignored: int = 0
-    """Lines that gave nothing: blank lines, nulls, tombstones, and those of ``ignored_by_kind``."""
+    """Messages that gave nothing: blank lines, nulls, tombstones, and those of ``ignored_by_kind``."""
     ignored_by_kind: Counter[str] = field(default_factory=Counter)
-    """Lines about no row, by what they are, as heartbeats."""
+    """Messages about no row, by what they are, as heartbeats."""
+    shapes: dict[str, SeenShape] = field(default_factory=dict)
+    """What came in place of messages, by the reason in the quarantine that names it."""
     skipped: int = 0
     """Lines that an earlier run had consumed; only after a take-over."""
     quarantined: int = 0
@@ -116,7 +129,11 @@ class ProgressReporter:
             )
         if counters.pending:
             self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")
-        self._unusable(counters, "line", quarantine)
+        self._unusable(
+            counters, "message" if counters.messages > counters.lines else "line", quarantine
+        )
+        for shape, seen in sorted(counters.shapes.items(), key=lambda item: -item[1].count):
+            self.note(f"{seen.count:,} of them, first {seen.file}:{seen.line}: {shape}")
 
     def messages(self, counters: IngestCounters, quarantine: str) -> None:
         """Write what an ingest of CDCv2 messages has done."""

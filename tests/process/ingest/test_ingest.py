@@ -286,15 +286,48 @@ def test_a_publish_window_releases_several_commits_at_once(source: Source) -> No
 
 
 def test_lines_that_cannot_be_used_are_kept_with_file_line_and_reason(source: Source) -> None:
-    source.add(row(1, 7), b"", b'{"op":"c"', b"null", b"\xff\xfe", row(2, 7), name="größe 1.json")
+    source.add(row(1, 7), b"", b'{"op":"c"', b"null", b'{"\xff"}', row(2, 7), name="größe 1.json")
     outcome = source.ingest()
     counters = outcome.counters
     assert (counters.lines, counters.rows, counters.ignored) == (6, 2, 2)
     [file] = (source.catalog / "quarantine").iterdir()
     first, second = map(orjson.loads, file.read_text().splitlines())
     assert (first["file"], first["line"], first["raw"]) == ("größe 1.json", 3, '{"op":"c"')
-    assert (second["line"], second["raw_base64"]) == (5, "//4=")
-    assert second["reason"] == "not UTF-8 at byte 0"
+    assert (second["line"], second["raw_base64"]) == (5, "eyL/In0=")
+    assert second["reason"] == "not UTF-8 at byte 2"
+
+
+def test_every_layout_of_lines_is_read_alike_by_driver_and_tasks_and_taken_over_by_lines(
+    make_source: Callable[[str], Source],
+) -> None:
+    flat = {"id": 4, "__op": "u", "__table": "product", "__lsn": 4, "__txId": 4}
+    event: dict[str, object] = {"specversion": "1.0", "id": "5", "source": "/x"}
+    event |= {"iodebeziumop": "u", "iodebeziumtable": "product", "iodebeziumlsn": "5"}
+    event |= {"iodebeziumtxId": "5", "data": {"before": None, "after": {"id": 5}}}
+    document = {"connector": "mongodb", "collection": "person"}
+    layouts = [
+        *(b"[", row(1) + b",", row(2) + row(3), b"]", b"[%b, {}, null]" % line(flat), line(event)),
+        line(envelope("u", document, after='{"_id": 6}')),
+        b'{"id":7}\t' + row(7),
+    ]
+    foreign = [b"id,name,price", b"1,cup,2.5", b"\x00\x00\x00\x00\x01\x02\x03"]
+    found = []
+    for rows in (0, 1_000_000):
+        source = make_source(f"of-{rows}")
+        source.add(*layouts, *foreign)
+        counters = source.ingest(small_batch_rows=rows).counters
+        assert (counters.lines, counters.messages, counters.rows) == (11, 12, 7)
+        assert (counters.ignored, counters.quarantined) == (1, 4)
+        found.append((records(source.catalog), counters.shapes))
+        checkpoint_folder(source.settings).rename(source.catalog / "ingest/lost")
+        outcome = source.ingest(take_over=True, small_batch_rows=rows)
+        assert (outcome.counters.skipped, outcome.counters.rows) == (11, 0)
+    assert found[0] == found[1]
+    keys = [record.primary_key for record in found[0][0] if record.area == Area.DATA]
+    assert sorted(keys, key=str) == [*"1234567"]
+    seen = {shape.partition(":")[0]: (s.count, s.line) for shape, s in found[0][1].items()}
+    assert seen["CSV"] == (2, 9)
+    assert len(seen) == 3
 
 
 def test_strict_stops_before_anything_of_the_batch_is_kept(source: Source) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tailrace_server.pipeline.changes import (
     BEGIN,
     CHANGE_SCHEMA,
+    LINE_MESSAGES,
     NO_POSITION,
     QUARANTINED,
     Change,
@@ -23,19 +24,23 @@ from tailrace_server.pipeline.changes import (
 
 _NUMBERS = st.integers(0, 2**64 - 1)
 _PLACES = st.tuples(
-    st.tuples(_NUMBERS, _NUMBERS, _NUMBERS), st.integers(0, 2**63), st.sampled_from("ab"), _NUMBERS
+    st.tuples(_NUMBERS, _NUMBERS, _NUMBERS),
+    st.integers(0, 2**63),
+    st.sampled_from("ab"),
+    st.integers(1, 2**40 - 1),
+    st.integers(0, LINE_MESSAGES - 1),
 )
 
 
 def place(
-    position: tuple[int, int, int], modified_us: int, file: str, line: int, block: int = 17
+    position: tuple[int, int, int], modified_us: int, file: str, line: int, message: int = 0
 ) -> bytes:
-    return FileSplit(file, block, modified_us).place(line, position)
+    return FileSplit(file, 17, modified_us).place(line, position, message)
 
 
 @given(st.lists(_PLACES, min_size=2, max_size=5))
-def test_places_sort_by_position_then_time_then_file_then_line(
-    of: list[tuple[tuple[int, int, int], int, str, int]],
+def test_places_sort_by_position_then_time_then_file_then_line_then_message(
+    of: list[tuple[tuple[int, int, int], int, str, int, int]],
 ) -> None:
     assert sorted(place(*each) for each in of) == [place(*each) for each in sorted(of)]
 
@@ -44,6 +49,12 @@ def test_a_place_gives_position_file_and_line_back() -> None:
     made = place((1, 2, 3), 4, "a/é.json", 42)
     assert position_in(made) == (1, 2, 3)
     assert line_of(made) == ("a/é.json", 17, 42)
+    assert line_of(place((1, 2, 3), 4, "a/é.json", 42, 7)) == ("a/é.json", 17, 42)
+
+
+def test_a_place_of_an_earlier_release_gives_its_line_back() -> None:
+    made = place((1, 2, 3), 4, "a", 42)
+    assert line_of(made[:-8] + (42).to_bytes(8, "big")) == ("a", 17, 42)
 
 
 def test_the_arrival_is_what_follows_the_position() -> None:

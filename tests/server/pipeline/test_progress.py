@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
+from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter, SeenShape
 
 if TYPE_CHECKING:
     import pytest
@@ -33,6 +33,19 @@ def test_what_was_not_taken_has_a_line_each(capsys: pytest.CaptureFixture[str]) 
         "· 1 version of rows that came after their transaction had closed",
         "· 2 open transactions left for the next run",
         "· 3 lines could not be used: shop/quarantine",
+    ]
+
+
+def test_each_shape_that_came_in_place_of_messages_has_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shapes = {"CSV: no": SeenShape("a.csv", 1, 20), "UTF-16: no": SeenShape("b/c.json", 3, 1200)}
+    counters = IngestCounters(lines=1220, messages=1221, quarantined=1221, shapes=shapes)
+    ProgressReporter().summary(counters, "q")
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "· 1,221 messages could not be used: q",
+        "· 1,200 of them, first b/c.json:3: UTF-16: no",
+        "· 20 of them, first a.csv:1: CSV: no",
     ]
 
 

@@ -15,7 +15,7 @@ from tailrace_server.pipeline.sources.text_files import read_text_files
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 
-DecodeLine: TypeAlias = "Callable[[FileSplit, int, bytes], Change | str | None]"
-"""Takes a split, the number of a line in it from 1, and the line. Gives a change, a mark or a line for
-quarantine (`changes`). A line about no row gives the name of what it is, in the singular, as a heartbeat;
-it is counted by that. None for a line without content, as a blank one."""
+DecodedMessage: TypeAlias = "Change | str | None"
+"""A change, a mark or a message for quarantine (`changes`). A message about no row gives the name of what it
+is, in the singular, as a heartbeat; it is counted by that. None for one without content, as a blank line."""
+
+DecodeLine: TypeAlias = (
+    "Callable[[FileSplit, int, bytes], DecodedMessage | Iterator[DecodedMessage]]"
+)
+"""Takes a split, the number of a line in it from 1, and the line. Gives what the line holds; of a line of
+several messages, each in order. Rows of one line differ in place."""
 
 
 class Source(Protocol):
@@ -84,6 +89,13 @@ class Source(Protocol):
     def transaction_key(self, transaction_id: str) -> str:
         """Return the form of a transaction id that all rows of the transaction share."""
         return transaction_id
+
+    def tells_shape(self, reason: str) -> bool:
+        """Whether the reason of a message for quarantine says what came in its place, as a CSV file would.
+
+        Such a reason is a constant text, ``what it is: what to do``; an ingest counts each at its end.
+        """
+        return False
 
     def position_name(self, file: str) -> str:
         """Return the name under which the log keeps how many lines of a file it holds."""

@@ -41,6 +41,7 @@ from tailrace_server.pipeline.columns import (
     known_columns,
 )
 from tailrace_server.pipeline.pending import read_pending, rows_of, write_pending
+from tailrace_server.pipeline.progress import SeenShape
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.table_bindings import Bindings
@@ -315,6 +316,7 @@ class Driver(CatalogDriver):
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
         self._remember_closed(receipt, decision.plan)
         self._update_counters(given, decision.plan, len(quarantined))
+        self._count_shapes(given)
         if not at_once and self._publish_due is None:
             self._publish_due = time.monotonic() + self._settings.publish_window_s
         self.publish()
@@ -457,6 +459,7 @@ class Driver(CatalogDriver):
     def _update_counters(self, given: BatchSummary, plan: Plan, quarantined: int) -> None:
         counters = self.counters
         counters.lines += sum(split.line or 0 for split in given.splits)
+        counters.messages += sum(split.total_order for split in given.splits)
         counters.ignored += sum(split.number or 0 for split in given.splits) - given.skipped
         counters.ignored_by_kind += kinds_of(given.splits)
         counters.skipped += given.skipped
@@ -468,6 +471,16 @@ class Driver(CatalogDriver):
         if newest:
             counters.newest_us = max(*newest, counters.newest_us or 0)
         self._note_versions()
+
+    def _count_shapes(self, given: BatchSummary) -> None:
+        before = lines_before(given.splits)
+        for change in sorted(given.quarantined, key=lambda change: change.place):
+            reason = change.reason or ""
+            if self.source.tells_shape(reason):
+                file, line = change.file or "", change.line or 0
+                line += before.get((file, change.block or 0), 0)
+                seen = self.counters.shapes.setdefault(reason, SeenShape(file, line))
+                seen.count += 1
 
     def _note_versions(self) -> None:
         super()._note_versions()

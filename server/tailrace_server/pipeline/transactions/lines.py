@@ -23,7 +23,7 @@ from tailrace_server.pipeline.transactions.splits import lines_to_skip
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tailrace_server.pipeline.sources.source import DecodeLine
+    from tailrace_server.pipeline.sources.source import DecodedMessage, DecodeLine
     from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
@@ -64,34 +64,45 @@ class SplitDecoder:
         self._decode = decode
         self._skip = skip or {}
         self._lines: dict[FileSplit, int] = {}
+        self._messages: dict[FileSplit, int] = {}
         self._ignored: dict[FileSplit, int] = {}
         self._kinds: dict[FileSplit, Counter[str]] = {}
         self._origins: dict[FileSplit, dict[tuple[str, str, str], int]] = {}
         """Whose rows a split has, as `RowOrigin`, each with the line of the first."""
 
     def feed(self, split: FileSplit, lines: Iterable[bytes]) -> Iterator[Change]:
-        """Yield what lines hold, in order; a line without content or about no row gives nothing."""
+        """Yield what lines hold, in order; a message without content or about no row gives nothing."""
         number = self._lines.get(split, 0)
         skip = self._skip.get((split.file, split.block), 0)
         origins = self._origins.setdefault(split, {})
         ignored = 0
+        more = 0  # messages beyond the first of their lines
         for line in lines:
             number += 1
             if number <= skip:
                 ignored += 1
                 continue
-            change = self._decode(split, number, line)
-            if change is None:
-                ignored += 1
-            elif isinstance(change, str):
-                ignored += 1
-                self._kinds.setdefault(split, Counter())[change] += 1
+            decoded = self._decode(split, number, line)
+            if decoded is None or isinstance(decoded, (Change, str)):
+                several: Iterable[DecodedMessage] = (decoded,)
             else:
-                if change.table is not None:
-                    origin = (change.entity_type or "", change.table, change.source or "")
-                    if origin not in origins:
-                        origins[origin] = number
-                yield change
+                several = decoded
+            more -= 1
+            for change in several:
+                more += 1
+                if isinstance(change, Change):
+                    if change.table is not None:
+                        origin = (change.entity_type or "", change.table, change.source or "")
+                        if origin not in origins:
+                            origins[origin] = number
+                    yield change
+                    continue
+                ignored += 1
+                if change is not None:
+                    self._kinds.setdefault(split, Counter())[change] += 1
+        self._messages[split] = (
+            self._messages.get(split, 0) + number - self._lines.get(split, 0) + more
+        )
         self._lines[split] = number
         self._ignored[split] = self._ignored.get(split, 0) + ignored
 
@@ -101,6 +112,7 @@ class SplitDecoder:
             yield Change(
                 kind=SPLIT,
                 place=split.place(0),
+                total_order=self._messages[split],
                 number=self._ignored[split],
                 reason=json.dumps(self._kinds[split]) if split in self._kinds else None,
                 raw=origins_text(self._origins[split]),

@@ -23,8 +23,9 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import orjson
@@ -36,6 +37,9 @@ from tailrace_server.pipeline.changes import (
     END,
     INSERT,
     LINE,
+    LINE_MESSAGES,
+    NO_POSITION,
+    QUARANTINED,
     READ,
     SNAPSHOT,
     TRUNCATE,
@@ -45,35 +49,54 @@ from tailrace_server.pipeline.changes import (
 )
 from tailrace_server.pipeline.images import members
 from tailrace_server.pipeline.sources.debezium.announcements import Announcements
+from tailrace_server.pipeline.sources.debezium.connectors import document_key, images_of
+from tailrace_server.pipeline.sources.debezium.joined_messages import key_and_value, messages_in
 from tailrace_server.pipeline.sources.debezium.message import (
-    Incompatible,
-    NoRow,
-    Unusable,
     id_of,
-    image_of,
     position_of,
     salvaged_id,
     timestamp_of,
     total_order,
     unwrap,
 )
+from tailrace_server.pipeline.sources.debezium.refusals import (
+    Incompatible,
+    NoRow,
+    NotDebezium,
+    Unusable,
+)
 from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
+from tailrace_server.pipeline.sources.debezium.shapes import file_shape, shape_of
 from tailrace_server.pipeline.sources.debezium.table_identity import OtherConnector
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tailrace_server.pipeline.changes import FileSplit
     from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage
     from tailrace_server.pipeline.sources.debezium.table_identity import (
         TableIdentities,
     )
+    from tailrace_server.pipeline.sources.source import DecodedMessage
     from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 _OPERATIONS: Final = {"c": INSERT, "u": UPDATE, "d": DELETE, "r": READ, "t": TRUNCATE}
+
+
+class _MessagePlace(NamedTuple):
+    """Where a message stands in the input."""
+
+    split: FileSplit
+    line: int
+    message: int = 0
+    """Its number in the line, from 0."""
+
+    def place(self, position: tuple[int, int, int] = NO_POSITION) -> bytes:
+        """Return the place of its row."""
+        return self.split.place(self.line, position, self.message)
 
 
 @dataclass(slots=True)
@@ -111,47 +134,91 @@ class DebeziumDecoder:
         self._unavailable = unavailable
         self._record_bytes_max = record_bytes_max
         self._runs: dict[FileSplit, _SnapshotRun] = {}
+        self._file_shapes: dict[FileSplit, str] = {}
         self._announcements = Announcements()
 
-    def decode(self, split: FileSplit, number: int, line: bytes) -> Change | str | None:
+    def decode(
+        self, split: FileSplit, number: int, line: bytes
+    ) -> DecodedMessage | Iterator[DecodedMessage]:
         """Return what a line holds, as `DecodeLine` says."""
+        found = self._decoded(_MessagePlace(split, number), line)
+        # What cannot be used may be several messages. Asked only then, as most lines are one.
+        if isinstance(found, Change) and found.kind == QUARANTINED:
+            pair = key_and_value(line)
+            if pair is not None and not _is_message(pair[0]):
+                return self._decoded(
+                    _MessagePlace(split, number), b'{"key":%b,"value":%b}' % pair, line
+                )
+            several = messages_in(line)
+            first = None if several is None else next(several, b"")
+            if several is not None and first != line.strip():
+                texts = itertools.chain((first,) if first else (), several)
+                return self._several(split, number, texts)
+        return found
+
+    def _several(
+        self, split: FileSplit, number: int, texts: Iterable[bytes]
+    ) -> Iterator[DecodedMessage]:
+        for index, text in enumerate(texts):
+            if index < LINE_MESSAGES:
+                yield self._decoded(_MessagePlace(split, number, index), text)
+            else:
+                reason = f"more than {LINE_MESSAGES} messages in a line"
+                yield quarantined(split, number, text, reason, message=LINE_MESSAGES - 1)
+
+    def _decoded(
+        self, at: _MessagePlace, text: bytes, given: bytes | None = None
+    ) -> DecodedMessage:
+        """Return what one message holds; ``given`` is how it stood in the input, if not like that."""
         message = None
         try:
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
-                raise Unusable(f"not UTF-8 at byte {error.start}") from None
-            if not line.strip():
+            text.decode()
+            if not text.strip():
                 return None
-            message, key, block = unwrap(line)
+            message, key, block = unwrap(text)
             if message is None:
                 return None
             if message.status is not None and message.op is None:
-                return _mark(message, split, number)
-            return self._change(message, key, block, split, number)
+                return _mark(message, at)
+            return self._change(message, key, block, at)
         except NoRow as found:
             return found.kind
-        except (msgspec.DecodeError, orjson.JSONDecodeError, Unusable, RecursionError) as error:
+        except (
+            *(msgspec.DecodeError, orjson.JSONDecodeError, UnicodeDecodeError),
+            *(Unusable, RecursionError),
+        ) as error:
             # What another connector calls a transaction is none of this one's.
             other = isinstance(error, OtherConnector)
-            transaction_id = None if other else id_of(message) if message else salvaged_id(line)
+            transaction_id = None if other else id_of(message) if message else salvaged_id(text)
             return quarantined(
-                split,
-                number,
-                line,
-                str(error) or type(error).__name__,
+                at.split,
+                at.line,
+                text if given is None else given,
+                self._reason(error, at, text),
                 transaction=None if transaction_id is None else transaction_key(transaction_id),
                 transaction_id=transaction_id,
                 incompatible=isinstance(error, Incompatible),
+                message=at.message,
             )
+
+    def _reason(self, error: Exception, at: _MessagePlace, text: bytes) -> str:
+        """Return why a message cannot be used: the shape of what came in its place, or what is wrong in it."""
+        if isinstance(error, Unusable) and not isinstance(error, NotDebezium):
+            return str(error)
+        # Only the head of a file has its magic bytes; the lines behind it are what its head says.
+        if (at.line, at.split.block) == (1, 0) and (shape := file_shape(text)):
+            self._file_shapes[at.split] = shape
+        shape = self._file_shapes.get(at.split) or shape_of(text)
+        if shape is None and isinstance(error, UnicodeDecodeError):
+            shape = f"not UTF-8 at byte {error.start}"
+        return shape or str(error) or type(error).__name__
 
     def _change(
         self,
         message: DebeziumMessage,
         key: bytes | None,
         block: bytes,
-        split: FileSplit,
-        number: int,
+        at: _MessagePlace,
     ) -> Change:
         operation = _OPERATIONS.get(message.op or "")
         if operation is None:
@@ -165,12 +232,15 @@ class DebeziumDecoder:
             raise Unusable("no source.table")
         identity = self._identities.of(source)
         entity_type = identity.entity_type
-        before, after = image_of(message.before), image_of(message.after)
+        before, after = images_of(message)
+        if key is None:
+            key = document_key(message, after or before)
         if len(before or b"") + len(after or b"") > self._record_bytes_max:
             raise Unusable(f"images above {self._record_bytes_max} bytes")
         row = self._keys.of(operation, entity_type, key, before, after)
         self._check_types(entity_type, after)
-        where = split.place(number, position_of(source))
+        split = at.split
+        where = at.place(position_of(source))
         transaction_id = id_of(message)
         order = total_order(message)
         if operation == READ:
@@ -181,7 +251,7 @@ class DebeziumDecoder:
         elif transaction_id is not None:
             transaction = transaction_key(transaction_id)
         else:
-            transaction = f"{LINE}{split.file}\0{split.block}\0{number}"
+            transaction = f"{LINE}{split.file}\0{split.block}\0{at.line}\0{at.message}"
         if operation != READ and split in self._runs:
             self._runs[split].end()
         # A snapshot is cut into versions later, so that each of its rows has to say.
@@ -213,7 +283,18 @@ class DebeziumDecoder:
                 raise Incompatible(fault)
 
 
-def _mark(message: DebeziumMessage, split: FileSplit, number: int) -> Change:
+def _is_message(text: bytes) -> bool:
+    """Whether a JSON value before a TAB is a message by itself, not the key of the one behind it."""
+    try:
+        message = unwrap(text)[0]
+        return message is not None and (message.source is not None or message.op is None)
+    except NoRow as found:
+        return found.kind != "heartbeat"  # the key may be a column ts_ms
+    except (msgspec.DecodeError, orjson.JSONDecodeError, Unusable, RecursionError):
+        return False
+
+
+def _mark(message: DebeziumMessage, at: _MessagePlace) -> Change:
     transaction_id = id_of(message)
     if message.status not in ("BEGIN", "END") or transaction_id is None:
         raise Unusable(
@@ -221,7 +302,7 @@ def _mark(message: DebeziumMessage, split: FileSplit, number: int) -> Change:
         )
     return Change(
         kind=BEGIN if message.status == "BEGIN" else END,
-        place=split.place(number),
+        place=at.place(),
         transaction=transaction_key(transaction_id),
         transaction_id=transaction_id,
         number=message.event_count if message.status == "END" else None,

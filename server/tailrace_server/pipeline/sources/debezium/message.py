@@ -9,13 +9,17 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 import orjson
 
 from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED, position_in
 from tailrace_server.pipeline.images import members
+from tailrace_server.pipeline.sources.debezium.cloud_events import content_of, is_event
+from tailrace_server.pipeline.sources.debezium.flattened_rows import envelope_of_row, is_flattened
+from tailrace_server.pipeline.sources.debezium.refusals import NoRow, NotDebezium, Unusable
+from tailrace_server.pipeline.sources.debezium.shapes import UNKNOWN
 from tailrace_server.pipeline.sources.debezium.table_names import levels_in
 
 if TYPE_CHECKING:
@@ -24,10 +28,10 @@ if TYPE_CHECKING:
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _DIGITS_AT_END = re.compile(r"(\d{1,18})$", re.ASCII)
-_COMMIT_LSN: Final = re.compile(
-    r"([0-9a-f]{8}):([0-9a-f]{8}):([0-9a-f]{4})", re.ASCII | re.IGNORECASE
-)
-"""Of SQL Server: virtual log file, block and slot."""
+_LSN: Final = re.compile(r"([0-9a-f]{8}):([0-9a-f]{8}):([0-9a-f]{4})", re.ASCII | re.IGNORECASE)
+"""Of SQL Server: virtual log file, block and slot; Db2 writes its own in the same form."""
+_LSN_BITS: Final = 80
+_NUMBER: Final = 2**64 - 1
 _SCN: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 _NULL: Final = b"null"
 _SALVAGE: Final = (
@@ -52,15 +56,21 @@ class SourceBlock(msgspec.Struct):
     ts_us: _Int64 | None = None
     ts_ms: _Int64 | None = None
     txId: int | str | None = None
-    lsn: _Natural | None = None
+    lsn: _Natural | str | None = None
     sequence: str | None = None
     gtid: str | None = None
     file: str | None = None
     pos: _Natural | None = None
     row: _Natural | None = None
     commit_lsn: str | int | None = None
+    change_lsn: str | int | None = None
+    event_serial_no: _Natural | None = None
     commit_scn: str | int | None = None
     scn: str | int | None = None
+    ssn: _Natural | None = None
+    vgtid: str | None = None
+    lsid: str | None = None
+    txnNumber: int | None = None
 
 
 class TransactionBlock(msgspec.Struct):
@@ -88,23 +98,6 @@ class DebeziumMessage(msgspec.Struct):
     event_count: _Natural | None = None
 
 
-class Unusable(ValueError):
-    """A line cannot be used; the text is the reason in the quarantine."""
-
-
-class NoRow(Exception):
-    """A line is normal traffic of a connector, and is about no row."""
-
-    def __init__(self, kind: str) -> None:
-        """Keep what it is, in the singular."""
-        super().__init__(kind)
-        self.kind = kind
-
-
-class Incompatible(Unusable):
-    """A value that its declared type cannot hold."""
-
-
 _HEARTBEAT: Final = frozenset(("ts_ms", "ts_us", "ts_ns"))
 _METADATA: Final = _HEARTBEAT | {"status", "id", "event_count", "data_collections"}
 """Members of transaction metadata. A row that has lost its envelope may have a column ``status``, too."""
@@ -114,10 +107,29 @@ _SCHEMA_CHANGE: Final = (
 )
 """Members of a message of MySQL's, SQL Server's, Oracle's and Db2's schema change topics."""
 
+_WRAPPER: Final = frozenset(
+    (
+        *("key", "value", "payload", "schema", "topic", "partition", "offset", "headers"),
+        *(
+            "timestamp",
+            "timestampType",
+            "tstype",
+            "ts",
+            "broker",
+            "key_schema_id",
+            "value_schema_id",
+        ),
+    )
+)
+"""Members beside a null that make it a tombstone. A row may have a column ``value`` that is null, too."""
+
+Unwrapped: TypeAlias = "tuple[DebeziumMessage | None, bytes | None, bytes]"
+"""Message, message key, and schema block."""
+
 _decode_message = msgspec.json.Decoder(DebeziumMessage).decode
 
 
-def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
+def unwrap(line: bytes) -> Unwrapped:
     """Return the innermost message of a line, its message key, and the schema block that stands beside it.
 
     The message is None for a line that says nothing, the key is None and the block empty where there is none.
@@ -127,18 +139,32 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
         NoRow: A heartbeat, a schema change or a logical message.
         Unusable: None of these, and no message either.
     """
+    try:
+        return _unwrap(line)
+    except (msgspec.DecodeError, orjson.JSONDecodeError, Unusable):
+        # Asked only of what is no message: columns of a row without its envelope may look like members of one,
+        # and a CloudEvent's source is a text.
+        found = _put_together(line)
+        if found is None:
+            raise
+        return found
+
+
+def _unwrap(line: bytes) -> Unwrapped:
     key = None
     block = b""
-    text: bytes = line
+    text = outer = line
     for _ in range(4):  # {"key", "value"} around {"schema", "payload"}, each perhaps as a string
         if text.strip() == _NULL:
+            if text is not outer and not members(outer).keys() <= _WRAPPER:
+                raise NotDebezium(UNKNOWN)
             return None, key, block
         message = _decode_message(text)
-        if message.op == "m":
-            raise NoRow("logical message")
         if _given(message.key):
             key = _one_key(key, _unquoted_key(bytes(message.key)))
-        if message.op is not None:
+        if message.op is not None and message.source is not None:
+            if message.op == "m":
+                raise NoRow("logical message")
             return message, key, block
         inner = message.value if _given(message.value) else message.payload
         if not _given(inner):
@@ -149,12 +175,9 @@ def unwrap(line: bytes) -> tuple[DebeziumMessage | None, bytes | None, bytes]:
                 raise NoRow("heartbeat")
             if names & _STATEMENT and names <= _SCHEMA_CHANGE:
                 raise NoRow("schema change")
-            raise Unusable(
-                "not a Debezium message: no op, no payload, no value; a row without its envelope, as "
-                "ExtractNewRecordState leaves it, does not say what happened to it"
-            )
+            raise Unusable("no source.table") if message.op is not None else NotDebezium(UNKNOWN)
         block = bytes(message.schema)
-        text = _unquote(bytes(inner))
+        outer, text = text, _unquote(bytes(inner))
     raise Unusable("not a Debezium message: wrapped too deep")
 
 
@@ -162,6 +185,38 @@ def _one_key(outer: bytes | None, inner: bytes) -> bytes:
     if outer not in (None, inner):
         raise Unusable("two message keys that differ, one within the other")
     return inner
+
+
+def _put_together(line: bytes) -> Unwrapped | None:
+    """Return what a message says that was taken apart, which may stand in wrappings; None if it was not."""
+    key, text = None, line
+    for _ in range(4):
+        try:
+            found = members(text)
+        except msgspec.DecodeError:
+            return None
+        if is_flattened(found):
+            return _as_message(envelope_of_row(found)), key, b""
+        if is_event(found):
+            content = content_of(found)
+            if content.envelope is not None:
+                return _as_message(content.envelope), key, content.schema
+            message, own_key, block = _unwrap(content.message)
+            return message, key or own_key, block
+        if "key" in found:
+            key = _one_key(key, _unquoted_key(bytes(found["key"])))
+        inner = found.get("value", found.get("payload"))
+        if inner is None:
+            return None
+        text = _unquote(bytes(inner))
+    return None
+
+
+def _as_message(envelope: dict[str, Any]) -> DebeziumMessage:
+    if envelope["op"] == "m":
+        raise NoRow("logical message")
+    # Not strict: attributes of CloudEvents are texts.
+    return msgspec.convert(envelope, DebeziumMessage, strict=False)
 
 
 def _given(raw: msgspec.Raw) -> bool:
@@ -217,6 +272,12 @@ def id_of(message: DebeziumMessage) -> str | None:
         return str(source.txId)
     if source.gtid:
         return source.gtid
+    if _lsn_number(source.commit_lsn):
+        return str(source.commit_lsn)
+    if source.vgtid:
+        return source.vgtid
+    if source.lsid or source.txnNumber is not None:
+        return ":".join(str(part) for part in (source.lsid, source.txnNumber) if part is not None)
     if source.file is not None and source.pos is not None:
         return f"file={source.file},pos={source.pos}"  # as Debezium itself writes it
     return None
@@ -254,20 +315,33 @@ def position_of(source: SourceBlock) -> tuple[int, int, int]:
                   holds the last commit before the row's own. Where it is missing the LSN stands for
                   it, as it lies above every earlier commit.
     MySQL         (number of the binlog file, position, row)
-    SQL Server    the three parts of the commit LSN, in two numbers
-    Oracle        (SCN of the commit, else of the row, 0, 0)
+    SQL Server,   LSN of the commit (80 bits), LSN of the row (80 bits), number of the row there (32 bits),
+    Db2           in three numbers
+    Oracle        (SCN of the commit, else of the row; SCN of the row; its number there)
     ============  =================================================================================
     """
-    if source.lsn is not None:
-        return _last_commit(source.sequence) or source.lsn, source.lsn, 0
+    lsn = source.lsn
+    if isinstance(lsn, str):  # a text of digits, or YugabyteDB's, which orders one tablet only
+        lsn = int(lsn) if _SCN.fullmatch(lsn) else None
+    if lsn is not None:
+        return _last_commit(source.sequence) or lsn, lsn, 0
     if source.file is not None and source.pos is not None:
         digits = _DIGITS_AT_END.search(source.file)
         return int(digits[1]) if digits else 0, source.pos, source.row or 0
-    if found := _COMMIT_LSN.fullmatch(str(source.commit_lsn)):
-        return int(found[1] + found[2], 16), int(found[3], 16), 0
+    if commit := _lsn_number(source.commit_lsn):
+        serial = min(source.event_serial_no or 0, (1 << 32) - 1)
+        joined = (commit << _LSN_BITS | _lsn_number(source.change_lsn)) << 32 | serial
+        return joined >> 128, joined >> 64 & _NUMBER, joined & _NUMBER
     if found := _SCN.fullmatch(str(source.commit_scn)) or _SCN.fullmatch(str(source.scn)):
-        return int(found[0]), 0, 0
+        row = _SCN.fullmatch(str(source.scn))
+        return int(found[0]), int(row[0]) if row else 0, source.ssn or 0
     return NO_POSITION
+
+
+def _lsn_number(text: str | int | None) -> int:
+    """Return an LSN of SQL Server or Db2 as a number; 0 where it is none."""
+    found = _LSN.fullmatch(str(text))
+    return int("".join(found.groups()), 16) if found else 0
 
 
 def _last_commit(sequence: str | None) -> int:
@@ -337,8 +411,17 @@ def _position_members(connector: str, position: tuple[int, int, int]) -> dict[st
     first, second, third = position
     if connector == "postgresql":
         return {"lsn": second, "sequence": f'["{first}","{second}"]'}
-    if connector == "sqlserver":
-        return {"commit_lsn": f"{first >> 32:08x}:{first & 0xFFFFFFFF:08x}:{second:04x}"}
+    if connector in ("sqlserver", "db2"):
+        joined = first << 128 | second << 64 | third
+        return {
+            "commit_lsn": _lsn_text(joined >> _LSN_BITS + 32),
+            "change_lsn": _lsn_text(joined >> 32 & (1 << _LSN_BITS) - 1),
+            "event_serial_no": joined & 0xFFFFFFFF,
+        }
     if connector == "oracle":
-        return {"commit_scn": str(first)}
+        return {"commit_scn": str(first), "scn": str(second), "ssn": third}
     return {"file": f"binlog.{first:06}", "pos": second, "row": third}
+
+
+def _lsn_text(number: int) -> str:
+    return f"{number >> 48:08x}:{number >> 16 & 0xFFFFFFFF:08x}:{number & 0xFFFF:04x}"

@@ -30,7 +30,7 @@ import orjson
 
 from tailrace_server.pipeline.changes import DELETE, TRUNCATE, UPDATE
 from tailrace_server.pipeline.images import key_text, members
-from tailrace_server.pipeline.sources.debezium.message import Unusable
+from tailrace_server.pipeline.sources.debezium.refusals import Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

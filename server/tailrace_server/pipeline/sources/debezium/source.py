@@ -141,6 +141,12 @@ class Debezium(Source):
 
         return restated(change)
 
+    def tells_shape(self, reason: str) -> bool:
+        """Whether a reason names a shape of input that is no message of Debezium."""
+        from tailrace_server.pipeline.sources.debezium.shapes import SHAPES
+
+        return reason in SHAPES
+
     def transaction_key(self, transaction_id: str) -> str:
         """Return the part of a transaction id that is equal for all its rows."""
         return transaction_key(transaction_id)

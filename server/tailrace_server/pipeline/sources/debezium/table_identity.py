@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from tailrace_server.pipeline.sources.debezium.message import Unusable, source_name
+from tailrace_server.pipeline.sources.debezium.message import source_name
+from tailrace_server.pipeline.sources.debezium.refusals import Unusable
 from tailrace_server.pipeline.sources.debezium.table_names import FORMS, full_name, levels_in
 
 if TYPE_CHECKING:

@@ -222,10 +222,7 @@ def test_what_says_nothing_is_counted_only() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"{", "truncated"),
-        (b'{"op":"c"} x', "trailing"),
-        (b"5", "object"),
-        (b"[" * 5000, "object"),
+        (b'{"op":"c"', "truncated"),
         (b'{"a":1}', "no op"),
         (b'{"op":"c","source":{"table":"t\xff"}}', "not UTF-8 at byte"),
         (line(envelope("x", postgres(1), after={"id": 1})), "unknown op 'x'"),

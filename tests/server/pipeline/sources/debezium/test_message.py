@@ -9,7 +9,6 @@ import pytest
 from tailrace_server.pipeline.changes import NO_POSITION, UNORDERED
 from tailrace_server.pipeline.sources.debezium.message import (
     SourceBlock,
-    Unusable,
     id_of,
     image_of,
     position_of,
@@ -19,6 +18,7 @@ from tailrace_server.pipeline.sources.debezium.message import (
     total_order,
     unwrap,
 )
+from tailrace_server.pipeline.sources.debezium.refusals import Unusable
 from tests.server.pipeline.shapes import end, envelope, line, postgres
 
 
@@ -37,6 +37,11 @@ def message_of(text: dict[str, Any]) -> Any:
         ({"lsn": 9, "sequence": "damaged"}, (9, 9, 0)),
         ({"file": "binlog.000012", "pos": 4, "row": 1}, (12, 4, 1)),
         ({"file": "binlog", "pos": 4}, (0, 4, 0)),
+        ({"lsn": "9", "sequence": '["7","9"]'}, (7, 9, 0)),
+        ({"lsn": "1:20::0:0"}, NO_POSITION),
+        ({"commit_scn": "20", "scn": "10", "ssn": 3}, (20, 10, 3)),
+        ({"scn": "10"}, (10, 10, 0)),
+        ({"commit_lsn": "00000000:00000001:0002"}, (0x10002 >> 16, 0x2 << 48, 0)),
         ({}, NO_POSITION),
     ],
 )
@@ -44,6 +49,21 @@ def test_the_position_is_in_commit_order(
     block: dict[str, Any], position: tuple[int, int, int]
 ) -> None:
     assert position_of(SourceBlock(**block)) == position
+
+
+def test_rows_of_a_commit_follow_the_lsn_and_the_number_of_each() -> None:
+    def of(commit: int, change: int, serial: int | None) -> tuple[int, int, int]:
+        return position_of(
+            SourceBlock(
+                commit_lsn=f"00000025:{commit:08x}:00a2",
+                change_lsn=f"ffffffff:ffffffff:{change:04x}",
+                event_serial_no=serial,
+            )
+        )
+
+    rows = [of(1, 0xFFFF, 2**32), of(2, 1, None), of(2, 1, 1), of(2, 2, 0), of(3, 0, 0)]
+    assert rows == sorted(set(rows))
+    assert all(0 <= number < 2**64 for row in rows for number in row)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from tailrace_server.pipeline.changes import QUARANTINED
-from tailrace_server.pipeline.sources.debezium.message import SourceBlock, Unusable
+from tailrace_server.pipeline.sources.debezium.message import SourceBlock
+from tailrace_server.pipeline.sources.debezium.refusals import Unusable
 from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentities
 from tailrace_server.pipeline.table_bindings import Bindings
 from tests.server.pipeline.shapes import decode, envelope, postgres
