@@ -59,8 +59,9 @@ class Processes:
     async def start_module(self, module: str, *arguments: object) -> Process:
         """Start a Python module as a program; as ``start``."""
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(_BOUND), str(os.getpid())),
-            *(sys.executable, "-m", module, *map(str, arguments)),
+            *(sys.executable, "-I", str(_BOUND), str(os.getpid())),
+            # -P: a file of the current folder is no module of ours, whatever its name is.
+            *(sys.executable, "-P", "-m", module, *map(str, arguments)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -81,6 +81,7 @@ def spark_session(
 
     hush_gateway()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONSAFEPATH"] = "1"  # workers import nothing from the current folder
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     temporary = tempfile.gettempdir()  # what TMPDIR says, which a JVM does not ask
     options = [

@@ -35,6 +35,7 @@ _OVERDUE: Final = 2
 _NICENESS: Final = 10
 """Of its process: commits come first where both want the processor."""
 
+_PROCESS: Final = "tailrace_server.wal.upkeep.process"
 _log = logging.getLogger("tailrace.wal")
 
 
@@ -116,7 +117,8 @@ class UpkeepTrigger:
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the process. It ends when its input does: with ``close``, or with this process."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace_server.wal.upkeep.process", self._path.absolute()],
+            # -P: a file of the current folder is no module of ours, whatever its name is.
+            [sys.executable, "-P", "-m", _PROCESS, self._path.absolute()],
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

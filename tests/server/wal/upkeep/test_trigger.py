@@ -1,4 +1,7 @@
-"""What a writer does itself. The process that it starts: test_compaction.py, test_retention.py."""
+"""What a writer does itself, and how it starts the process for the rest.
+
+What that process does: test_process.py, test_compaction.py, test_retention.py.
+"""
 
 from __future__ import annotations
 
@@ -46,3 +49,21 @@ def test_files_that_are_due_are_asked_for_no_sooner_than_the_next_check(log_root
     trigger.run_if_due(log)
     assert not log.state.removed
     assert upkeep_processes() == []
+
+
+def test_the_process_imports_nothing_from_the_current_folder(
+    log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a file of somebody else's, or of the user's own, runs there, or ends the upkeep in silence."""
+    write(log_root, "shop", 1)
+    trigger = UpkeepTrigger(log_root / "shop", SteppingClock())
+    here = tmp_path / "here"
+    (here / "tailrace_server").mkdir(parents=True)
+    for name in ("logging.py", "msgspec.py", "tailrace_server/__init__.py"):
+        (here / name).write_text(f"open({str(here / 'imported')!r}, 'w').close()")
+    monkeypatch.chdir(here)
+    process = trigger._start()
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait() == 0
+    assert not (here / "imported").exists()
