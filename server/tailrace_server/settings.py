@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -342,6 +343,8 @@ def _type(each: Setting) -> Any:
         return Annotated[bool, BeforeValidator(_yes_or_no)]
     if isinstance(each.default, str) and each.unit == "origins":
         return Annotated[str, BeforeValidator(_origins)]
+    if isinstance(each.default, str) and each.unit == "names":
+        return Annotated[str, BeforeValidator(_host_names)]
     if each.name == "log":
         return Annotated[Path | None, BeforeValidator(_folder)]
     if each.name == "grpc":
@@ -366,6 +369,16 @@ def _origins(value: object) -> str:
         parts = urlsplit(origin)
         if origin != "*" and origin != f"{parts.scheme}://{parts.netloc}":
             raise ValueError(f"{origin!r} is no origin such as https://example.org:8443, nor *")
+    return ",".join(listed)
+
+
+def _host_names(value: object) -> str:
+    listed = [name.strip() for name in str(value).split(",") if name.strip()]
+    for name in listed:
+        if name != "*" and re.fullmatch(r"(\*\.)?[^\s:/*\[\]]+", name) is None:
+            raise ValueError(
+                f"{name!r} is no name without scheme and port such as db.example.com, nor *.example.com, nor *"
+            )
     return ",".join(listed)
 
 

@@ -121,6 +121,18 @@ def test_a_switch_reads_yes_or_no(text: str, expected: bool) -> None:
         server_settings.load({"graphql_graphiql": "maybe"}, environment={})
 
 
+def test_hosts_are_names_without_scheme_and_port() -> None:
+    given = {"http_hosts": " db.example.com, *.svc.local ,"}
+    assert server_settings.load(given, environment={}).settings.http_faces.http_hosts == (
+        "db.example.com,*.svc.local"
+    )
+    for wrong in ("https://a.example", "a.example:80", "a.*", "*.", "a b", "[::1]"):
+        with pytest.raises(
+            ConfigError, match=r"--http-hosts: .* is no name without scheme and port"
+        ):
+            server_settings.load({"http_hosts": wrong}, environment={})
+
+
 def test_a_variable_that_looks_misspelt_is_told_and_others_are_left_alone() -> None:
     kubernetes = {
         "TAILRACE_SERVICE_HOST": "10.0.0.7",

@@ -140,7 +140,7 @@ def _graphql(n: int) -> bytes:
 
 def _events(_: int) -> bytes:
     path = f"{_LIVE}?sinceVersion=0&body=after"
-    return f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()
 
 
 def _grpc(n: int) -> bytes:
@@ -176,7 +176,7 @@ EVENTS: Final = Way(
     welcome=b"",
     subscribe=_events,
     begun=b"event: subscribed",
-    pings=b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 100,
+    pings=b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100,
 )
 GRPC: Final = Way(
     name="gRPC",

@@ -103,6 +103,10 @@ HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
     408: ("the body did not arrive in time", "Send it at once."),
     413: ("the body is too large", "Ask for less at once."),
     415: ("the body is of another type", "Send `application/json`."),
+    421: (
+        "`Host` is no name of this server",
+        "Ask by its address, or allow the name with the setting `http_hosts`.",
+    ),
     429: ("too many live connections are open", "Retry later, or share a socket."),
 }
 """What HTTP itself refuses: status → because, what to do. Also Problem Details, code ``INVALID_REQUEST``."""

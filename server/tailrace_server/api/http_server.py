@@ -32,6 +32,7 @@ from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
+from tailrace_server.api.http_hosts import Hosts, with_hosts
 from tailrace_server.api.http_protocol import AnsweredConnection
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
@@ -100,6 +101,7 @@ class HttpFace:
             CannotStart: The address is in use or not ours.
         """
         settings = settings or HttpSettings()
+        hosts = Hosts(address.host, settings.hosts)
         self._send_buffer_bytes = settings.http_send_buffer_bytes
         self._socket = self._bound(address)
         self.address = bound_to(self._socket, address)
@@ -129,7 +131,9 @@ class HttpFace:
         )
         self._server = _Uvicorn(
             uvicorn.Config(
-                _with_connection(_with_origins(application, settings.origins)),
+                _with_connection(
+                    with_hosts(_with_origins(application, settings.origins), hosts, self.sockets)
+                ),
                 http=self.sockets.http_protocol(),
                 ws=self.sockets.protocol(),
                 ws_max_size=settings.ws_message_bytes,

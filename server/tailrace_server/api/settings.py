@@ -35,6 +35,12 @@ class HttpSettings:
         "of the kernel for each connection, its own overhead included; left to itself it takes megabytes for "
         "each reader that stalls",
     )
+    http_hosts: str = setting(
+        "",
+        "names",
+        "by which requests may name the server (`Host`) besides addresses, `localhost`, `--http` and the "
+        "machine's name, separated by commas; `*.example.com` for all below one, or *",
+    )
     ws_origins: str = setting(
         "",
         "origins",
@@ -104,6 +110,11 @@ class HttpSettings:
         "bytes",
         "of valid GraphQL documents, kept so that an equal one is not validated again",
     )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Those of ``http_hosts``, one by one."""
+        return tuple(filter(None, map(str.strip, self.http_hosts.split(","))))
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.api import http_protocol
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.inbound_budget import InboundBudget
+from tailrace_server.api.refusal_log import RefusalLog
 from tailrace_server.api.send_guard import (
     MEMORY,
     ON_ITS_WAY_BYTES,
@@ -94,6 +95,7 @@ class Sockets:
         self._open = self._opened = self._refused = self._subscriptions_refused = 0
         self._guards: Counter[str] = Counter()
         self._errors: Counter[tuple[str, str]] = Counter()
+        self._origins_refused = RefusalLog("origin")
         self._stopping = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -125,6 +127,7 @@ class Sockets:
         foreign = self._foreign_origin(websocket)
         if foreign is not None:
             self.count("origin")
+            self._origins_refused.tell(foreign, cure="ws_origins")
             await self.refuse(websocket, _origin_refused(foreign), 403)
             return
         if not self.enter():

@@ -41,7 +41,7 @@ LARGE = 24 << 20
 """Bytes of captures: more than the buffers of both sockets hold."""
 
 
-HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HANDSHAKE = {
     "connection": "upgrade",
     "upgrade": "websocket",
@@ -145,7 +145,9 @@ async def test_contract_13_an_event_stream_that_is_not_read_is_cut_after_the_sen
     for count, path in enumerate(paths, 1):
         accept = "text/event-stream" if "live" in path else "application/x-ndjson"
         reader, stalled = await asyncio.open_connection("127.0.0.1", served.port, limit=1 << 16)
-        stalled.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n".encode())
+        stalled.write(
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode()
+        )
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         stalled.transport.pause_reading()  # type: ignore[attr-defined]
         await until(partial(ended_as_too_slow, served, count))
@@ -533,7 +535,7 @@ async def test_contract_45_an_answer_that_nobody_reads_is_cut(
     served = await serve(send_deadline_s=0.1)
     _, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1 << 16)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    writer.write(b"GET /v1/docs/rapidoc-9.3.8.min.js HTTP/1.1\r\nHost: x\r\n\r\n" * 20)
+    writer.write(b"GET /v1/docs/rapidoc-9.3.8.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
     await until(lambda: served.guards == {"send_deadline": 1})
     writer.transport.abort()
 
