@@ -58,8 +58,10 @@ FORMS = {
 }
 
 VALUES = """
-A gRPC status without details comes from gRPC itself or from a proxy: `UNAVAILABLE`, `INTERNAL` and
-`UNKNOWN` are then worth a retry.
+A gRPC status without details comes from gRPC itself or from a proxy. `UNAVAILABLE`, `CANCELLED`,
+`INTERNAL`, `UNKNOWN`, `ABORTED`, `DEADLINE_EXCEEDED`, `DATA_LOSS` and `RESOURCE_EXHAUSTED` are then
+worth a retry: a server or proxy that stops cancels its calls. Only `RESOURCE_EXHAUSTED` for a message
+that is larger than allowed is not, nor is any other status.
 
 ## Values that GraphQL cannot show
 

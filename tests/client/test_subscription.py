@@ -95,6 +95,33 @@ async def test_contract_10_demand_is_topped_up_at_half_and_never_exceeded() -> N
         assert await take(captures, 8) == [5, 6, 7, 8, 9, 10, 11, 12]
 
 
+@pytest.mark.parametrize("code", ["CANCELLED", "ABORTED", "DEADLINE_EXCEEDED", "DATA_LOSS"])
+async def test_a_status_without_details_is_the_networks_and_is_tried_again(
+    code: str, quick_retry: Retry
+) -> None:
+    """A proxy or server that stops cancels its calls; nobody here did."""
+
+    async def refused(call: Call) -> None:
+        await call.abort(grpc.StatusCode[code], "")
+
+    async def cut(call: Call) -> None:
+        await call.begin()
+        await call.captures(1)
+        await call.abort(grpc.StatusCode[code], "")
+
+    async def last(call: Call) -> None:
+        await call.begin()
+        await call.captures(2)
+        await call.silence()
+
+    async with (
+        ScriptedServer(refused, cut, last) as server,
+        tailrace.connect(server.target, retry=quick_retry) as client,
+        client.subscribe("shop", since=1, demand=100) as captures,
+    ):
+        assert await take(captures, 2) == [1, 2]
+
+
 async def test_contract_26_a_broken_subscription_resumes_after_the_last_capture(
     quick_retry: Retry,
 ) -> None:
