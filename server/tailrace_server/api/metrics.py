@@ -93,6 +93,11 @@ class EngineCollector(Collector):
             "gRPC calls refused because their connection had too many open.",
             grpc.streams_refused,
         )
+        yield CounterMetricFamily(
+            "tailrace_grpc_connections_cut",
+            "gRPC connections cut because they sent what they did not finish.",
+            grpc.connections_cut,
+        )
         errors = CounterMetricFamily(
             "tailrace_grpc_errors",
             "Errors that gRPC calls ended with, by machine code.",

@@ -13,6 +13,7 @@ decoding, too late. docs/adr/0052 has what else was weighed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = "no such method; see proto/tailrace/v1, or ask this server's reflection"
 
+_PEERS_FAULT: Final = (
+    "Invalid encoding on",
+    "ExecuteBatchError raised in core by servicer method",
+)
+"""How what grpc.aio logs with a traceback begins, where a peer alone is to blame."""
+
 _log = structlog.get_logger("tailrace.grpc")
 
 
@@ -39,6 +46,8 @@ class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
 
     on_crash: Callable[[BaseException], None]
     """Called once if the loop has ended by an error; the listener still stands."""
+    on_call: Callable[[str], None]
+    """Called with the peer of each call."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -51,7 +60,9 @@ class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
         What grpc.aio's own has asked for stays asked for when it is cancelled: core writes the call to memory
         that would be freed by then. It is cancelled where the loop ends by an error.
         """
-        return await asyncio.shield(self._own(super()._request_registered_call(method)))
+        call = await asyncio.shield(self._own(super()._request_registered_call(method)))
+        self.on_call(cygrpc._ServicerContext(call, None, None, None).peer())
+        return call
 
     async def _request_call(self) -> Any:
         """Answer calls to methods that are not registered, one after the other; never returns one.
@@ -86,10 +97,20 @@ async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, _UNKNOWN)
 
 
+def _is_ours_to_know(record: logging.LogRecord) -> bool:
+    """Return False for the tracebacks that a peer could fill the log with.
+
+    A header field that is no UTF-8: grpc.aio reads it as Latin-1 then, and we never do. A peer that has left
+    before its answer.
+    """
+    return not str(record.msg).startswith(_PEERS_FAULT)
+
+
 def accepting_server(
     options: Sequence[tuple[str, Any]],
     services: Mapping[str, Handlers],
     on_crash: Callable[[grpc.aio.Server, BaseException], None],
+    on_call: Callable[[str], None],
 ) -> grpc.aio.Server:
     """Return a server that has not been started, with all of its methods registered.
 
@@ -98,7 +119,9 @@ def accepting_server(
         services: Handlers by method, by service.
         on_crash: Called with the server if the loop that accepts calls has ended by an error. Open streams go
             on, and newcomers wait in vain until the server is stopped.
+        on_call: Called with the peer of each call to one of the methods, before its handler.
     """
+    logging.getLogger(cygrpc.__name__).addFilter(_is_ours_to_know)
     # grpc.aio has no way to name the class, and its arguments change from one version to the next. If a version
     # no longer takes it from here, calls are accepted as grpc.aio does, and the line below says so.
     plain = cygrpc.AioServer
@@ -110,6 +133,7 @@ def accepting_server(
     core = getattr(server, "_server", None)
     if isinstance(core, _CoreServer):
         core.on_crash = partial(on_crash, server)
+        core.on_call = on_call
     else:
         _log.error("one call with a bad path can stop gRPC here", grpcio=grpc.__version__)
     for service, handlers in services.items():

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2
 
 from tailrace.transport.grpc import SERVICE
 from tailrace_server.api.face_watch import reachable
@@ -20,6 +19,8 @@ from tailrace_server.api.grpc import knock
 from tailrace_server.api.grpc.call_acceptor import accepting_server
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
+from tailrace_server.api.grpc.standard_services import standard_services
+from tailrace_server.api.grpc.unread import UnreadWatch
 from tailrace_server.api.send_guard import SendGuard
 from tailrace_server.units import Address
 
@@ -52,6 +53,8 @@ class GrpcStatistics:
     """Streams refused because their connection had too many open."""
     errors: Mapping[str, int] = field(default_factory=dict)
     """Errors that calls have ended with, by machine code."""
+    connections_cut: int = 0
+    """Connections ended because they sent what they did not finish."""
 
 
 class GrpcServer:
@@ -70,7 +73,9 @@ class GrpcServer:
         self._settings = settings or GrpcSettings()
         self._credentials = credentials
         self._guard = SendGuard(engine.settings.send_deadline_s)
-        self._service = ChangeCaptureService(engine, self._settings, self._guard)
+        self._unread = UnreadWatch(engine.settings.memory_bytes, self._settings.request_s)
+        self._service = ChangeCaptureService(engine, self._settings, self._guard, self._unread)
+        self._watching: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # made at import time
         self._address = Address("", 0)
         self._server: grpc.aio.Server | None = None
@@ -89,6 +94,9 @@ class GrpcServer:
         self._address = asked._replace(port=await self._listen(asked))
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._watching = asyncio.create_task(
+            self._unread.run(self._address.port), name="watch of what is unread"
+        )
         return self._address.port
 
     async def _listen(self, address: Address) -> int:
@@ -113,11 +121,10 @@ class GrpcServer:
                     int(settings.ping_interval_min_s * 1000),
                 ),
             ),
-            {SERVICE: self._service.handlers()},
+            {SERVICE: self._service.handlers(), **standard_services(self._health, _NAMES)},
             self._on_crash,
+            self._unread.took,
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((*_NAMES, reflection.SERVICE_NAME), server)
         try:
             if self._credentials is None:
                 port = server.add_insecure_port(str(address))
@@ -180,7 +187,10 @@ class GrpcServer:
     def statistics(self) -> GrpcStatistics:
         """Return the figures of this moment."""
         return GrpcStatistics(
-            self._guard.expired, self._service.refused, dict(self._service.errors)
+            self._guard.expired,
+            self._service.refused,
+            dict(self._service.errors),
+            self._unread.cut,
         )
 
     async def stop(self, deadline_s: float) -> None:
@@ -190,6 +200,9 @@ class GrpcServer:
         """
         server, self._server = self._server, None
         earlier = dict(self._earlier)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
         if server is None and not earlier:
             return
         await self._health.enter_graceful_shutdown()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from tailrace_server.api.grpc.settings import GrpcSettings
+    from tailrace_server.api.grpc.unread import UnreadWatch
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.delivery.subscription import Subscription
@@ -63,8 +64,11 @@ _log = structlog.get_logger("tailrace.grpc")
 class ChangeCaptureService:
     """The handlers of ``tailrace.v1.ChangeCapture``."""
 
-    def __init__(self, engine: Engine, settings: GrpcSettings, guard: SendGuard) -> None:
-        """Serve an engine."""
+    def __init__(
+        self, engine: Engine, settings: GrpcSettings, guard: SendGuard, unread: UnreadWatch
+    ) -> None:
+        """Serve an engine; ``unread`` is told of every request."""
+        self._unread = unread
         self._engine = engine
         self._settings = settings
         self._guard = guard
@@ -102,7 +106,7 @@ class ChangeCaptureService:
     async def subscribe(self, data: bytes, context: Context) -> None:
         """Stream changes; HTTP/2 flow control is the demand."""
         async with self._answering(context):
-            request = self._parse(SubscribeRequest, data)
+            request = self._parse(SubscribeRequest, data, context)
             subscription = await self._subscribe(*requests.subscribe(request), demand=None)
             if (error := await self._pump(subscription, context)) is not None:
                 raise error
@@ -110,7 +114,7 @@ class ChangeCaptureService:
     async def subscribe_system(self, data: bytes, context: Context) -> None:
         """Stream the system log."""
         async with self._answering(context):
-            wish = requests.subscribe_system(self._parse(SubscribeSystemRequest, data))
+            wish = requests.subscribe_system(self._parse(SubscribeSystemRequest, data, context))
             subscription = await self._subscribe(SYSTEM_CATALOG, wish, demand=None)
             if (error := await self._pump(subscription, context)) is not None:
                 raise error
@@ -133,7 +137,7 @@ class ChangeCaptureService:
     async def read_changes(self, data: bytes, context: Context) -> None:
         """Stream a closed range of history, then complete."""
         async with self._answering(context):
-            request = self._parse(ReadChangesRequest, data)
+            request = self._parse(ReadChangesRequest, data, context)
             with GuardedSender(self._guard, context) as sender:
                 await sender.begin()
                 await self._read_changes(request, sender)
@@ -142,7 +146,7 @@ class ChangeCaptureService:
         """Answer with the catalogs that are served now."""
 
         async def answer() -> bytes:
-            self._parse(ListCatalogsRequest, data)
+            self._parse(ListCatalogsRequest, data, context)
             return responses.catalogs(
                 self._engine.catalogs(ANONYMOUS), self._engine.unreadable(ANONYMOUS)
             )
@@ -153,7 +157,7 @@ class ChangeCaptureService:
         """Answer with the columns of a catalog."""
 
         async def answer() -> bytes:
-            request = self._parse(GetSchemaRequest, data)
+            request = self._parse(GetSchemaRequest, data, context)
             name = requests.catalog(request.catalog)
             if request.HasField("version") and request.version < 1:
                 raise InvalidRequest(f"version {request.version}: versions count from 1")
@@ -165,7 +169,8 @@ class ChangeCaptureService:
 
         return await self._answered(answer, context)
 
-    def _parse(self, kind: type[_Message], data: bytes) -> _Message:
+    def _parse(self, kind: type[_Message], data: bytes, context: Context) -> _Message:
+        self._unread.took(context.peer(), len(data))
         return parse(kind, data, criteria_max=self._engine.settings.criteria)
 
     async def _subscribe(self, catalog: str, wish: Wish, *, demand: int | None) -> Subscription:
@@ -189,7 +194,7 @@ class ChangeCaptureService:
             raise InvalidRequest(f"no subscribe came within {deadline_s:g} s") from None
         if not isinstance(data, bytes):
             raise InvalidRequest("the request stream ended without a subscribe")
-        return self._parse(DemandRequest, data)
+        return self._parse(DemandRequest, data, context)
 
     async def _subscribe_by(self, first: DemandRequest) -> Subscription:
         demand = requests.demand(first.request) if first.HasField("request") else 0
@@ -204,7 +209,7 @@ class ChangeCaptureService:
         """Add up requests until the client has no more; what it does wrong ends the subscription."""
         while (data := await _next_request(context)) is not None:
             try:
-                message = self._parse(DemandRequest, data)
+                message = self._parse(DemandRequest, data, context)
                 if message.HasField("subscribe") or message.HasField("subscribe_system"):
                     raise InvalidRequest("subscribe: only the first message of a call may have it")
                 if message.HasField("request"):

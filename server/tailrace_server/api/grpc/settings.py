@@ -16,6 +16,11 @@ class GrpcSettings:
         "bytes",
         "largest request: 10,000 keys of 400 bytes; above it core refuses it by its length, before it is there",
     )
+    request_s: float = setting(
+        10.0,
+        "seconds",
+        "how long a connection may have sent more than 64 KiB of what it does not finish; then it is cut",
+    )
     subscribe_deadline_s: float = setting(
         10.0, "seconds", "how long SubscribeWithDemand waits for its first message"
     )

@@ -1,0 +1,182 @@
+"""What peers have sent over gRPC and we have not been given: beginnings of messages, calls that nobody awaits.
+
+Core keeps them, without a bound over all calls, and does not say how much. A stream may have the largest
+request but for its last byte, a connection 10,000 such streams. The kernel knows what each connection has
+sent, so::
+
+    held = received - (requests taken + 8 KiB a call + an eighth of what was read + 128 bytes a second)
+
+Calls have header fields, readers send window updates and pings: these terms are more than any client needs.
+What is left is at least what core keeps for the connection, but for some kilobytes a call. It never counts
+below zero, so nobody can save up for later.
+
+The bound: all connections together may hold one part in eight of the memory budget, and one may hold more than
+64 KiB for as long as a request may take. The policy is *disconnect*, those that hold most first: other streams
+on the connection resume. Linux only (``TCP_INFO``); elsewhere nothing is bounded here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import structlog
+
+from tailrace_server.api.grpc.connections import disconnect
+from tailrace_server.capture.reading.batch_cache import anonymous_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SHARE: Final = 8
+"""What peers have sent and nobody has read may come to one part in so many of the memory budget."""
+
+_FLOOR_BYTES: Final = 64 << 10
+"""Held by one connection, is no matter: the window that each stream begins with."""
+_CALL_BYTES: Final = 8 << 10
+"""Of header fields, that one call may have; above it core refuses calls."""
+_READ_PARTS: Final = 8
+"""A reader may send one byte for so many that it has read: window updates, pings, small requests."""
+_SECOND_BYTES: Final = 128
+"""What a connection may send in a second for no reason."""
+_LOOK_S: Final = 0.1
+"""How often the memory is looked at, and where it is short, the connections."""
+_SCAN_S: Final = 1.0
+"""How often the connections are looked at in any case."""
+_SCAN_PARTS: Final = 50
+"""Looking at them, in a thread, takes at most one part in so many of the time."""
+_SHORT_PARTS: Final = 10
+"""The same where memory is short."""
+_ESTABLISHED: Final = 1
+_TCP_INFO_BYTES: Final = 136
+_TCP_INFO: Final = struct.Struct("=B119xQQ")
+"""Of linux/tcp.h: ``tcpi_state``, ``tcpi_bytes_acked``, ``tcpi_bytes_received``."""
+
+_log = structlog.get_logger("tailrace.grpc")
+
+
+@dataclass(slots=True)
+class _Connection:
+    """One connection, as it was when last looked at."""
+
+    received: int
+    """Bytes that have come, as the kernel counts."""
+    acked: int
+    """Bytes of ours that the peer's kernel has."""
+    at: float
+    """When it was looked at, loop time."""
+    since: float
+    """Since when it has held more than is no matter."""
+    held: float = 0
+    """Bytes of which we have not been given anything."""
+
+
+class UnreadWatch:
+    """Disconnects peers that fill the memory with what they do not finish, while ``run`` runs."""
+
+    def __init__(self, memory_bytes: int, deadline_s: float) -> None:
+        """Take the budget of the process, and how long a request may take."""
+        self._short_from = memory_bytes * 5 // 8
+        self._bytes_max = memory_bytes // _SHARE
+        self._deadline_s = deadline_s
+        self._connections: dict[str, _Connection] = {}
+        self._taken: Counter[str] = Counter()
+        """What each peer may have sent since the last look, by its host and port."""
+        self.cut = 0
+        """Connections that were ended, since it began."""
+
+    def took(self, peer: str, nbytes: int = 0) -> None:
+        """Note a call of a peer, or a request of one, that has come whole."""
+        self._taken[_plain(peer)] += nbytes + _CALL_BYTES
+
+    async def run(self, port: int) -> None:
+        """Watch the connections to a port until cancelled."""
+        if sys.platform != "linux":
+            return
+        time = asyncio.get_running_loop().time
+        due = soon = 0.0
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            begun = time()
+            if begun >= due or (begun >= soon and anonymous_bytes() >= self._short_from):
+                # What is taken meanwhile counts the next time, and so it is never counted before it has come.
+                taken, self._taken = self._taken, Counter()
+                found = await asyncio.to_thread(lambda: list(_connections(port)))
+                self._judge(found, taken, time())
+                spent = time() - begun
+                due = begun + max(_SCAN_S, _SCAN_PARTS * spent)
+                soon = begun + _SHORT_PARTS * spent
+
+    def _judge(self, found: list[tuple[str, int, int]], taken: Counter[str], now: float) -> None:
+        # 1. What each holds now. Who has gone is forgotten.
+        before, self._connections = self._connections, {}
+        for peer, acked, received in found:
+            one = before.get(peer)
+            if one is None or received < one.received:
+                one = _Connection(received=0, acked=0, at=now, since=now)
+            may = taken[peer] + (acked - one.acked) / _READ_PARTS + (now - one.at) * _SECOND_BYTES
+            one.held = max(0.0, one.held + received - one.received - may)
+            one.received, one.acked, one.at = received, acked, now
+            if one.held <= _FLOOR_BYTES:
+                one.since = now
+            self._connections[peer] = one
+        # 2. Those that are too slow, then those that hold most, until there is room.
+        holders = [each for each in self._connections.items() if each[1].held > _FLOOR_BYTES]
+        holders.sort(key=lambda each: each[1].held, reverse=True)
+        total = sum(one.held for _, one in holders)
+        for peer, one in holders:
+            late = now - one.since > self._deadline_s
+            if total > self._bytes_max or late:
+                total -= one.held
+                self._cut(peer, one, late=late)
+
+    def _cut(self, peer: str, one: _Connection, *, late: bool) -> None:
+        self.cut += 1
+        del self._connections[peer]
+        reason = f"for more than {self._deadline_s:g} s" if late else "and memory is short"
+        _log.warning(
+            "connection cut: it sends what it does not finish",
+            peer=peer,
+            bytes=int(one.held),
+            reason=reason,
+        )
+        disconnect(f"ipv4:{peer}")
+
+
+def _connections(port: int) -> Iterator[tuple[str, int, int]]:
+    """Yield peer, bytes acknowledged and bytes received of each connection to a port of this process."""
+    for name in os.listdir("/proc/self/fd"):
+        # The descriptor is core's and only borrowed. Core may close it meanwhile: then it is passed over.
+        try:
+            borrowed = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=int(name))
+        except OSError:
+            continue  # it is a file
+        try:
+            info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            state, acked, received = _TCP_INFO.unpack_from(info)
+            if state == _ESTABLISHED and borrowed.getsockname()[1] == port:
+                yield _named(*borrowed.getpeername()[:2]), acked, received
+        except (OSError, struct.error):
+            pass
+        finally:
+            borrowed.detach()
+
+
+def _named(host: str, port: int | str) -> str:
+    return f"{host.removeprefix('::ffff:')}:{port}"
+
+
+def _plain(peer: str) -> str:
+    """Return the name here of a peer as grpc names it: ``ipv4:10.0.0.1:5000``, ``ipv6:%5B::1%5D:5000``."""
+    kind, _, address = peer.partition(":")
+    if kind == "ipv4":
+        return address
+    host, _, port = unquote(address).rpartition(":")
+    return _named(host.strip("[]"), port)
