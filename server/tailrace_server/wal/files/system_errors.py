@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_DENIED: Final = frozenset({errno.EACCES, errno.EPERM})
 _SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -43,6 +43,11 @@ def translated(error: OSError, doing: str) -> LogError:
     if error.errno in _FULL:
         return LogFull(
             f"{reason}; what was committed stays, and writing goes on once there is room"
+        )
+    if error.errno == errno.EROFS:
+        return LogUnreadable(
+            f"{reason}; the log's file system is mounted read-only: mount it for writing, or work on a "
+            "copy of the log. To serve and inspect it needs no writing"
         )
     if error.errno in _DENIED:
         user = f"user {os.geteuid()}"

@@ -21,11 +21,14 @@ from __future__ import annotations
 
 import copy
 import itertools
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.errors import LogFull
 from tailrace.position import Position
+from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import ENTRIES, SEGMENTS
 from tailrace_server.wal.files.sealed import unseal, without_records
 from tailrace_server.wal.state.batch_table import LAST_VERSION, SEGMENT, CommitTable
@@ -61,9 +64,12 @@ def trim(path: Path, before: int, now: int) -> Position:
         before: First version to keep.
         now: µs since the epoch.
 
+    On a full disk, files that had their grace are deleted first, as they make room for what a trim writes.
+
     Raises:
-        LogFull: No room for the checkpoint; nothing was changed.
+        LogFull: No room for the checkpoint all the same; the log is as it was. Says how much is needed.
     """
+    has_made_room = False
     for _ in range(_ATTEMPTS):
         log = CommitLog.open(path)
         state = log.state
@@ -71,9 +77,25 @@ def trim(path: Path, before: int, now: int) -> Position:
         if oldest <= state.oldest:
             return state.oldest
         log.read_newest_checkpoint()
-        if write_checkpoint(log, _trimmed(state, oldest, now), now):
-            return oldest
+        trimmed = _trimmed(state, oldest, now)
+        try:
+            if write_checkpoint(log, trimmed, now):
+                return oldest
+        except LogFull as full:
+            if has_made_room:
+                raise _no_room(path, trimmed, now) from full
+            has_made_room = True
+            with suppress(LogFull):  # what it could delete has made room all the same
+                delete_unnamed(path, now)
     return CommitLog.open(path).view.oldest
+
+
+def _no_room(path: Path, trimmed: LogState, now: int) -> LogFull:
+    size = len(documents.sealed(*trimmed.to_checkpoint(timestamp=now))[0])
+    return LogFull(
+        f"cannot trim {path}: a trim writes a checkpoint first, of {size:,} bytes, and its device has no room "
+        "for that; move or delete something else there, then trim again. The log is as it was"
+    )
 
 
 def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
@@ -141,12 +163,19 @@ def delete_unnamed(
     before = _before(now, grace_s)
     gone = [file for _, file in sorted(_due(log.state, before))]
     # 2. In the order of ``_due``, because ``deletion_is_due`` asks for the last one only. Orphans come last.
+    #    An entry that loses its records is written anew, for which a full disk has no room before the rest
+    #    is gone.
     deleted: list[str] = []
+    waiting: list[str] = []
     for file in itertools.chain(gone, orphans(log)):
         if len(deleted) == files_max:
             break
-        if _delete(log.store, file):
-            deleted.append(file)
+        try:
+            if _delete(log.store, file):
+                deleted.append(file)
+        except LogFull:
+            waiting.append(file)
+    deleted += [file for file in waiting if _delete(log.store, file)]
     # 3. Leftovers and bodies of old checkpoints: nothing depends on them, so a kill before this only leaves
     #    them.
     if log.store.arrivals is not None:

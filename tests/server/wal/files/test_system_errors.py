@@ -27,6 +27,18 @@ def test_the_number_decides_the_class_and_the_text_says_what_failed(
     assert type(raised.value) is kind
 
 
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.EROFS, "mounted read-only: mount it for writing, or work on a copy"),
+        (errno.EPERM, "give user .* permission"),
+    ],
+)
+def test_what_may_not_be_written_says_what_to_do(number: int, cure: str) -> None:
+    with pytest.raises(LogUnreadable, match=cure), os_errors("cannot write x"):
+        raise OSError(number, os.strerror(number))
+
+
 def test_a_process_without_descriptors_is_told_from_a_fault() -> None:
     with pytest.raises(LogError) as raised, os_errors("cannot read x"):
         raise OSError(errno.EMFILE, "too many")

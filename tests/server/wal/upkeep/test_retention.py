@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tailrace.errors import LogFull
 from tailrace.position import Position
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.files.documents import PendingSegment
@@ -37,6 +40,7 @@ from tests.server.wal.logs import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 GRACE_S = 600.0
@@ -45,6 +49,17 @@ GRACE = int(GRACE_S * 1e6)
 
 def files(catalog: Path) -> list[str]:
     return sorted(path.name for path in (catalog / "segments").rglob("*") if path.is_file())
+
+
+@contextmanager
+def no_room_for_files() -> Iterator[None]:
+    """Let no file of this process have a byte; to the writer that is a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_trim_moves_the_oldest_position_and_files_follow_after_their_grace(
@@ -301,6 +316,53 @@ def test_a_folder_that_cannot_be_listed_does_not_fail_the_publication(log_root: 
     folder.symlink_to(folder)
     write(log_root, "shop", 1)
     assert transactions_in(rows_of(log_root / "shop")) == ["1", "2"]
+
+
+def test_a_trim_on_a_full_disk_makes_room_by_what_has_had_its_grace(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an operator who trims because the disk is full is told that the disk is full."""
+    write_files(monkeypatch)
+    write(log_root, "shop", 6)
+    catalog = log_root / "shop"
+    trim(catalog, 3, now=1_000)
+    with armed("checkpoint.before_link=enospc@1"):
+        assert trim(catalog, 5, now=1_000 + GRACE) == Position(5, 0)
+    assert len(files(catalog)) == 4
+    assert CommitLog.open(catalog).view.oldest == Position(5, 0)
+    assert verify(catalog).sound
+
+
+def test_a_trim_that_finds_no_room_says_how_much_it_needs_and_changes_nothing(
+    log_root: Path,
+) -> None:
+    write(log_root, "shop", 6)
+    catalog = log_root / "shop"
+    with (
+        armed("checkpoint.before_link=enospc"),
+        pytest.raises(
+            LogFull, match=r"cannot trim .*: a trim writes a checkpoint first, of \d[\d,]* b"
+        ),
+    ):
+        trim(catalog, 4, now=1_000)
+    assert CommitLog.open(catalog).view.oldest == Position(1, 0)
+    assert verify(catalog).sound
+
+
+def test_a_full_disk_holds_up_no_file_behind_an_entry_that_is_written_anew(
+    log_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(log_root, "shop", 2)  # small commits: entries carry the records
+    catalog = log_root / "shop"
+    with monkeypatch.context() as patch:
+        write_files(patch)
+        write(log_root, "shop", 2)
+    trim(catalog, 5, now=1_000)
+    with no_room_for_files(), pytest.raises(LogFull):
+        delete_unnamed(catalog, 1_000 + GRACE)
+    assert files(catalog) == []
+    assert len(delete_unnamed(catalog, 1_000 + GRACE)) == 2
+    assert verify(catalog).sound
 
 
 def test_old_checkpoints_keep_their_name_and_lose_their_body(log_root: Path) -> None:
