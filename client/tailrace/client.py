@@ -22,7 +22,7 @@ from tailrace.arguments import (
     subscribe_request,
 )
 from tailrace.criteria import Content
-from tailrace.errors import InvalidRequest, SubscriptionClosed
+from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError
 from tailrace.history import History
 from tailrace.link import Link, LinkOptions
 from tailrace.position import Position, TimestampMicros
@@ -30,6 +30,7 @@ from tailrace.reactive import Publisher, closed_with_client
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog
 from tailrace.subscription import Subscription
+from tailrace.transport.event_loop import OnOneLoop
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
 from tailrace.update_subscription import UpdateSubscription
 from tailrace.v1.catalog_pb2 import (
@@ -62,9 +63,10 @@ DEMAND: Final = 4096
 """Captures that an iterated subscription keeps requested: two to thirteen full messages."""
 
 
-class Client:
+class Client(OnOneLoop):
     """A connection to one server; made by ``connect``, used under ``async with``.
 
+    It belongs to the event loop that entered it: another one, or another thread, has a client of its own.
     Leaving the context ends every subscription and read that it made with ``SubscriptionClosed``.
     """
 
@@ -80,15 +82,17 @@ class Client:
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or Retry()
         self._transport: Transport | None = None
-        self._tasks = asyncio.TaskGroup()
+        self._tasks: asyncio.TaskGroup | None = None
+        """Owns the tasks that read; None outside the context."""
         self._streams: set[Subscription | StreamSubscription] = set()
 
     async def __aenter__(self) -> Self:
         """Make the channel; the first call connects."""
         if self._transport is not None:
             raise SubscriptionClosed("a client is entered once; connect again")
+        self._note_loop()
         self._transport = self._open_transport()
-        await self._tasks.__aenter__()
+        self._tasks = await asyncio.TaskGroup().__aenter__()
         return self
 
     async def __aexit__(
@@ -97,16 +101,34 @@ class Client:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End all streams, wait until none of their tasks is left, and close the channel."""
-        transport, self._open_transport = self._require(), _closed
+        """End all streams, wait until none of their tasks is left, and close the channel.
+
+        Raises:
+            InvalidRequest: Another event loop entered it. The connection is dropped, and nothing is waited for.
+        """
+        transport, tasks = self._require_open(), self._tasks
+        assert tasks is not None
+        self._open_transport, self._transport, self._tasks = _closed, None, None
+        try:
+            self._check_loop()
+        except InvalidRequest:
+            self._shut_elsewhere()
+            raise
         for stream in tuple(self._streams):
             stream.shut(closed_with_client())
         try:
             # Not the error of the body: the group would wrap it.
-            await self._tasks.__aexit__(None, None, None)
+            await tasks.__aexit__(None, None, None)
         finally:
             self._streams.clear()
             await transport.close()
+
+    def _shut_elsewhere(self) -> None:
+        """Let the streams end where they run, if anything still runs there."""
+        assert self._loop is not None
+        for stream in () if self._loop.is_closed() else tuple(self._streams):
+            self._loop.call_soon_threadsafe(stream.shut, closed_with_client())
+        self._streams.clear()
 
     def subscribe(
         self,
@@ -369,12 +391,17 @@ class Client:
         return lambda: Link(self._require(), request, options)
 
     def _require(self) -> Transport:
+        self._check_loop()
+        return self._require_open()
+
+    def _require_open(self) -> Transport:
         if self._transport is None or self._open_transport is _closed:
             raise SubscriptionClosed("the client is used outside its `async with`")
         return self._transport
 
     def _start(self, stream: Subscription | StreamSubscription) -> asyncio.Task[None]:
         self._require()
+        assert self._tasks is not None
         task = self._tasks.create_task(stream.run(), name="tailrace subscription")
         self._streams.add(stream)
         task.add_done_callback(lambda _: self._streams.discard(stream))
@@ -383,7 +410,7 @@ class Client:
     def _start_publishing(self, stream: StreamSubscription) -> None:
         try:
             self._start(stream)
-        except SubscriptionClosed as error:
+        except TailraceError as error:
             stream.refuse(error)
 
 

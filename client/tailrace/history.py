@@ -15,6 +15,7 @@ from tailrace import wire
 from tailrace.cursor import Cursor
 from tailrace.errors import SubscriptionBroken, SubscriptionClosed, TransportError
 from tailrace.position import Position
+from tailrace.transport.event_loop import OnOneLoop
 from tailrace.v1.change_capture_pb2 import ReadChangesResponse
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class HistoryEnd:
     """Captures read."""
 
 
-class History:
+class History(OnOneLoop):
     """One read of history; made by ``Client.read_changes``. Iterate it once, under ``async with``.
 
     The server sends as fast as you take; a read that breaks raises, and says where to go on.
@@ -78,6 +79,7 @@ class History:
         """
         if self._stream is not None:
             raise SubscriptionClosed("a read is entered once; read again")
+        self._note_loop()
         self._stream = self._open_stream()
         try:
             try:
@@ -108,6 +110,7 @@ class History:
         traceback: TracebackType | None,
     ) -> None:
         """End the call, also in the middle."""
+        self._check_loop()
         if self._stream is not None:
             self._stream.close()
 
@@ -147,6 +150,7 @@ class History:
         return self._last
 
     async def _advance(self) -> None:
+        self._check_loop()
         try:
             message = await self._receive()
         except TransportError as error:

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tailrace.errors import InternalError, InvalidRequest, SubscriptionClosed, TailraceError
+from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError, kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,12 +140,10 @@ class StreamSubscription:
             if not (self.cancelled or self._terminal):
                 self._forget()
                 raise
-        except TailraceError as error:
-            self._terminal = self._terminal or error
         except Exception as error:
-            internal = InternalError(f"{type(error).__name__}: {error}")
-            internal.__cause__ = error
-            self._terminal = self._terminal or internal
+            self._terminal = self._terminal or kept(error)
+        finally:
+            self._task = None  # it keeps what it ends with, that its frames, and they this object
         subscriber, terminal = self._subscriber, self._terminal
         self._forget()
         if subscriber is not None and terminal is not None:

@@ -90,16 +90,19 @@ class Attempts:
         Raises:
             TailraceError: No attempt is left: ``error`` itself, ``ConnectTimeout`` or ``SubscriptionBroken``.
         """
-        if not error.retriable:
-            raise error
-        self.number += 1
-        wait_s = self._retry.wait_s(self.number)
-        if not self.acknowledged and wait_s > self.patience_s:
-            raise ConnectTimeout(
-                f"no subscription within {self._connect_s:g} s: {error}"
-            ) from error
-        if not self._retry.allows(self.number):
-            if isinstance(error, SubscriptionBroken) or not self.acknowledged:
+        try:
+            if not error.retriable:
                 raise error
-            raise SubscriptionBroken(str(error), cursor) from error
-        return wait_s
+            self.number += 1
+            wait_s = self._retry.wait_s(self.number)
+            if not self.acknowledged and wait_s > self.patience_s:
+                raise ConnectTimeout(
+                    f"no subscription within {self._connect_s:g} s: {error}"
+                ) from error
+            if not self._retry.allows(self.number):
+                if isinstance(error, SubscriptionBroken) or not self.acknowledged:
+                    raise error
+                raise SubscriptionBroken(str(error), cursor) from error
+            return wait_s
+        finally:
+            del error  # a frame that keeps the error that it raises keeps all frames of it

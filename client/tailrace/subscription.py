@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 from tailrace.capture import Heartbeat
 from tailrace.checkpoint import CheckpointStore, load_from, save_to
 from tailrace.demand import whole
-from tailrace.errors import InternalError, InvalidRequest, SubscriptionClosed, TailraceError
+from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError, again, kept
+from tailrace.transport.event_loop import OnOneLoop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,7 +66,7 @@ class Messages(Generic[_T]):
         return await self._next()
 
 
-class Subscription:
+class Subscription(OnOneLoop):
     """One subscriber's stream of captures; made by ``Client.subscribe``.
 
     Iterating gives captures, ``batches()`` tuples of them as they came, ``messages()`` heartbeats, too. One
@@ -123,6 +124,7 @@ class Subscription:
         """
         if self._task is not None or self._ended is not None:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
+        self._note_loop()
         saved = await load_from(self._checkpoint) if self._checkpoint is not None else None
         # 1. The link, with the saved cursor in place of any start. Demand is set before the task begins, so
         #    that the first message carries it.
@@ -134,10 +136,11 @@ class Subscription:
             self._link.demand.request(self._demand)
         # 2. The reading task, and its first news: an acknowledgement, or why there is none.
         self._task = self._start(self)
+        self._task.add_done_callback(self._forget_task)
         try:
             while self._acknowledgement is None:
                 if self._ended is not None:
-                    raise self._ended
+                    raise again(self._ended)
                 await self._wait()
             # 3. A start that the server chose is saved at once: a process killed before its first commit
             #    would otherwise begin elsewhere next time, and miss what lies between.
@@ -195,6 +198,7 @@ class Subscription:
         """
         if self._link is None:
             raise SubscriptionClosed("the subscription has not been entered")
+        self._check_loop()
         try:
             self._link.demand.request(n)
         except InvalidRequest as error:
@@ -213,7 +217,12 @@ class Subscription:
         )
 
     async def close(self) -> None:
-        """End the stream; what was not taken is dropped. Idempotent."""
+        """End the stream; what was not taken is dropped. Idempotent.
+
+        Raises:
+            InvalidRequest: Another event loop entered it; nothing is waited for.
+        """
+        self._check_loop()
         self.end(SubscriptionClosed("the subscription was closed"))
         self._buffer.clear()
         self._current.clear()
@@ -270,9 +279,10 @@ class Subscription:
 
     async def _next_message(self) -> _Batch | Heartbeat:
         # The buffer comes before the end: what was received before an error is delivered, then the error.
+        self._check_loop()
         while not self._buffer:
             if self._ended is not None:
-                raise self._ended
+                raise again(self._ended)
             if self._link is None:
                 raise SubscriptionClosed(
                     "the subscription has not been entered: iterate inside async with"
@@ -325,12 +335,12 @@ class Subscription:
         except asyncio.CancelledError:
             self.end(SubscriptionClosed("the subscription was closed"))
             raise
-        except TailraceError as error:
-            self.end(error)
         except Exception as error:
-            internal = InternalError(f"{type(error).__name__}: {error}")
-            internal.__cause__ = error
-            self.end(internal)
+            self.end(kept(error))
+
+    def _forget_task(self, _: object) -> None:
+        """Forget a task that is done: it keeps what ended it, that its frames, and they this object."""
+        self._task = None
 
     def end(self, error: TailraceError) -> None:
         """Let iteration end with an error, once what was received is taken. Only the first one counts."""

@@ -31,6 +31,7 @@ from tailrace.errors import (
 from tailrace.link import GRACE_S, patience_s
 from tailrace.position import END, Position
 from tailrace.retry import Attempts
+from tailrace.transport.event_loop import OnOneLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ class Row(NamedTuple):
     """The row as a JSON object, the source's own text byte for byte."""
 
 
-class UpdateSubscription:
+class UpdateSubscription(OnOneLoop):
     """Finished versions of a catalog's rows; an async context manager, iterated by one task.
 
     Each element is ``Finished``: updates whose data is a ``Row`` and whose time is the version, each once, and
@@ -109,6 +110,7 @@ class UpdateSubscription:
         Raises:
             TailraceError: The server refused, or could not be reached in time.
         """
+        self._note_loop()
         self._attempts = Attempts(self._retry, self._timeouts, self._clock)
         try:
             while self._acknowledgement is None:
@@ -150,7 +152,12 @@ class UpdateSubscription:
         return self._reader.statistics()
 
     def close(self) -> None:
-        """End the stream. Idempotent."""
+        """End the stream. Idempotent.
+
+        Raises:
+            InvalidRequest: Another event loop entered it.
+        """
+        self._check_loop()
         self._closed = True
         self._leave()
 
@@ -175,6 +182,7 @@ class UpdateSubscription:
 
     async def _advance(self) -> None:
         """Receive one message; after a break wait, so that the next call connects again."""
+        self._check_loop()
         try:
             message = await self._receive()
         except TailraceError as error:
@@ -215,7 +223,10 @@ class UpdateSubscription:
         self._reading = None
         if reading.cancelled():
             raise SubscriptionClosed("the subscription was closed")
-        return wire.subscribe_response(reading.result())
+        try:
+            return wire.subscribe_response(reading.result())
+        finally:
+            del reading  # it keeps the error that it ended with, and that this frame
 
     def _restart(self) -> Start:
         """Return where a new stream begins: at the frontier, or before it at a cursor.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 from tailrace.errors import InternalError, TailraceError
 
 
@@ -26,10 +24,3 @@ def as_tailrace_error(error: Exception) -> TailraceError:
     internal = InternalError(f"{type(error).__name__}: {error}")
     internal.__cause__ = error
     return internal
-
-
-def again(error: TailraceError) -> TailraceError:
-    """Return a copy to raise: a kept exception would keep every frame that it passed through."""
-    copied = copy(error)
-    copied.__cause__ = error.__cause__
-    return copied

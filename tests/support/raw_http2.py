@@ -125,12 +125,11 @@ def hello(window: int, connection_window: int = 0) -> bytes:
     return data
 
 
-def request(method: str | bytes, message: bytes, stream: int = 1) -> bytes:
-    """Return a call with one request."""
+def request(method: str | bytes, message: bytes, stream: int = 1, *, more: bool = False) -> bytes:
+    """Return a call with one request; with ``more`` others may follow."""
     body = b"\0" + struct.pack(">I", len(message)) + message
-    return frame(HEADERS, END_HEADERS, stream, fields(call_fields(method))) + frame(
-        DATA, END_STREAM, stream, body
-    )
+    head = frame(HEADERS, END_HEADERS, stream, fields(call_fields(method)))
+    return head + frame(DATA, 0 if more else END_STREAM, stream, body)
 
 
 def unfinished_request(method: str | bytes, data: bytes, stream: int = 1) -> bytes:

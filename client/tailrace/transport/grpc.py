@@ -121,8 +121,7 @@ class GrpcStream:
         except grpc.aio.UsageError as error:
             raise SubscriptionClosed("the connection was closed") from error
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _cancelled_from_outside():
                 raise
             if self._closed or self._transport.closed:
                 raise SubscriptionClosed("the connection was closed") from None
@@ -133,3 +132,12 @@ class GrpcStream:
         """End the call, if it has not ended."""
         self._closed = True
         self._call.cancel()
+
+
+def _cancelled_from_outside() -> bool:
+    """Whether somebody cancels this task, rather than gRPC the call.
+
+    In a function of its own: a frame that keeps the task is kept by the error that the task ends with.
+    """
+    task = asyncio.current_task()
+    return task is None or bool(task.cancelling())

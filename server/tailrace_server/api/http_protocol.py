@@ -15,12 +15,13 @@ The names that uvicorn does not publish are the same as in api/websocket/protoco
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, forget_frames
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.inbound_budget import CONNECTION_BYTES, INBOUND
 from tailrace_server.api.send_guard import drop
@@ -69,6 +70,9 @@ class GuardedHttpProtocol(H11Protocol):
         self._stop_unread()
         self.inbound.hold(self, 0)
         super().connection_lost(exc)
+        # The answer that is or was under way holds this object, to be told when it is complete.
+        self.cycle = None  # type: ignore[assignment]  # as before the first request
+        self._unset_keepalive_if_required()  # uvicorn's timer, which it leaves after a reset
 
     def data_received(self, data: bytes) -> None:
         """Take what came, and see whether it was a request."""
@@ -128,6 +132,13 @@ class GuardedHttpProtocol(H11Protocol):
         self._upgraded = True
         self.inbound.hold(self, 0)
         super().handle_websocket_upgrade(event)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; h11's error has passed through this object's frames, and its own keep it."""
+        super().send_400_response(msg)
+        if (error := sys.exception()) is not None:
+            forget_frames(error)
+            del error
 
     def pause_writing(self) -> None:
         """Begin to wait for the reader."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tailrace.errors import CatalogReplaced, TailraceError
+from tailrace.errors import CatalogReplaced, TailraceError, again, kept
 from tailrace_server.capture.codecs import compiled_encoder_loader
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
-from tailrace_server.errors import again, as_tailrace_error
+from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.files.documents import CATALOG_FILE
 from tailrace_server.wal.segment.reader import BatchReader
@@ -100,8 +100,7 @@ class ObservedCatalog:
 
     def _report(self, error: Exception) -> None:
         """Keep why the log cannot be read, and log it once, not at every try."""
-        self.error, known = as_tailrace_error(error), self._told
-        self._told = str(self.error)
+        known, self._told = self._told, str(as_tailrace_error(error))
         if self._told != known:
             foreseen = isinstance(error, TailraceError)
             _log.error(
@@ -110,6 +109,7 @@ class ObservedCatalog:
                 error=self._told,
                 exc_info=None if foreseen else error,
             )
+        self.error = kept(error)
 
     async def _observe(self, forget: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ from uuid import uuid4
 import structlog
 
 from tailrace.criteria import canonical
-from tailrace.errors import LogCorrupted, LogError, PositionCompacted
+from tailrace.errors import LogCorrupted, LogError, PositionCompacted, again, kept
 from tailrace_server.capture.delivery.followed_log import FollowedLog
 from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
 from tailrace_server.capture.delivery.publisher import Publisher
@@ -30,7 +30,6 @@ from tailrace_server.capture.matching.run import Run
 from tailrace_server.capture.reading.catalog_reader import first_position
 from tailrace_server.capture.reading.small_commits import FrameRequest
 from tailrace_server.capture.statistics import ObserverStatistics
-from tailrace_server.errors import again, as_tailrace_error
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -114,8 +113,11 @@ class Observer:
                 routing.cancel()
         except ExceptionGroup as group:
             error = group.exceptions[0]
-            self.end(as_tailrace_error(error))
-            raise error from error.__cause__
+            self.end(kept(error))
+            try:
+                raise error from error.__cause__
+            finally:
+                del error  # this frame would keep it, and it this frame
 
     async def subscribe(
         self, criteria: Sequence[Criteria], start: Start | None, options: DeliveryOptions
@@ -261,7 +263,7 @@ class Observer:
             if isinstance(selection, Exception):
                 # Criteria that cannot be judged here cannot be judged anywhere else.
                 for subscription in tuple(publisher.subscriptions):
-                    subscription.end(as_tailrace_error(selection))
+                    subscription.end(kept(selection))
                 continue
             first = first_position(grouped, selection.rows.item(0))
             publisher.append(Run(ref, selection, first, crowded))

@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphql import ExecutionResult, execute
+from graphql.execution import Executor
+from graphql.type import GraphQLResolveInfoHelpers
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.graphql import schema as schemas
@@ -67,6 +69,19 @@ class Live:
     """Response key of its field."""
     signalled: bool
     """Whether the client asked for acknowledgement and heartbeats."""
+
+
+class _Executor(Executor[Any]):
+    """graphql-core's, without the cycle in which it keeps itself, and the context, and the schema."""
+
+    @property
+    def async_helpers(self) -> GraphQLResolveInfoHelpers:
+        """Return what is bound to this object; made anew each time, as it is asked for once a field."""
+        return GraphQLResolveInfoHelpers(gather=self.gather_async_work, track=self.track_async_work)
+
+    @async_helpers.setter
+    def async_helpers(self, _: GraphQLResolveInfoHelpers) -> None:
+        """Keep nothing."""
 
 
 class GraphqlCatalog:
@@ -127,6 +142,7 @@ class GraphqlCatalog:
             context_value=self._context(prepared),
             variable_values=prepared.asked.variables,
             operation_name=prepared.asked.operation_name,
+            executor_class=_Executor,
         )
         if document.reads_schema_only(prepared.operation):
             # It never waits, and of a large schema it is long work.

@@ -254,6 +254,7 @@ def read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
 
 def _read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
     node = parse(text, max_tokens=settings.graphql_tokens)
+    _unlink_tokens(node)
     operations = {
         each.name.value if each.name else "": each
         for each in node.definitions
@@ -278,6 +279,14 @@ def _read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:
     if faults:
         raise DocumentRefused(faults)
     return Document(built, node, operations, fragments, _conditions(node))
+
+
+def _unlink_tokens(node: DocumentNode) -> None:
+    """Let each token know the next one only: linked both ways, a document that is dropped stays in memory."""
+    token = None if node.loc is None else node.loc.start_token
+    while token is not None:
+        token.prev = None
+        token = token.next
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from tailrace.errors import InvalidRequest, TailraceError
+from tailrace.errors import InvalidRequest
 from tailrace_server.api.errors import logged, problem
 from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
@@ -112,9 +112,18 @@ class GraphqlFace:
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:
-            found = logged(error, _log)
-            self._sockets.count_error("http", found.code)
-            return _refused(found, form)
+            return self._refused(error, form)
+
+    def _refused(self, error: Exception, form: str) -> Response:
+        """Log and count an error, and return an answer without data.
+
+        In a function of its own: a frame that an error has passed through may not keep it.
+        """
+        found = logged(error, _log)
+        self._sockets.count_error("http", found.code)
+        status = problem(found)["status"]
+        assert isinstance(status, int)
+        return _json({"errors": error_list(found)}, form, status)
 
     def _data(self, value: dict[str, Any], form: str) -> ASGIApp:
         """Return an answer; a large one goes out in pieces, each of which has the send deadline."""
@@ -160,13 +169,6 @@ def asked_of(value: object) -> Asked:
     if not isinstance(name, str | None):
         raise InvalidRequest("operationName: must be a text")
     return Asked(query, variables or {}, name)
-
-
-def _refused(error: TailraceError, form: str) -> Response:
-    """Return an answer without data."""
-    status = problem(error)["status"]
-    assert isinstance(status, int)
-    return _json({"errors": error_list(error)}, form, status)
 
 
 def _json(value: dict[str, Any], form: str, status: int) -> Response:

@@ -18,7 +18,7 @@ import grpc.aio
 import structlog
 
 from tailrace.capture import Heartbeat
-from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
+from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError, forget_frames
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,
@@ -108,31 +108,20 @@ class ChangeCaptureService:
         async with self._answering(context):
             request = self._parse(SubscribeRequest, data, context)
             subscription = await self._subscribe(*requests.subscribe(request), demand=None)
-            if (error := await self._pump(subscription, context)) is not None:
-                raise error
+            _raise_if_any(await self._pump(subscription, context))
 
     async def subscribe_system(self, data: bytes, context: Context) -> None:
         """Stream the system log."""
         async with self._answering(context):
             wish = requests.subscribe_system(self._parse(SubscribeSystemRequest, data, context))
             subscription = await self._subscribe(SYSTEM_CATALOG, wish, demand=None)
-            if (error := await self._pump(subscription, context)) is not None:
-                raise error
+            _raise_if_any(await self._pump(subscription, context))
 
     async def subscribe_with_demand(self, _: object, context: Context) -> None:
         """Stream changes as far as they were requested."""
         async with self._answering(context):
             subscription = await self._subscribe_by(await self._first(context))
-            # The pump returns its error instead of raising it: the task group would wrap it, and the reader of
-            # requests has to be cancelled first in any case.
-            async with asyncio.TaskGroup() as tasks:
-                reader = tasks.create_task(self._read_demand(subscription, context))
-                try:
-                    error = await self._pump(subscription, context)
-                finally:
-                    reader.cancel()
-            if error is not None:
-                raise error
+            _raise_if_any(await self._pump_with_demand(subscription, context))
 
     async def read_changes(self, data: bytes, context: Context) -> None:
         """Stream a closed range of history, then complete."""
@@ -217,6 +206,22 @@ class ChangeCaptureService:
             except TailraceError as error:
                 subscription.end(error)
                 return
+
+    async def _pump_with_demand(
+        self, subscription: Subscription, context: Context
+    ) -> TailraceError | None:
+        # The pump returns its error instead of raising it: the task group would wrap it, and the reader of
+        # requests has to be cancelled first in any case.
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(self._read_demand(subscription, context))
+                try:
+                    return await self._pump(subscription, context)
+                finally:
+                    reader.cancel()
+        except asyncio.CancelledError as cancelled:
+            forget_frames(cancelled)  # a task group's own frame keeps the error that it raises
+            raise
 
     async def _pump(self, subscription: Subscription, context: Context) -> TailraceError | None:
         """Send everything, end the subscription and return why it ended; None if the client is gone.
@@ -345,6 +350,15 @@ class ChangeCaptureService:
         await _abort(error, context)
 
 
+def _raise_if_any(error: TailraceError | None) -> None:
+    """Raise an error that was returned; no frame keeps it, as it keeps all frames that it passes through."""
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error
+
+
 def _on_end(sender: GuardedSender, error: TailraceError) -> None:
     """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
     if isinstance(error, SubscriberTooSlow):
@@ -370,6 +384,10 @@ async def _abort(error: TailraceError, context: Context) -> None:
     try:
         async with asyncio.timeout(_ABORT_S):
             await context.abort(code, text, trailer)
+    except grpc.aio.AbortError as aborted:
+        # grpc.aio keeps it with the call, and raises it again once the handler has returned. Its frames hold
+        # the call in turn, and all that the handler held.
+        forget_frames(aborted)
     except (TimeoutError, grpc.aio.InternalError):
         # Unread, or nobody is there any more; either way the handler has nothing left to do.
         return

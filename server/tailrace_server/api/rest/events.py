@@ -155,9 +155,16 @@ class EventStream:
                 else:
                     yield message.data
         except Exception as error:
-            found = logged(error, _log)
-            self._sockets.count_error("http", found.code)
-            yield b"event: error\ndata: %s\n\n" % encoded_problem(found)
+            yield self._last_event(error)
+
+    def _last_event(self, error: Exception) -> bytes:
+        """Log and count an error, and return its event.
+
+        In a function of its own: a frame that an error has passed through may not keep it.
+        """
+        found = logged(error, _log)
+        self._sockets.count_error("http", found.code)
+        return b"event: error\ndata: %s\n\n" % encoded_problem(found)
 
     def _id(self, cursor: Cursor) -> bytes:
         """Return the line of an event's id; none before a start by time: who has none names the time again."""

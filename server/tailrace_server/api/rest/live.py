@@ -65,9 +65,11 @@ class LiveFace:
         self._engine = engine
         self._settings = settings
         self._catalog = catalog
-        self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {
-            "request": self._request
-        }
+
+    @property
+    def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
+        """Types of messages beside those of the sub-protocol; not kept, as each is bound to this object."""
+        return {"request": self._request}
 
     async def on_init(self, payload: object) -> object:
         """Take everyone."""

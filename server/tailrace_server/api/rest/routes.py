@@ -151,11 +151,18 @@ class RestFace:
             except ClientDisconnect:
                 return Response(status_code=400)
             except Exception as error:
-                found = logged(error, _log)
-                self._sockets.count_error("http", found.code)
-                return refused(found)
+                return self._refused(error)
 
         return answer
+
+    def _refused(self, error: Exception) -> Response:
+        """Log and count an error, and return it as an answer.
+
+        In a function of its own: a frame that an error has passed through may not keep it.
+        """
+        found = logged(error, _log)
+        self._sockets.count_error("http", found.code)
+        return refused(found)
 
 
 def refused(error: TailraceError) -> Response:

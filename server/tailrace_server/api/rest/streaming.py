@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tailrace.errors import SubscriberTooSlow
+from tailrace.errors import SubscriberTooSlow, forget_frames
 from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import MEMORY, ON_ITS_WAY_BYTES, Guarded, ReaderGone
 from tailrace_server.api.websocket.protocol import TOO_SLOW
@@ -61,8 +61,8 @@ class StreamedAnswer(Guarded):
                 watcher = tasks.create_task(_until_gone(receive), name="watch reader")
                 await self._send_all(send)
                 watcher.cancel()
-        except* ReaderGone:
-            pass
+        except* ReaderGone as gone:
+            forget_frames(gone)  # a task group's own frame keeps the error that it raises
         finally:
             guard.forget(self)
 

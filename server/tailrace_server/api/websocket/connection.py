@@ -151,6 +151,12 @@ class SocketOperation:
         """End the whole socket if it is busy with a message that is not read."""
         self._socket.interrupt()
 
+    def cancel(self) -> None:
+        """Cancel its task, and forget it: a task that ended so keeps its frames, and they this object."""
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
+
 
 class SocketConnection:
     """Serves one socket; ``run`` once."""
@@ -190,8 +196,7 @@ class SocketConnection:
                     # 3. Any other close ends them at once. The group waits for them, so that nothing is
                     #    written behind the close frame.
                     for operation in self._operations.values():
-                        if operation.task is not None:
-                            operation.task.cancel()
+                        operation.cancel()
             # 4. The close frame comes last; where the peer closed first, there is none to send.
             if close is not None:
                 self.closed_with = close.code
@@ -314,12 +319,13 @@ class SocketConnection:
             # After a `complete` the client may use the id again at once: only our own entry is removed.
             if self._operations.get(operation.id) is operation:
                 del self._operations[operation.id]
+            operation.task = None
 
     def _cancel(self, message: ClientMessage) -> None:
         """End an operation without a word; one that is not open is ignored: it may have ended by itself."""
         operation = self._operations.pop(message.id, None)
-        if operation is not None and operation.task is not None:
-            operation.task.cancel()
+        if operation is not None:
+            operation.cancel()
 
     async def _extra(self, message: ClientMessage) -> None:
         operation = self._operations.get(message.id)

@@ -25,7 +25,7 @@ import structlog
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import OPEN
 
-from tailrace.errors import SubscriberTooSlow
+from tailrace.errors import SubscriberTooSlow, forget_frames
 from tailrace_server.api.inbound_budget import CONNECTION_BYTES, INBOUND, InboundBudget
 from tailrace_server.api.send_guard import drop
 from tailrace_server.api.websocket.codes import CloseCode
@@ -220,12 +220,21 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self._unfinished = None
         self.inbound.hold(self, 0)
         super().connection_lost(exc)
+        # The parser of `websockets` is a generator whose frame holds the object that holds the generator. The
+        # same object, and the request, keep the error of the parser or the handshake, whose frames hold them.
+        self.conn.parser.close()
+        for error in (self.conn.parser_exc, self.conn.handshake_exc):
+            if error is not None:
+                forget_frames(error)
 
     async def run_asgi(self) -> None:
         """Let the application find this object."""
         extensions: dict[str, Any] = self.scope["extensions"]
         extensions[EXTENSION] = self
-        await super().run_asgi()
+        try:
+            await super().run_asgi()
+        finally:
+            del extensions[EXTENSION]  # this object holds the scope
         self.close_within()
 
     async def receive(self) -> ASGIReceiveEvent:

@@ -26,6 +26,8 @@ from tailrace.errors import (
     ServerStopping,
     SubscriptionClosed,
     TailraceError,
+    again,
+    kept,
 )
 from tailrace.position import END, Position
 from tailrace_server.capture.delivery.last_message import LastMessage
@@ -34,7 +36,6 @@ from tailrace_server.capture.delivery.messages import MessageCutter, whole_messa
 from tailrace_server.capture.delivery.options import DEMAND_MAX
 from tailrace_server.capture.delivery.start import compacted_start, locate, renewed
 from tailrace_server.capture.statistics import SubscriptionStatistics
-from tailrace_server.errors import again, as_tailrace_error
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Subscription:
             except SegmentMissing as missing:
                 await self._read_again(missing)
             except Exception as error:  # ends this subscription, nobody else's
-                self.end(as_tailrace_error(error))
+                self.end(kept(error))
             else:
                 if message is not None:
                     return message
