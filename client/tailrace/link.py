@@ -163,6 +163,11 @@ class Link:
         given = request.HasField("since_version") or request.HasField("after")
         return self.cursor is not None or given or request.HasField("from_time")
 
+    @property
+    def begins_by_time(self) -> bool:
+        """Whether its start is a time, in whose place no cursor may stand until the first capture has come."""
+        return not self._begun and self._request.HasField("from_time")
+
     async def run(self, sink: LinkSink) -> None:
         """Bring everything to the sink until the subscription ends for good.
 

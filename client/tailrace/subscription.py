@@ -106,6 +106,10 @@ class Subscription(OnOneLoop):
         """What is left of the batch that is being taken, last first: a capture taken is referred to by
         nothing here."""
         self._taken = 0
+        self._committed: int | None = 0
+        """Of them, those that a saved cursor covers; None: nothing may be saved before the first commit."""
+        self._saved: Cursor | None = None
+        """What the checkpoint store has; None: what was there before, or nothing."""
         self._cursor: Cursor | None = None
         """Of the last message wholly taken; that of a batch under way comes from ``_last``."""
         self._last: Capture | None = None
@@ -132,6 +136,8 @@ class Subscription(OnOneLoop):
         if saved is not None:
             self._link.begin_after(saved)
         begins_now = not self._link.has_start
+        if self._link.begins_by_time:
+            self._committed = None
         if self._demand:
             self._link.demand.request(self._demand)
         # 2. The reading task, and its first news: an acknowledgement, or why there is none.
@@ -182,12 +188,17 @@ class Subscription(OnOneLoop):
     async def commit(self) -> None:
         """Save ``cursor`` in the checkpoint store that the subscription was made with.
 
+        While all that was taken is committed, heartbeats that are passed save theirs by themselves, on every
+        form of iteration: retention takes what lies behind, also where nothing matches for a long time.
+
         Raises:
             InvalidRequest: It was made without one.
         """
         if self._checkpoint is None:
             raise InvalidRequest("commit: subscribe with checkpoint= to say where cursors are kept")
-        await save_to(self._checkpoint, self.cursor)
+        taken, cursor = self._taken, self.cursor
+        await save_to(self._checkpoint, cursor)
+        self._committed, self._saved = taken, cursor
 
     def request(self, n: int) -> None:
         """Ask for ``n`` captures beside what is topped up; with ``demand=0`` nothing else is asked for.
@@ -280,7 +291,9 @@ class Subscription(OnOneLoop):
     async def _next_message(self) -> _Batch | Heartbeat:
         # The buffer comes before the end: what was received before an error is delivered, then the error.
         self._check_loop()
-        while not self._buffer:
+        while not self._buffer or await self._saved_heartbeat(self._buffer[0]):
+            if self._buffer:
+                continue  # what is first may be another message by now
             if self._ended is not None:
                 raise again(self._ended)
             if self._link is None:
@@ -298,6 +311,22 @@ class Subscription(OnOneLoop):
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         return batch
+
+    async def _saved_heartbeat(self, message: tuple[_Batch, int] | Heartbeat) -> bool:
+        """Save the cursor of a heartbeat where all that was taken is committed; return whether it was.
+
+        It is still in the buffer then: a call that is cancelled takes nothing.
+        """
+        if (
+            self._checkpoint is None
+            or not isinstance(message, Heartbeat)
+            or self._committed != self._taken
+            or self._saved == message.cursor
+        ):
+            return False
+        await save_to(self._checkpoint, message.cursor)
+        self._saved = message.cursor
+        return True
 
     def _count(self, captures: int) -> None:
         """Note captures as taken; ask for as many again when half of the demand is used up."""

@@ -14,6 +14,7 @@ from tailrace import Cursor, CursorInvalid, FileCheckpoint
 from tests.client.scripted import CATALOG_UUID, PATIENCE_S, Call, ScriptedServer
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 SAVED = Cursor(CATALOG_UUID, 7, 3, 1)
@@ -165,3 +166,81 @@ async def test_a_commit_without_a_store_says_so() -> None:
     ):
         with pytest.raises(tailrace.InvalidRequest, match="checkpoint="):
             await captures.commit()
+
+
+FORMS: dict[str, Callable[[tailrace.Subscription], AsyncIterator[object]]] = {
+    "captures": aiter,
+    "batches": lambda captures: captures.batches(),
+    "messages": lambda captures: captures.messages(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_contract_26_heartbeats_move_what_is_saved_while_nothing_matches(
+    tmp_path: Path, form: str
+) -> None:
+    """Retention would take what lies between, and the next start be compacted. What was not committed stays."""
+    more = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.begin()
+        await call.heartbeat(5)
+        await more.wait()
+        await call.captures(8)
+        await call.heartbeat(9)
+        await call.captures(10)
+        await call.silence()
+
+    store = FileCheckpoint(tmp_path / "cursor")
+
+    async def saved(cursor: Cursor) -> None:
+        while await store.load() != cursor:  # noqa: ASYNC110 - a file tells nobody
+            await asyncio.sleep(0.01)
+
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target) as client,
+        client.subscribe("shop", since=1, checkpoint=store) as captures,
+        asyncio.timeout(PATIENCE_S),
+    ):
+
+        async def version(wanted: int) -> None:
+            async for found in FORMS[form](captures):
+                first = found[0] if type(found) is tuple else found
+                if isinstance(first, tailrace.Capture) and first.version == wanted:
+                    return
+
+        reading = asyncio.create_task(version(8))
+        await saved(Cursor(CATALOG_UUID, 5, tailrace.END))
+        more.set()
+        await reading
+        await version(10)  # past a heartbeat, with what came before it not committed
+        assert await store.load() == Cursor(CATALOG_UUID, 5, tailrace.END)
+        await captures.commit()
+        assert await store.load() == Cursor(CATALOG_UUID, 10, 0, 0)
+
+
+async def test_heartbeats_before_a_start_by_time_are_not_saved(tmp_path: Path) -> None:
+    """A cursor comes before the time: the next start would be earlier than what was asked for."""
+
+    async def script(call: Call) -> None:
+        await call.begin()
+        await call.heartbeat(5)
+        await call.captures(8)
+        await call.heartbeat(9)
+        await call.silence()
+
+    store = FileCheckpoint(tmp_path / "cursor")
+    async with (
+        ScriptedServer(script) as server,
+        tailrace.connect(server.target) as client,
+        client.subscribe("shop", from_time=1, checkpoint=store) as captures,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        messages = captures.messages()
+        assert isinstance(await anext(messages), tailrace.Heartbeat)
+        await anext(messages)
+        assert await store.load() is None
+        await captures.commit()
+        await anext(messages)
+        assert await store.load() == Cursor(CATALOG_UUID, 9, tailrace.END)

@@ -360,8 +360,7 @@ class Subscription:
         return PositionCompacted(Position(safe.version, safe.index), log.view.oldest, log.newest)
 
     def _begin(self, start: ResolvedStart) -> None:
-        captures_max = self.options.queue_captures
-        self._intake = Intake(start.mark, start.before, captures_max=captures_max)
+        self._intake = Intake(start.mark, start.before, captures_max=self.options.queue_captures)
         self._start_row = start.before.rows
         self._waiting_start = None if start.published else start
 
