@@ -253,7 +253,10 @@ def _with_connection(application: ASGIApp) -> ASGIApp:
         cycle = getattr(send, "__self__", None)
         if isinstance(cycle, RequestResponseCycle):
             scope[CONNECTION] = AnsweredConnection(cycle)
-        await application(scope, receive, send)
+        try:
+            await application(scope, receive, send)
+        finally:
+            scope.pop(CONNECTION, None)  # it holds the cycle, and that the scope
 
     return outermost
 

@@ -102,7 +102,11 @@ async def stage(
         grpc = GrpcServer(engine)
         port = await grpc.start("127.0.0.1:0")
         stack.push_async_callback(grpc.stop, 1.0)
-        yield Stage(engine, str(face.address), f"127.0.0.1:{port}")
+        stage = Stage(engine, str(face.address), f"127.0.0.1:{port}")
+        with stage.peer() as peer:  # the GraphQL schema is made now, while nobody waits for a probe
+            await peer.say(REQUESTS["a GraphQL query"])
+            await peer.until(b" 200 OK")
+        yield stage
 
 
 async def leaves(stage: Stage, way: Way) -> None:
@@ -165,7 +169,7 @@ async def does_not_introduce_itself(stage: Stage, way: Way) -> None:
 
 
 SETTINGS: Final = {
-    answers_no_probe: HttpSettings(ws_ping_interval_s=0.2, ws_ping_timeout_s=0.2),
+    answers_no_probe: HttpSettings(ws_ping_interval_s=0.5, ws_ping_timeout_s=0.2),
     does_not_introduce_itself: HttpSettings(ws_init_timeout_s=0.05),
 }
 ANY = (leaves, resets, comes_and_goes, is_ended_by_the_server)
@@ -205,11 +209,11 @@ KEY = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\
 
 
 def get(path: str, fields: str = "") -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n".encode()
 
 
 def post(path: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
