@@ -201,7 +201,11 @@ def test_rows_get_one_key_only_if_their_message_keys_say_the_same(
 
 def _said(key: object) -> str:
     """Return what a key says: the text of its only value, or that of all of them."""
-    while isinstance(key, str) or (isinstance(key, dict) and isinstance(key.get("schema"), dict)):
+    while isinstance(key, str) or (
+        isinstance(key, dict)
+        and key.keys() == {"schema", "payload"}
+        and isinstance(key["schema"], dict | None)
+    ):
         if isinstance(key, dict):
             key = key["payload"]
             continue
