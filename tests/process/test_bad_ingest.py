@@ -11,6 +11,7 @@ import pytest
 
 from tailrace_server.pipeline.spark.java import find_java
 from tests.process.commands import environment
+from tests.process.ingest.reading import data
 from tests.server.pipeline.shapes import envelope, line, postgres
 
 if TYPE_CHECKING:
@@ -79,12 +80,28 @@ def test_a_mapping_that_cannot_be_used_is_told_before_anything_is_started(
         (("--schema", str(mapping)), "entity_types.product.columns.price.role: no role 'PRISE'"),
         (("--schema", str(tmp_path / "absent.toml")), "absent.toml"),
         (("--on-incompatible", "ignore"), "choose quarantine or stop"),
+        (("--entity-type-from", "schema"), "choose table, schema.table or database.schema.table"),
+        (("--table-map", "a=x", "--table-map", "b=x"), "--table-map gives 'x' to a and b"),
     ):
         status, error = ingest(source, log_root, *COMMAND, options=options)
         assert (status, error.count("\n")) == (2, 1), error
         assert error.startswith("error: ")
         assert reason in error
     assert list(log_root.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_names_of_tables_reach_the_ingest_and_one_that_no_row_has_is_told(
+    source: Path, log_root: Path
+) -> None:
+    row = line({"key": {"id": 1}, "value": envelope("c", postgres(1, 1), after={"id": 1})})
+    (source / "row.json").write_bytes(row + b"\n")
+    maps = ("--table-map", "public.product=article", "--table-map", "pulbic.item=item")
+    status, error = ingest(source, log_root, *COMMAND, options=maps)
+    assert status == 0, error
+    assert [record.entity_type for record in data(log_root / "shop")] == ["article"]
+    assert "--table-map pulbic.item=item: no row of such a table has come yet" in error
+    assert "article: no row" not in error
 
 
 @pytest.mark.slow

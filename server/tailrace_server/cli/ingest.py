@@ -60,6 +60,8 @@ def source_command(source: type[Source]) -> Callable[..., int]:
         counters = summary.counters
         quarantine = settings.log / settings.catalog / "quarantine"
         reporter.summary(counters, str(quarantine))
+        for remark in settings.source.remarks(summary.bindings):
+            reporter.note(remark)
         messages = counters.messages - counters.ignored
         if not settings.follow and counters.quarantined and counters.quarantined == messages:
             raise NothingUsable(

@@ -15,7 +15,7 @@ from tailrace_server.pipeline.sources.text_files import read_text_files
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +70,10 @@ class Source(Protocol):
     @abstractmethod
     def restated(self, change: Change) -> bytes:
         """Return a line that is decoded to an equal change, for a row that goes to quarantine later."""
+
+    def remarks(self, bindings: Bindings) -> Iterable[str]:
+        """Return what is to be told of the options after a run, given what is bound then."""
+        return ()
 
     def read(self, spark: SparkSession, folder: Path, batch_bytes: int) -> DataFrame:
         """Return the stream of the lines of all files below a folder, of `lines.LINES_SCHEMA`.

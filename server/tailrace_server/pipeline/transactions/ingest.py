@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
+    from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 _BYTES_PER_ROW: Final = 400
@@ -56,6 +57,8 @@ class IngestSummary(NamedTuple):
     counters: IngestCounters
     signal: int | None
     """The signal that ended it; None where the input did."""
+    bindings: Bindings
+    """Of the catalog, after it."""
 
 
 def run_ingest(
@@ -97,7 +100,7 @@ def run_ingest(
         # 3. Signals are taken before Spark starts, so that Ctrl-C during the start ends it as well.
         with stop_signals() as stopping, suppress(StartInterrupted), session as running:
             Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
-    return IngestSummary(driver.counters, stopping.signal)
+    return IngestSummary(driver.counters, stopping.signal, driver.bindings)
 
 
 class Ingest:

@@ -14,7 +14,7 @@ from tailrace_server.pipeline.sources.source import Source
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from tailrace_server.pipeline.changes import Change
     from tailrace_server.pipeline.sources.source import DecodeLine
@@ -134,6 +134,12 @@ class Debezium(Source):
             unavailable=self.unavailable,
             record_bytes_max=record_bytes_max,
         ).decode
+
+    def remarks(self, bindings: Bindings) -> Iterable[str]:
+        """Return which tables of the map have no rows yet, as where a name is mistyped."""
+        for table, entity_type in self.table_map.items():
+            if entity_type not in bindings.tables:
+                yield f"--table-map {table}={entity_type}: no row of such a table has come yet"
 
     def restated(self, change: Change) -> bytes:
         """Return a message that says what a change says."""
