@@ -59,7 +59,7 @@ NAMES = {
     ARCHIVE: "shop.archive.orders",
     Table("live", "public", "orders"): "live.public.orders",
     Table("public", None, "orders"): "public.orders",
-    Table(None, None, "orders"): "orders",
+    Table(None, None, "orders"): "..orders",
     Table("shop", "a", "b.orders"): 'shop.a."b.orders"',
     Table("shop", "a.b", "orders"): 'shop."a.b".orders',
     Table("shop", "public", "orders", "other"): "shop.public.orders",
@@ -324,7 +324,12 @@ def test_a_table_goes_on_with_an_entity_type_where_the_map_names_it_and_not_the_
     assert ingest.state() == {("orders", "1"): 3}
     ingest.run([[Row(live, 1, 5, "u").line(5), Row(PUBLIC, 1, 6, "u").line(6)]])
     assert ingest.state() == {("orders", "1"): 5}
-    assert len(ingest.quarantined()) == 3
+    bare = Table(None, None, "orders")
+    ingest.run([[Row(bare, 1, 7, "u").line(7)]], table_map={"orders": "orders"})
+    assert ingest.state() == {("orders", "1"): 5}
+    ingest.run([[Row(bare, 1, 8, "u").line(8)]], table_map={"..orders": "orders"})
+    assert ingest.state() == {("orders", "1"): 8}
+    assert len(ingest.quarantined()) == 4
 
 
 def test_transactions_of_two_connectors_never_become_one(tmp_path: Path) -> None:

@@ -83,11 +83,7 @@ class TableIdentities:
             raise Unusable("no source.table")
         self._check_connector(connector)
         levels: Levels = (
-            (database or "", schema, table)
-            if schema
-            else (database, table)
-            if database
-            else (table,)
+            (database, table) if database and not schema else (database or "", schema or "", table)
         )
         name = full_name(levels)
         # 1. The longest name of the map that fits. What it gives away is no other table's, even where that

@@ -8,11 +8,13 @@ A table's *full name* has the levels that its connector gives::
     Vitess, Cassandra                     keyspace.table
 
 A level with a dot, a quote or an equals sign in it is quoted, so no two tables have one full name:
-``"a.b".c`` and ``a."b.c"``. A schema without its database is ``.schema.table``.
+``"a.b".c`` and ``a."b.c"``. A schema without its database is ``.schema.table``, a table
+without both ``..table``: the end of a name is no full name.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Final, TypeAlias
 
@@ -30,7 +32,7 @@ def full_name(levels: Levels) -> str:
     """Return the text of a table's levels."""
     return ".".join(
         level
-        if _PLAIN.fullmatch(level) or (not level and place == 0)
+        if _PLAIN.fullmatch(level) or not any(levels[: place + 1])
         else '"' + level.replace('"', '""') + '"'
         for place, level in enumerate(levels)
     )
@@ -55,8 +57,13 @@ def levels_in(text: str) -> Levels:
         if text[at] != ".":
             raise ValueError(f"{text!r} is no name of a table")
         at += 1
-    whole = len(levels) == len(FORMS)  # only such a name may lack its database
-    if not (all(levels[1:]) and (levels[0] or whole) and len(levels) <= len(FORMS)):
+    given = [*itertools.dropwhile(lambda level: not level, levels)]
+    lacks = len(given) < len(levels)  # its database, perhaps its schema
+    if (
+        not (given and all(given))
+        or len(levels) > len(FORMS)
+        or (lacks and len(levels) < len(FORMS))
+    ):
         raise ValueError(f"{text!r} is no name of a table")
     return tuple(levels)
 

@@ -35,7 +35,7 @@ def identify(block: dict[str, Any], form: str = "table", **table_map: str) -> tu
         (MONGODB, "shop.orders", ["orders", "shop.orders", "shop.orders"]),
         (VITESS, "shop.orders", ["orders", "shop.orders", "shop.orders"]),
         (NO_DATABASE, ".public.orders", ["orders", "public.orders", "public.orders"]),
-        ({"table": "orders"}, "orders", ["orders", "orders", "orders"]),
+        ({"table": "orders"}, "..orders", ["orders", "orders", "orders"]),
     ],
 )
 def test_a_level_that_a_connector_lacks_is_left_out(
