@@ -167,3 +167,25 @@ def test_a_feed_without_a_good_line_is_an_error_that_says_where_the_lines_are(
     kept = log_root / "shop" / "quarantine"
     assert str(kept) in last
     assert sum(len(each.read_bytes().splitlines()) for each in kept.glob("*.jsonl")) == 3
+
+
+@pytest.mark.slow
+def test_a_table_of_which_every_row_is_set_aside_is_an_error_that_names_it(
+    source: Path, log_root: Path, tmp_path: Path
+) -> None:
+    """Other tables, and its own removals, do not hide it."""
+    mapping = tmp_path / "shop.toml"
+    mapping.write_text("[entity_types.product.columns.price]\ntype = 'BIGINT'\n")
+    rows = [
+        envelope("c", postgres(1), after={"id": 1, "price": "much"}),
+        envelope("d", postgres(2), before={"id": 2, "price": "more"}),
+        envelope("c", postgres(3, table="order"), after={"id": 1}),
+    ]
+    (source / "priced.json").write_bytes(b"".join(line(each) + b"\n" for each in rows))
+    options = ("--schema", str(mapping), "--key", "*=id")
+    status, error = ingest(source, log_root, *COMMAND, options=options)
+    *_, last = error.splitlines()
+    assert status == 1, error
+    assert "· product: 0 rows taken, 1 set aside" in error
+    assert "error: set aside were all of 1 row of product (column price: " in last
+    assert str(log_root / "shop" / "quarantine") in last

@@ -77,6 +77,7 @@ class Observer:
         self._pace = RoutingPace()
         self.log = FollowedLog(view, reading, refresh, self._pace.notify)
         reading.small_commits.end_row = view.end_row
+        reading.small_commits.schema_of = view.schema_of
         self._run_on_until = 0
         """Routing goes on below this row while no subscription is hungry."""
         self._floor = 0

@@ -26,6 +26,7 @@ from tailrace_server.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tailrace_server.pipeline.progress import EntityCounts
     from tailrace_server.pipeline.sources.source import Source
 
 ingest_app: Final = typer.Typer(
@@ -37,6 +38,20 @@ class NothingUsable(TailraceError):
     """Not one line of the input could be used. The source's doing, or the wrong folder."""
 
     code = "NOTHING_USABLE"
+
+
+class TablesShutOut(TailraceError):
+    """Of a table, every row that came was set aside. The source's doing, or that of the schema mapping."""
+
+    code = "TABLES_SHUT_OUT"
+
+    def __init__(self, found: Mapping[str, EntityCounts], quarantine: str) -> None:
+        """Keep the entity types."""
+        told = (
+            f"all of {counted(counts.set_aside_since, 'row')} of {entity_type} ({counts.reason})"
+            for entity_type, counts in found.items()
+        )
+        super().__init__(f"set aside were {'; '.join(told)}; {quarantine} has each with its reason")
 
 
 def source_command(source: type[Source]) -> Callable[..., int]:
@@ -58,7 +73,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
         finally:
             reporter.finish()
         counters = summary.counters
-        quarantine = settings.log / settings.catalog / "quarantine"
+        quarantine = settings.quarantine
         reporter.summary(counters, str(quarantine))
         for remark in settings.source.remarks(summary.bindings):
             reporter.note(remark)
@@ -68,6 +83,8 @@ def source_command(source: type[Source]) -> Callable[..., int]:
                 f"none of {counted(messages, 'new line')} in {given['input']} could be used; "
                 f"{quarantine} has each with its reason"
             )
+        if shut_out := counters.shut_out(lately=settings.follow):
+            raise TablesShutOut(shut_out, str(quarantine))
         return 0 if summary.signal is None else 128 + summary.signal
 
     command.__doc__ = f"""Turn {source.title} into versions of a catalog.

@@ -30,6 +30,7 @@ from tailrace_server.export.row_form import RowForm
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.files.documents import ColumnDocument
 from tailrace_server.wal.record.unavailable import unavailable
+from tailrace_server.wal.schema.restating import first_stated
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_records import EntityRecords
 
@@ -90,7 +91,9 @@ class Cdcv2Export:
         self._records = records
         self._folder = folder
         self._since = identity.since
-        self._form = form = RowForm(identity.stream_columns())
+        self._form = form = RowForm(
+            identity.stream_columns(), lambda: first_stated(log.view.schemas)
+        )
         self._avro = AvroForm.of_data(form.avro_record())
         self._differences = Differences(records, form)
         self._check = check

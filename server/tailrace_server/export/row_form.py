@@ -40,11 +40,14 @@ import orjson
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import DEFAULT
+from tailrace_server.wal.schema.column_types import joined
+from tailrace_server.wal.schema.restating import read_as, restated_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from tailrace.schema import Column
+    from tailrace_server.wal.schema.restating import Conversions, Stated
 
 Row = tuple["Hashable", ...]
 """Values of a row, in the order of its Avro record's fields."""
@@ -84,11 +87,16 @@ class Unfit(ValueError):
 class RowForm:
     """The columns of a stream, in the order of its Avro record. They never change."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        stated: Callable[[], Mapping[int, Column]] = dict,
+    ) -> None:
         """Prepare the conversion.
 
         Args:
             columns: All columns, also dropped ones. A nullable column may be null or absent.
+            stated: Gives, by id, each column as it was first stated (`restating.first_stated`).
 
         Raises:
             InvalidRequest: Avro does not allow the name of a column.
@@ -118,6 +126,9 @@ class RowForm:
         """Columns that the last image was read with; those of a version are one object."""
         self._read_places: dict[str, int] = {}
         """Name → place, of the columns that the last image was read with."""
+        self._conversions: Conversions = {}
+        """Of these the ones that are written otherwise than the form has them."""
+        self._stated = stated
 
     def avro_record(self) -> dict[str, Any]:
         """Return the Avro schema of ``data``."""
@@ -141,6 +152,9 @@ class RowForm:
         # columns come row after row.
         if columns is not self._read_columns:
             self._read_columns, self._read_places = columns, self._places_of(columns)
+            self._conversions = self._conversions_of(columns)
+        if self._conversions:
+            image = self._restated(image)
         places = self._read_places
         values: list[Any] = [None] * len(self.columns)
         for name, value in self._members(image).items():
@@ -168,6 +182,39 @@ class RowForm:
         return {
             column.name: self._places[column.id] for column in columns if column.id in self._places
         }
+
+    def _conversions_of(self, columns: Sequence[Column]) -> Conversions:
+        """Return the columns of a version whose values mean something else as the form reads them."""
+        stated = self._stated()
+        found: Conversions = {}
+        for column in columns:
+            place = self._places.get(column.id)
+            if place is None:
+                continue
+            read, own = (
+                read_as(each, stated.get(column.id)) for each in (column, self.columns[place])
+            )
+            written, wanted = (read.sql_type, read.encoding), (own.sql_type, own.encoding)
+            if not read.inferred and joined(written, wanted) is None:
+                found[column.name] = written, wanted
+        return found
+
+    def _restated(self, image: bytes) -> bytes:
+        """Return an image as the form reads it.
+
+        Raises:
+            Unfit: A value has no exact form there.
+        """
+        texts = _texts(image)
+        found, inexact = restated_image(image, self._conversions, self.unavailable)
+        for name in inexact:
+            written, wanted = (_stated_label(each) for each in self._conversions[name])
+            raise Unfit(f"column {name!r}: {_shown(texts[name])} of {written} is no {wanted}")
+        return found
+
+
+def _stated_label(stated: Stated) -> str:
+    return " in encoding ".join(each or "an unknown type" for each in stated)
 
 
 def _values(image: bytes) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ kind         columns that are set, beside ``place``
 ===========  ====================================================================================
 CHANGE       transaction … columns; a change of one row
 BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
-QUARANTINED  reason, raw, file, block, line; transaction where it is known
+QUARANTINED  reason, raw, file, block, line; transaction and entity type where they are known
 SPLIT        file, block, ``line`` lines with ``total_order`` messages; ``number`` of these gave nothing,
              ``reason`` counts those about no row by what they are, as JSON; ``raw`` says whose rows it has
              (`table_bindings`)
@@ -168,6 +168,7 @@ def quarantined(
     *,
     transaction: str | None = None,
     transaction_id: str | None = None,
+    entity_type: str | None = None,
     incompatible: bool = False,
     message: int = 0,
 ) -> Change:
@@ -180,6 +181,7 @@ def quarantined(
         reason: Why it cannot be used.
         transaction: Key of the transaction that it belongs to, if it is known.
         transaction_id: Id of that transaction.
+        entity_type: What it is a row of, if it is known.
         incompatible: Whether the reason is a value that its declared type cannot hold.
         message: Which message of the line it is, from 0; ``line`` is that message alone.
     """
@@ -188,6 +190,7 @@ def quarantined(
         place=split.place(number, message=message),
         transaction=transaction,
         transaction_id=transaction_id,
+        entity_type=entity_type,
         number=1 if incompatible else None,
         reason=reason,
         raw=line,

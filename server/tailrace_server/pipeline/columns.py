@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace_server.pipeline.column_listing import announced
 from tailrace_server.wal.record.unavailable import DEFAULT
-from tailrace_server.wal.schema.builder import SchemaBuilder, SchemaConflict
+from tailrace_server.wal.schema.builder import SchemaBuilder
 from tailrace_server.wal.schema.column_types import TypeInference, widened
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Sighting(NamedTuple):
     """Inferred from the value; None where it shows none."""
     columns: str | None = None
     """What the source lists as the columns of the entity type (`column_listing`)."""
+    late: bool = False
+    """Whether the listing came with late rows, and says only how these are written."""
 
 
 class ColumnInference:
@@ -60,7 +62,7 @@ class ColumnInference:
         """
         self._known = {entity_type: dict(columns) for entity_type, columns in known.items()}
         self._types = TypeInference(unavailable)
-        self._announced: dict[str, str] = {}
+        self._announced: dict[str, tuple[str, bool]] = {}
         self.sightings: list[Sighting] = []
 
     def observe(
@@ -91,11 +93,11 @@ class ColumnInference:
                 known[name] = wider
             self.sightings.append(Sighting(version, entity_type, name, sql_type))
 
-    def announce(self, version: int, entity_type: str, columns: str) -> None:
-        """Report what the source lists as the columns of an entity type."""
-        if self._announced.get(entity_type) != columns:
-            self._announced[entity_type] = columns
-            self.sightings.append(Sighting(version, entity_type, None, None, columns))
+    def announce(self, version: int, entity_type: str, columns: str, *, late: bool = False) -> None:
+        """Report what the source lists as the columns of an entity type; ``late`` as in `Sighting`."""
+        if self._announced.get(entity_type) != (columns, late):
+            self._announced[entity_type] = columns, late
+            self.sightings.append(Sighting(version, entity_type, None, None, columns, late))
 
 
 def known_columns(schema: Schema, untouched: Collection[str] = ()) -> KnownColumns:
@@ -115,15 +117,6 @@ def known_columns(schema: Schema, untouched: Collection[str] = ()) -> KnownColum
     }
 
 
-class ColumnsRefused(SchemaConflict):
-    """A listing of columns that cannot be taken, by the text that rows carry of it."""
-
-    def __init__(self, conflict: SchemaConflict, columns: str) -> None:
-        """Keep the text beside what is wrong with it."""
-        super().__init__(conflict.entity_type, conflict.column, conflict.before, conflict.after)
-        self.columns = columns
-
-
 def evolve(
     schema: Schema,
     sightings: Iterable[Sighting],
@@ -139,8 +132,7 @@ def evolve(
         placeholders: What stands in images for values that were not sent, from the first version on.
 
     Raises:
-        ColumnsRefused: The source lists columns that what is known of them cannot hold.
-        InvalidRequest: The mapping names a column that is not there, or a type that cannot be.
+        InvalidRequest: The mapping names a column that is not there.
     """
     schemas: list[tuple[int, Schema]] = []
     builder = SchemaBuilder(schema, mapping)
@@ -163,10 +155,7 @@ def evolve(
             version = sighting.version
         name, entity_type = sighting.name, sighting.entity_type
         if sighting.columns is not None:
-            try:
-                builder.announce(entity_type, announced(sighting.columns))
-            except SchemaConflict as conflict:
-                raise ColumnsRefused(conflict, sighting.columns) from None
+            builder.announce(entity_type, announced(sighting.columns), late=sighting.late)
         else:
             builder.see(entity_type, () if name is None else ((name, sighting.sql_type),))
         if name is not None:

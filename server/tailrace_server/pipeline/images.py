@@ -12,14 +12,15 @@ import msgspec
 import orjson
 
 from tailrace_server.wal.record.columns import decode_members
-from tailrace_server.wal.record.unavailable import DEFAULT
+from tailrace_server.wal.record.unavailable import DEFAULT, PLACEHOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tailrace_server.wal.record.unavailable import Unavailable
 
 _NULL: Final = msgspec.Raw(b"null")
+_UNAVAILABLE: Final = msgspec.Raw(orjson.dumps(PLACEHOLDER))
 
 
 def members(image: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
@@ -84,6 +85,13 @@ def completed(image: bytes, earlier: bytes | None, unavailable: Unavailable = DE
         for name, value in found.items()
     }
     return image if filled == found else projection(filled, [*filled])
+
+
+def hidden(image: bytes, names: Collection[str]) -> bytes:
+    """Return an image whose values of some columns count as not sent; nulls stay."""
+    found = members(image)
+    hide = [name for name in names if found.get(name, _NULL) != _NULL]
+    return projection({**found, **dict.fromkeys(hide, _UNAVAILABLE)}, [*found]) if hide else image
 
 
 def projection(image: Mapping[str, msgspec.Raw], names: Sequence[str]) -> bytes:

@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Final
 from tailrace_server.units import counted, duration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from rich.console import Console
     from rich.status import Status
+
+    from tailrace_server.pipeline.changes import Change
 
 _INTERVAL_S: Final = 5.0
 """Time between two lines where stderr is no terminal."""
@@ -26,6 +30,28 @@ class SeenShape:
     file: str
     line: int
     count: int = 0
+
+
+@dataclass(slots=True)
+class EntityCounts:
+    """What became of the rows of one entity type, removals aside: they have no values that could be unfit."""
+
+    taken: int = 0
+    set_aside: int = 0
+    set_aside_since: int = 0
+    """Rows set aside since the last batch of which one was taken."""
+    reason: str = ""
+    """Why the first of those was set aside."""
+
+    def add(self, taken: int, set_aside: int, reason: str) -> None:
+        """Add the rows of a batch."""
+        self.taken += taken
+        self.set_aside += set_aside
+        if taken > 0:
+            self.set_aside_since = 0
+        elif set_aside:
+            self.reason = reason if not self.set_aside_since else self.reason
+            self.set_aside_since += set_aside
 
 
 @dataclass(slots=True)
@@ -47,6 +73,8 @@ class IngestCounters:
     skipped: int = 0
     """Lines that an earlier run had consumed; only after a take-over."""
     quarantined: int = 0
+    by_entity_type: dict[str, EntityCounts] = field(default_factory=dict)
+    """Rows by entity type; lines of which nobody knows it are not among them."""
     versions: int = 0
     """Transactions committed."""
     records: int = 0
@@ -61,6 +89,40 @@ class IngestCounters:
     """Newest version published."""
     newest_us: int | None = None
     """Latest source timestamp of a committed row."""
+
+    def count_by_entity_type(
+        self, rows: Counter[str], quarantined: Iterable[Change], refused: Sequence[Change]
+    ) -> None:
+        """Count what became of the rows of a batch.
+
+        Args:
+            rows: Rows by entity type, removals aside.
+            quarantined: Lines of the batch that could not be used.
+            refused: Those of ``rows``, or of an earlier batch's, that were set aside after all.
+        """
+        taken = Counter(rows)  # below zero where rows of earlier batches are set aside only now
+        taken.subtract(change.entity_type or "" for change in refused)
+        reasons: dict[str, str] = {}
+        aside: Counter[str] = Counter()
+        for change in (*quarantined, *refused):
+            if change.entity_type is not None:
+                aside[change.entity_type] += 1
+                reasons.setdefault(change.entity_type, change.reason or "")
+        for entity_type in taken.keys() | aside.keys():
+            counts = self.by_entity_type.setdefault(entity_type, EntityCounts())
+            counts.add(taken[entity_type], aside[entity_type], reasons.get(entity_type, ""))
+
+    def shut_out(self, *, lately: bool = False) -> dict[str, EntityCounts]:
+        """Return the entity types of which every row was set aside.
+
+        Args:
+            lately: Only since the last batch of which a row was taken, instead of since the ingest began.
+        """
+        return {
+            entity_type: counts
+            for entity_type, counts in sorted(self.by_entity_type.items())
+            if (counts.set_aside_since if lately else counts.set_aside and not counts.taken)
+        }
 
     def lag_s(self, now_us: int) -> float | None:
         """Return how far the newest committed row lies behind the clock."""
@@ -79,6 +141,9 @@ class ProgressReporter:
         self._started = time.monotonic()
         self._shown_at = self._started
         self._shown_lines = 0
+        self._complain_at = self._started
+        self._complained: dict[str, int] = {}
+        """Entity type → its rows that had been set aside when the last error line said so."""
         self._samples: deque[tuple[float, int]] = deque([(self._started, 0)])
         """(time, rows by then) of the last `_RATE_OVER_S`; the first is older, or the beginning."""
 
@@ -106,6 +171,26 @@ class ProgressReporter:
             self._shown_at, self._shown_lines = now, counters.lines
             self.note(self._line(counters, now))
 
+    def shut_out(self, counters: IngestCounters, quarantine: str) -> None:
+        """Write an error line for each entity type of which every row is set aside, as more of them are."""
+        now = time.monotonic()
+        if now < self._complain_at:
+            return
+        for entity_type, counts in counters.shut_out(lately=True).items():
+            if counts.set_aside != self._complained.get(entity_type):
+                self._complained[entity_type] = counts.set_aside
+                self._complain_at = now + _INTERVAL_S
+                self.complain(
+                    f"the last {counted(counts.set_aside_since, 'row')} of {entity_type} were all set aside: "
+                    f"{counts.reason}; {quarantine} has them"
+                )
+
+    def complain(self, message: str) -> None:
+        """Write an error line."""
+        from rich.markup import escape
+
+        self._console.print(f"[red]error:[/] {escape(message)}", soft_wrap=True)
+
     def finish(self) -> None:
         """Remove the line that changes in place."""
         if self._status is not None:
@@ -129,6 +214,11 @@ class ProgressReporter:
             )
         if counters.pending:
             self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")
+        for entity_type, counts in sorted(counters.by_entity_type.items()):
+            if counts.set_aside:
+                self.note(
+                    f"{entity_type}: {counted(counts.taken, 'row')} taken, {counts.set_aside:,} set aside"
+                )
         self._unusable(
             counters, "message" if counters.messages > counters.lines else "line", quarantine
         )

@@ -109,7 +109,7 @@ def test_large_batches_give_the_same_log_as_small_ones(
 def test_schema_changes_are_the_same_whoever_writes_them(
     make_source: Callable[[str], Source],
 ) -> None:
-    """Values, listings, a renamed and a declared column, and a listing whose rows are set aside."""
+    """Values, altered, renamed and declared columns, and a transaction that spans a change."""
     mapping = SchemaMapping.parse(
         """
         [entity_types.product]
@@ -121,12 +121,16 @@ def test_schema_changes_are_the_same_whoever_writes_them(
     lines += [listed(n, {"a": TEXT}, a=str(n), price=n) for n in range(80, 90)]
     lines += [listed(n, {"a": LONG}, a=n, price=n) for n in range(90, 120)]
     lines += [row(n, table=f"t{n % 3}") for n in range(200, 260)]
+    lines += [listed(300, {"a": LONG}, tx=9, a=1), listed(301, {"a": TEXT}, tx=9, a="x")]
+    lines += [listed(302, {"a": TEXT}, tx=9, a="5"), listed(303, {"a": LONG}, tx=9, a=6)]
     logs = []
     for rows in (0, 1_000_000):
         source = make_source(f"of-{rows}")
         source.add(*lines)
         outcome = source.ingest(small_batch_rows=rows, mapping=mapping)
-        assert outcome.counters.quarantined == 10
+        assert outcome.counters.quarantined == 1
+        counts = outcome.counters.by_entity_type["product"]
+        assert (counts.taken, counts.set_aside) == (122, 1)
         view = CommitLog.open(source.catalog).view
         schemas = [view.schema_of(version) for version in range(1, view.published + 1)]
         quarantine = [q.read_text() for q in (source.catalog / "quarantine").iterdir()]
@@ -134,7 +138,7 @@ def test_schema_changes_are_the_same_whoever_writes_them(
         assert verify(source.catalog).sound
     assert logs[0] == logs[1]
     assert [r.version for r in logs[0][0] if r.area == Area.SCHEMA and r.version < 200] == [
-        *(1, 40, 90, 120, 121, 122),
+        *(1, 40, 80, 90, 120, 121, 122),
     ]
 
 

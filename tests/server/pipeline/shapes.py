@@ -28,11 +28,18 @@ LONG: Fields = {"type": "int64"}
 TEXT: Fields = {"type": "string", "optional": True}
 
 
-def listed(lsn: int, fields: Fields, table: str = "product", **after: Any) -> bytes:
-    """Return a row of its own transaction, with the columns that the source lists beside ``id``."""
+def listed(
+    lsn: int, fields: Fields, table: str = "product", *, tx: int | None = None, **after: Any
+) -> bytes:
+    """Return a new row, with the columns that the source lists beside ``id``; without ``tx`` by itself."""
+    message = envelope("c", postgres(lsn, tx, table), after={"id": lsn, **after})
+    return with_listing(fields, message)
+
+
+def with_listing(fields: Fields, message: Any) -> bytes:
+    """Return a message with the columns that the source lists beside ``id``."""
     columns = [{"field": name, **field} for name, field in {"id": INT, **fields}.items()]
     images = [{"field": name, "type": "struct", "fields": columns} for name in ("before", "after")]
-    message = envelope("c", postgres(lsn, None, table), after={"id": lsn, **after})
     return line({"schema": {"type": "struct", "fields": images}, "payload": message})
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tailrace.schema import Column, Origin, Schema
 from tailrace_server.pipeline.column_listing import listing
 from tailrace_server.pipeline.columns import (
     FIXED,
     ColumnInference,
-    ColumnsRefused,
     Sighting,
     evolve,
     known_columns,
@@ -75,11 +72,24 @@ def test_a_listing_is_reported_once_as_long_as_it_does_not_change() -> None:
     assert [(s.version, s.columns) for s in columns.sightings] == [(0, "a"), (2, "b"), (3, "a")]
 
 
-def test_a_listing_that_cannot_be_held_carries_its_text() -> None:
-    def text(sql_type: str) -> str:
-        return listing([("id", sql_type, "json", False)], ("id",), Origin.DEBEZIUM)
+def test_each_listing_begins_at_its_version_and_a_late_one_drops_nothing() -> None:
+    def text(*columns: tuple[str, str]) -> str:
+        return listing([(*each, "json", False) for each in columns], ("id",), Origin.DEBEZIUM)
 
-    [(_, schema)] = evolve(Schema(0, {}), [Sighting(1, "t", None, None, text("INTEGER"))])
-    with pytest.raises(ColumnsRefused) as raised:
-        evolve(schema, [Sighting(2, "t", None, None, text("BOOLEAN"))])
-    assert (raised.value.entity_type, raised.value.columns) == ("t", text("BOOLEAN"))
+    old, new = text(("id", "INTEGER"), ("a", "DATE")), text(("id", "VARCHAR"))
+    schemas = evolve(
+        Schema(0, {}),
+        [
+            Sighting(1, "t", None, None, old),
+            Sighting(3, "t", None, None, new),
+            Sighting(4, "t", None, None, old, late=True),
+            Sighting(5, "t", None, None, new),
+        ],
+    )
+    told = [(v, [(c.sql_type, c.dropped) for c in s.entity_types["t"]]) for v, s in schemas]
+    assert told == [
+        (1, [("INTEGER", False), ("DATE", False)]),
+        (3, [("VARCHAR", False), ("DATE", True)]),
+        (4, [("INTEGER", False), ("DATE", True)]),
+        (5, [("VARCHAR", False), ("DATE", True)]),
+    ]

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter, SeenShape
+from tailrace_server.pipeline.progress import (
+    EntityCounts,
+    IngestCounters,
+    ProgressReporter,
+    SeenShape,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -71,3 +76,34 @@ def test_the_lag_is_that_of_the_newest_row_and_never_below_zero() -> None:
     assert IngestCounters().lag_s(5) is None
     assert IngestCounters(newest_us=2_000_000).lag_s(5_000_000) == 3.0
     assert IngestCounters(newest_us=9_000_000).lag_s(5_000_000) == 0.0
+
+
+def test_a_table_that_is_shut_out_has_a_line_as_often_as_more_of_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    counters = IngestCounters(quarantined=3)
+    product = counters.by_entity_type["product"] = EntityCounts()
+    counters.by_entity_type["order"] = EntityCounts(taken=7)
+    product.add(taken=4, set_aside=1, reason="one")
+    assert not counters.shut_out()
+    assert not counters.shut_out(lately=True)
+    product.add(taken=0, set_aside=2, reason="two")
+    product.add(taken=0, set_aside=1, reason="three")
+    assert not counters.shut_out(), "some of its rows were taken"
+    assert counters.shut_out(lately=True) == {"product": product}
+    reporter = ProgressReporter()
+    reporter.shut_out(counters, "q")
+    reporter.shut_out(counters, "q")
+    assert capsys.readouterr().err.splitlines() == [
+        "error: the last 3 rows of product were all set aside: two; q has them"
+    ]
+    reporter.summary(counters, "q")
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "· product: 4 rows taken, 4 set aside",
+        "· 3 lines could not be used: q",
+    ]
+    product.add(taken=1, set_aside=0, reason="")
+    assert not counters.shut_out(lately=True)
+    other = counters.by_entity_type["other"] = EntityCounts()
+    other.add(taken=0, set_aside=1, reason="four")
+    assert counters.shut_out() == {"other": other}

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.criteria import Area, ContainerType
 from tailrace.errors import InvalidRequest
-from tailrace.schema import Column, Origin, Schema
+from tailrace.schema import Column, Origin
 from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.api.graphql.scalars import column_form
 from tailrace_server.export.cdcv2 import Cdcv2Export, ExportSettings
@@ -17,14 +17,10 @@ from tailrace_server.export.errors import ImageUnfit
 from tailrace_server.pipeline.changes import FileSplit
 from tailrace_server.pipeline.quarantine import LineRefused
 from tailrace_server.pipeline.sources.debezium.source import Debezium
-from tailrace_server.pipeline.transactions.driver import Driver
-from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
-from tailrace_server.wal.catalog import open_writer
-from tailrace_server.wal.schema.builder import SchemaConflict
-from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.reading import data, leads, records
+from tests.server.pipeline.feeds import Feed
 from tests.server.pipeline.shapes import (
     INT,
     LONG,
@@ -36,6 +32,7 @@ from tests.server.pipeline.shapes import (
     line,
     listed,
     postgres,
+    with_listing,
 )
 
 if TYPE_CHECKING:
@@ -44,63 +41,31 @@ if TYPE_CHECKING:
     from tests.process.ingest.reading import Record
 
 MICROS = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+MILLIS = {"type": "int64", "name": "io.debezium.time.Timestamp"}
 MONEY = {
     "type": "bytes",
     "name": "org.apache.kafka.connect.data.Decimal",
     "parameters": {"scale": "2", "connect.decimal.precision": "10"},
 }
 
-
-PLAIN = Debezium()
-
-
-class Feed:
-    """Feeds batches of transactions, one row each, to a catalog."""
-
-    def __init__(
-        self, root: Path, mapping: str = "", *, stop: bool = False, source: Debezium = PLAIN
-    ) -> None:
-        self.catalog = root / "shop"
-        self._mapping = SchemaMapping.parse(mapping, "shop.toml") if mapping else None
-        settings = IngestSettings(
-            input=root,
-            log=root,
-            catalog="shop",
-            source=source,
-            mapping=self._mapping,
-            stop_on_incompatible=stop,
-            rules=Rules(idle_s=3600.0),
-        )
-        self._writer = open_writer(root, "shop", writer="test", take_over=True)
-        self.driver = Driver(self._writer, settings)
-
-    def batch(self, *lines: bytes) -> None:
-        number = self.driver.last_batch + 1
-        feed = decoder(mapping=self._mapping)
-        changes = list(feed.feed(FileSplit(f"{number:06}", 0, number), lines))
-        self.driver.batch(number, [*changes, *feed.finish()])
-
-    def schema(self, version: int | None = None) -> Schema:
-        view = CommitLog.open(self.catalog).view
-        return view.schema_of(view.published if version is None else version)
-
-    def changes(self) -> list[tuple[int, int, str | None, list[dict[str, Any]]]]:
-        """Return version, index, entity type and changes of every SCHEMA record."""
-        return [
-            (r.version, r.place, r.entity_type, orjson.loads(r.change or b"")["changes"])
-            for r in records(self.catalog)
-            if r.area == Area.SCHEMA
-        ]
-
-    def quarantine(self) -> list[dict[str, Any]]:
-        files = sorted((self.catalog / "quarantine").iterdir())
-        return [orjson.loads(each) for f in files for each in f.read_bytes().splitlines()]
+MONEY_4 = {**MONEY, "parameters": {"scale": "4", "connect.decimal.precision": "12"}}
 
 
-def row(lsn: int, table: str = "product", fields: Fields | None = None, **after: Any) -> bytes:
+def end_line(transaction_id: str, count: int) -> bytes:
+    """Return the end of a transaction."""
+    return line(end(transaction_id, count))
+
+
+def row(
+    lsn: int,
+    table: str = "product",
+    fields: Fields | None = None,
+    tx: int | None = None,
+    **after: Any,
+) -> bytes:
     """Return a row of its own transaction, with the columns that the source lists if any."""
     if fields is not None:
-        return listed(lsn, fields, table, **after)
+        return listed(lsn, fields, table, tx=tx, **after)
     return line(envelope("c", postgres(lsn, None, table), after={"id": lsn, **after}))
 
 
@@ -293,34 +258,132 @@ def test_a_column_that_the_source_lists_no_more_is_dropped_and_keeps_its_place(
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_rows_of_a_listing_that_cannot_be_held_are_set_aside_with_the_reason(
+def test_a_type_that_the_source_alters_begins_with_the_transaction_that_carries_it(
     log_root: Path, apart: bool
 ) -> None:
-    """Also when both come in one batch; the catalog goes on, and so does a run after it."""
+    """Also when both come in one batch, and in the run after it; nothing is set aside, removals least."""
     feed = Feed(log_root)
-    good, bad = row(1, fields={"a": INT}, a=1), row(2, fields={"a": MICROS}, a=1)
-    batches = [(good,), (bad, row(3, "order"))] if apart else [(good, bad, row(3, "order"))]
-    for lines in batches:
-        feed.batch(*lines)
+    lines = [
+        row(1, fields={"a": INT}, a=1),
+        row(2, fields={"a": TEXT}, a="one"),
+        with_listing({"a": TEXT}, envelope("d", postgres(3), before={"id": 1, "a": "1"})),
+        row(4, fields={"a": MICROS}, a=1_000_000),
+    ]
+    for each in [[one] for one in lines] if apart else [lines]:
+        feed.batch(*each)
     feed = Feed(log_root)
-    feed.batch(row(4, fields={"a": MICROS}, a=1), row(5, fields={"a": LONG}, a=1))
-    assert [r.primary_key for r in data(feed.catalog)] == ["1", "3", "5"]
-    assert [lead.get("quarantined") for lead in leads(feed.catalog)] == [None, 1, None, 1, None]
-    found = feed.quarantine()
-    assert [each["line"] for each in found] == ([1, 1] if apart else [2, 1])
-    assert "a of product is INTEGER (json)" in found[0]["reason"]
-    assert "TIMESTAMP (debezium.MicroTimestamp)" in found[0]["reason"]
-    assert orjson.loads(found[0]["raw"])["value"]["after"] == {"id": 2, "a": 1}
+    feed.batch(row(5, fields={"a": MILLIS}, a=1_000), row(6, fields={"a": MILLIS}, a=2_000))
+    assert [r.primary_key for r in data(feed.catalog)] == ["1", "2", "1", "4", "5", "6"]
+    assert whats(feed)[1:] == [(version, ["column_changed"]) for version in (2, 4, 5)]
+    (changed,) = feed.changes()[-1][3]
+    assert (changed["from"], changed["to"]) == (
+        {"encoding": "debezium.MicroTimestamp"},
+        {"encoding": "debezium.Timestamp"},
+    )
+    types = [feed.schema(version).entity_types["product"][1] for version in range(1, 7)]
+    assert [(each.sql_type, each.encoding) for each in types] == [
+        ("INTEGER", "json"),
+        *[("VARCHAR", "json")] * 2,
+        ("TIMESTAMP", "debezium.MicroTimestamp"),
+        *[("TIMESTAMP", "debezium.Timestamp")] * 2,
+    ]
+    assert {each.id for each in types} == {2}
+    assert feed.quarantine() == []
     assert verify(feed.catalog).sound
 
 
-def test_a_listing_that_cannot_be_held_stops_the_ingest_if_so_configured(log_root: Path) -> None:
-    feed = Feed(log_root, stop=True)
-    feed.batch(row(1, fields={"a": INT}, a=1))
-    with pytest.raises(SchemaConflict, match="now announces TIMESTAMP"):
-        feed.batch(row(2, "order"), row(3, fields={"a": MICROS}, a=1))
-    assert len(leads(feed.catalog)) == 1
-    assert not list(feed.catalog.rglob("*.tmp"))
+def test_late_rows_are_read_by_the_types_of_their_time(log_root: Path) -> None:
+    feed = Feed(log_root)
+    feed.batch(row(1, fields={"a": MILLIS, "b": INT}, tx=7, a=1, b=1), end_line("7", 1))
+    feed.batch(row(3, fields={"a": MICROS, "c": INT}, a=1, c=1))
+    feed.batch(row(2, fields={"a": MILLIS, "b": INT}, tx=7, a=2, b=1))
+    feed.batch(row(4, fields={"a": MICROS, "c": INT}, a=3, c=1))
+    assert [lead.get("late") for lead in leads(feed.catalog)] == [None, None, True, None]
+    encodings = [
+        feed.schema(version).entity_types["product"][1].encoding for version in (1, 2, 3, 4)
+    ]
+    millis, micros = "debezium.Timestamp", "debezium.MicroTimestamp"
+    assert encodings == [millis, micros, millis, micros]
+    assert [c.name for c in feed.schema(4).columns("product")] == ["id", "a", "c"]
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_transaction_that_spans_a_change_has_the_types_of_its_last_rows(
+    log_root: Path, files: int
+) -> None:
+    """Images of both sides are compared by what they mean; what has no exact form there is not known."""
+    feed = Feed(log_root)
+    old = {"price": MONEY, "made": MICROS, "n": INT}
+    new = {"price": MONEY_4, "made": MILLIS, "n": TEXT}
+    money, money_4 = "AfQ=", "AMNQ"  # 5.00 and 5.0000
+
+    def update(lsn: int, key: int, fields: Fields, before: Any, after: Any) -> bytes:
+        source = postgres(lsn, 7)
+        told = envelope("u", source, before={"id": key, **before}, after={"id": key, **after})
+        return with_listing(fields, told)
+
+    first = {"price": money, "made": 1_500_001, "n": 1}
+    second = {"price": money, "made": 2_000_000, "n": 1}
+    third = {"price": money_4, "made": 2_000, "n": "1"}
+    lines = [
+        update(1, 1, old, first, second),  # the first image of 1 is not whole milliseconds
+        update(2, 2, old, second, {**second, "n": 2}),
+        update(3, 1, new, third, {**third, "n": "3"}),
+        update(4, 3, new, third, {**third, "n": "4"}),
+    ]
+    where = [FileSplit("a", 0, 1)] * 4 if files == 1 else [FileSplit(n, 0, 1) for n in "aabb"]
+    reader = decoder()
+    changes = [
+        change
+        for split in dict.fromkeys(where)
+        for change in reader.feed(
+            split, [text for text, its in zip(lines, where, strict=True) if its == split]
+        )
+    ]
+    feed.driver.batch(0, [*changes, *reader.finish()])
+    feed.driver.flush(ended=True)
+    (price, made, n) = feed.schema(1).entity_types["product"][1:]
+    assert (price.encoding, made.encoding, n.sql_type) == (
+        "decimal.bytes(4)",
+        "debezium.Timestamp",
+        "VARCHAR",
+    )
+    found = {r.primary_key: r for r in data(feed.catalog)}
+    assert orjson.loads(found["1"].before or b"") == {
+        **{"id": 1, "price": money_4, "n": "1"},
+        "made": "__debezium_unavailable_value",
+    }
+    assert orjson.loads(found["1"].after or b"") == {"id": 1, **third, "n": "3"}
+    assert found["1"].changed == ["made", "n"]
+    assert orjson.loads(found["2"].before or b"") == {"id": 2, **third}
+    assert orjson.loads(found["2"].after or b"") == {"id": 2, **third, "n": "2"}
+    assert found["3"].changed == ["n"]
+    assert feed.quarantine() == []
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_only_a_row_that_its_version_cannot_hold_is_set_aside(log_root: Path, stop: bool) -> None:
+    feed = Feed(log_root, stop=stop)
+    lines = [
+        row(1, fields={"a": TEXT}, tx=7, a="one"),
+        with_listing({"a": TEXT}, envelope("d", postgres(2, 7), before={"id": 9, "a": "nine"})),
+        row(3, fields={"a": INT}, tx=7, a=3),
+        end_line("7", 3),
+    ]
+    if stop:
+        with pytest.raises(LineRefused, match=r"000000 line 1: column a: .*--on-incompatible stop"):
+            feed.batch(*lines)
+        assert not leads(feed.catalog)
+        assert not list(feed.catalog.rglob("*.arrow"))
+        return
+    feed.batch(*lines)
+    assert [r.primary_key for r in data(feed.catalog)] == ["9", "3"]
+    assert orjson.loads(data(feed.catalog)[0].before or b"")["a"] == "__debezium_unavailable_value"
+    (aside,) = feed.quarantine()
+    assert aside["line"] == 1
+    assert orjson.loads(aside["raw"])["value"]["after"] == {"id": 1, "a": "one"}
+    assert feed.driver.counters.by_entity_type["product"].set_aside == 1
+    assert feed.driver.counters.shut_out() == {}
 
 
 def test_a_mapping_names_types_roles_and_keys(log_root: Path) -> None:
@@ -428,10 +491,6 @@ def test_contract_31_a_renamed_entity_type_is_filed_under_its_old_name_once(log_
             r"shop\.toml: entity_types\.product\.columns\.prise: .* has id, n; .*optional = true",
         ),
         ("key = ['id', 'm']", r"entity_types\.product\.key: product has no column m, it has id, n"),
-        (
-            "columns.n = { type = 'UUID' }",
-            r"columns\.n: UUID in encoding json cannot hold .* BIGINT .*declare that or a wider",
-        ),
     ],
 )
 def test_a_mapping_that_the_data_contradicts_is_refused_and_nothing_is_committed(
@@ -441,6 +500,46 @@ def test_a_mapping_that_the_data_contradicts_is_refused_and_nothing_is_committed
     feed = Feed(log_root, f"[entity_types.product]\n{mapping}")
     before = CommitLog.open(feed.catalog).state.last_entry
     with pytest.raises(InvalidRequest, match=reason):
-        # What cannot be is found before the value that it could not hold.
-        feed.batch(keyed(2, n="4f7d" if "UUID" in mapping else 1))
+        feed.batch(keyed(2, n=1))
     assert CommitLog.open(feed.catalog).state.last_entry == before
+
+
+@pytest.mark.parametrize("fields", [None, {"n": INT}])
+@pytest.mark.parametrize("declared", ["JSON", "VARCHAR"])
+def test_a_declaration_of_any_other_type_holds_from_its_version_on(
+    log_root: Path, fields: Fields | None, declared: str
+) -> None:
+    """The way out that the documents name, also against what the source goes on to announce."""
+    Feed(log_root).batch(row(1, fields=fields, n=1))
+    feed = Feed(log_root, f"[entity_types.product.columns.n]\ntype = '{declared}'")
+    feed.batch(row(2, fields=fields, n="two"), row(3, fields=fields, n=3))
+    kept = ["1", "2", "3"] if declared == "JSON" else ["1", "2"]
+    assert [r.primary_key for r in data(feed.catalog)] == kept
+    assert [feed.schema(v).entity_types["product"][1].sql_type for v in (1, 2)] == [
+        "BIGINT" if fields is None else "INTEGER",
+        declared,
+    ]
+
+
+def test_a_declared_encoding_that_is_not_the_sources_sets_values_aside_and_no_removal(
+    log_root: Path,
+) -> None:
+    """Microseconds read as milliseconds would be wrong, and nothing would show it."""
+    mapping = (
+        "[entity_types.product.columns.made]\ntype = 'TIMESTAMP'\nencoding = 'debezium.Timestamp'"
+    )
+    feed = Feed(log_root, mapping)
+    feed.batch(row(1, fields={"made": MILLIS}, made=1))
+    gone = envelope("d", postgres(3), before={"id": 1, "made": 1_000})
+    feed.batch(row(2, fields={"made": MICROS}, made=1_000), with_listing({"made": MICROS}, gone))
+    assert feed.driver.counters.shut_out() == {}
+    feed.batch(row(4, fields={"made": MICROS}, made=1_000))
+    first, removed = data(feed.catalog)
+    assert (first.primary_key, removed.primary_key, removed.after) == ("1", "1", None)
+    assert orjson.loads(removed.before or b"")["made"] == "__debezium_unavailable_value"
+    assert {each["reason"] for each in feed.quarantine()} == {
+        "column made: the source writes it in debezium.MicroTimestamp, and shop.toml declares TIMESTAMP in "
+        "debezium.Timestamp; declare that encoding, or JSON"
+    }
+    (counts,) = feed.driver.counters.shut_out(lately=True).values()
+    assert (counts.taken, counts.set_aside, counts.set_aside_since) == (1, 2, 2)

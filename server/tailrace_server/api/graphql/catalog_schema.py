@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     import strawberry
     from graphql import GraphQLSchema
 
+    from tailrace.schema import Column, Schema
     from tailrace_server.api.graphql.arguments import Scope
-    from tailrace_server.api.graphql.scalars import ColumnForm
+    from tailrace_server.api.graphql.column_readings import ColumnReading
 
 ColumnNames = tuple[str, ...]
 """The name of a column, and those that it had in older images, newest first."""
@@ -37,9 +38,28 @@ def row_of(image: bytes) -> dict[str, msgspec.Raw]:
         raise ValueUnfit("the image is nested too deep") from None
 
 
-def value_of(row: Mapping[str, msgspec.Raw], names: ColumnNames) -> msgspec.Raw | None:
-    """Return a column's value in a row; None where it has none."""
-    return next((row[name] for name in names if name in row), None)
+class VersionedRow(NamedTuple):
+    """An image, and what its values are written in."""
+
+    members: Mapping[str, msgspec.Raw]
+    columns: Mapping[str, Column]
+    """By the names that they have in the image's version."""
+
+    def value(self, names: ColumnNames, reading: ColumnReading) -> object:
+        """Return a column's value as a resolver returns it; None where the row has none.
+
+        Raises:
+            ValueUnfit: As `ColumnReading.of`.
+        """
+        for name in names:
+            if name in self.members:
+                return reading.value(bytes(self.members[name]), self.columns.get(name))
+        return None
+
+
+def columns_by_name(schema: Schema, entity_type: str) -> dict[str, Column]:
+    """Return the columns of an entity type in a schema, dropped ones too."""
+    return {column.name: column for column in schema.entity_types.get(entity_type, ())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +68,7 @@ class RowType:
 
     name: str
     entity_type: str
-    fields: Mapping[str, tuple[ColumnNames, ColumnForm]]
+    fields: Mapping[str, tuple[ColumnNames, ColumnReading]]
     """GraphQL name → the column's names and how its values come."""
 
 

@@ -15,6 +15,7 @@ has it.
 from __future__ import annotations
 
 import hashlib
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Area, ContainerType, Operation
-from tailrace_server.api.graphql.catalog_schema import row_of, value_of
+from tailrace_server.api.graphql.catalog_schema import columns_by_name, row_of
 from tailrace_server.api.graphql.errors import ValueUnfit, omitted
 from tailrace_server.api.graphql.selection import (
     BodyField,
@@ -36,6 +37,7 @@ from tailrace_server.capture.codecs.columns import Codec, encode_name_lists
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tailrace.schema import Schema
     from tailrace_server.api.graphql.selection import Member, SelectionSet
     from tailrace_server.capture.codecs.columns import CaptureColumns
 
@@ -46,6 +48,9 @@ _NULL: Final = b"null"
 _AREAS: Final = {each.value: _encode(each.name) for each in Area}
 _OPERATIONS: Final = {each.value: _encode(each.name) for each in Operation}
 _CONTAINER_TYPES: Final = {0: _NULL, **{each.value: _encode(each.name) for each in ContainerType}}
+
+_SCHEMAS_MAX: Final = 64
+"""Schemas whose readings are kept for one selection; when there are more, all of them are forgotten."""
 
 _Errors = dict[int, list[dict[str, Any]]]
 """By place of the capture in its batch."""
@@ -60,6 +65,9 @@ class SelectionCodec(Codec):
         self._key = selection.key
         self._members = [each for each in selection.members if not isinstance(each, TypeName)]
         self._template = _template(selection)
+        self._readers = {
+            each.key: _RowReader(each) for each in self._members if isinstance(each, RowField)
+        }
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one payload and a separator a capture."""
@@ -101,8 +109,8 @@ class SelectionCodec(Codec):
                 return _HEADS[field](columns)
             case BodyField(_, body, as_text):
                 return _bodies(columns, body, as_text=as_text)
-            case RowField():
-                return _rows(columns, member, (self._key, member.key), errors)
+            case RowField(key):
+                return _rows(columns, self._readers[key], (self._key, key), errors)
             case TypeName():
                 raise AssertionError("part of the template")
 
@@ -195,13 +203,52 @@ def _bodies(columns: CaptureColumns, body: str, *, as_text: bool) -> list[bytes]
     return [_NULL if image is None else image for image in _images(columns, body)]
 
 
+_Cell = tuple[str, tuple[tuple[str, "Callable[[bytes], bytes]"], ...]]
+"""Response key of a column, and each of its names with what reads its text there."""
+
+
+class _RowReader:
+    """Reads the rows of one field, each by the schema of its version."""
+
+    def __init__(self, row: RowField) -> None:
+        self.body = row.body
+        self.template = b"{%b}" % b",".join(map(_place, row.cells))
+        self._entity_type = row.entity_type
+        self._cells = [each for each in row.cells if isinstance(each, ColumnField)]
+        self._by_schema: dict[int, tuple[Schema, list[_Cell]]] = {}
+
+    def cells(self, schema: Schema) -> list[_Cell]:
+        """Return how the columns are read in a schema; a schema is asked for once as long as few are in use."""
+        found = self._by_schema.get(schema.id)
+        if found is None or found[0] is not schema:
+            if len(self._by_schema) >= _SCHEMAS_MAX:
+                self._by_schema.clear()
+            columns = columns_by_name(schema, self._entity_type)
+            cells: list[_Cell] = [
+                (each.key, tuple((n, each.reading.of(columns.get(n))) for n in each.names))
+                for each in self._cells
+            ]
+            found = self._by_schema[schema.id] = schema, cells
+        return found[1]
+
+
+def _cells_of_rows(columns: CaptureColumns, reader: _RowReader) -> Iterable[list[_Cell]]:
+    """Return how each capture's row is read; nearly always all versions of a batch have one schema."""
+    versions, schema_of = columns.versions, columns.schema_of
+    if not len(versions):
+        return ()
+    first, last = schema_of(int(versions.min())), schema_of(int(versions.max()))
+    if first is last:
+        return repeat(reader.cells(first), len(versions))
+    return [reader.cells(schema_of(version)) for version in versions.tolist()]
+
+
 def _rows(
-    columns: CaptureColumns, row: RowField, path: tuple[str, ...], errors: _Errors
+    columns: CaptureColumns, reader: _RowReader, path: tuple[str, ...], errors: _Errors
 ) -> list[bytes]:
-    cells = [each for each in row.cells if isinstance(each, ColumnField)]
-    template = b"{%b}" % b",".join(map(_place, row.cells))
     out = []
-    for place, image in enumerate(_images(columns, row.body)):
+    pairs = zip(_images(columns, reader.body), _cells_of_rows(columns, reader), strict=True)
+    for place, (image, cells) in enumerate(pairs):
         if image is None:
             out.append(_NULL)
             continue
@@ -212,15 +259,20 @@ def _rows(
             out.append(_NULL)
             continue
         values = []
-        for cell in cells:
-            raw = value_of(found, cell.names)
-            text = _NULL if raw is None else bytes(raw)
-            if text != _NULL:
-                try:
-                    text = cell.form.text(text)
-                except ValueUnfit as error:
-                    errors.setdefault(place, []).append(error.as_error((*path, cell.key)))
-                    text = _NULL
+        for key, names in cells:
+            text = _NULL
+            for name, read in names:
+                raw = found.get(name)
+                if raw is None:
+                    continue
+                text = bytes(raw)
+                if text != _NULL:
+                    try:
+                        text = read(text)
+                    except ValueUnfit as error:
+                        errors.setdefault(place, []).append(error.as_error((*path, key)))
+                        text = _NULL
+                break
             values.append(text)
-        out.append(template % tuple(values))
+        out.append(reader.template % tuple(values))
     return out

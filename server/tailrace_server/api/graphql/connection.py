@@ -95,6 +95,7 @@ async def read_page(
         oldest=types.PositionObject(version=history.oldest.version, index=history.oldest.index),  # type: ignore[arg-type]
         truncated=history.truncated,
         nbytes=size,
+        schema_of=view.schema_of,
     )
 
 

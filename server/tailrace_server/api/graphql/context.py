@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import CatalogUnknown, InvalidRequest
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
+from tailrace_server.capture.codecs.columns import no_schema
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import strawberry
 
+    from tailrace.schema import Schema
     from tailrace_server.api.graphql.arguments import Scope
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
@@ -35,6 +37,8 @@ class Context:
         self.built = built
         self._reading = asyncio.Lock()
         self._history_bytes = settings.graphql_history_bytes
+        self.schema_of: Callable[[int], Schema] = no_schema
+        """The schema of each version of the history that was read last."""
 
     async def page(
         self, info: strawberry.Info, arguments: Mapping[str, Any], scope: Scope
@@ -61,6 +65,7 @@ class Context:
                 bytes_max=self._history_bytes,
             )
             self._history_bytes -= page.nbytes
+            self.schema_of = page.schema_of
             return page
 
     async def catalog_now(self) -> types.CatalogObject:

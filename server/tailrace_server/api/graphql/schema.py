@@ -16,13 +16,14 @@ immutable; a newer schema of the log gives a new one, while subscriptions of the
 
 # Strawberry reads annotations at run time; as values they need no name to be looked up.
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Optional
 
 import strawberry
 from strawberry.schema.config import StrawberryConfig
 
 from tailrace import criteria as vocabulary
+from tailrace.schema import Column
 from tailrace.schema import Schema as LogSchema
 from tailrace_server.api.graphql import names, types
 from tailrace_server.api.graphql.arguments import Scope
@@ -30,11 +31,13 @@ from tailrace_server.api.graphql.catalog_schema import (
     CatalogSchema,
     ColumnNames,
     RowType,
+    VersionedRow,
+    columns_by_name,
     row_of,
-    value_of,
 )
+from tailrace_server.api.graphql.column_readings import ColumnReading, histories, reading_of
 from tailrace_server.api.graphql.context import Context  # noqa: TC001  # see above
-from tailrace_server.api.graphql.scalars import SCALARS, ColumnForm, Long, column_form
+from tailrace_server.api.graphql.scalars import SCALARS, Long
 from tailrace_server.api.graphql.types import (
     CatalogChange,
     CatalogChangeConnection,
@@ -100,6 +103,7 @@ def build(schema: LogSchema | None, earlier: Sequence[LogSchema] = ()) -> Catalo
         schema: That of the log now; None for the system log, which has no entity types of its own.
         earlier: Those that its older versions were written with, oldest first.
     """
+    history = histories(earlier)
     stems = names.type_names(() if schema is None else schema.entity_types, _RESERVED)
     rows = {}
     scopes = {"onSystemChange": Scope()} if schema is None else dict(_UNTYPED)
@@ -107,7 +111,7 @@ def build(schema: LogSchema | None, earlier: Sequence[LogSchema] = ()) -> Catalo
     live: dict[str, Any] = {name: _live(CatalogChange, scope) for name, scope in scopes.items()}
     for stem, entity_type in stems.items():
         assert schema is not None
-        row = _row_type(stem, entity_type, schema, earlier)
+        row = _row_type(stem, entity_type, schema, earlier, history)
         change = _change_type(stem, row)
         rows[f"{stem}Change"] = row
         data = Scope(vocabulary.Area.DATA, entity_type)
@@ -132,14 +136,18 @@ _UNTYPED: Final = {
 
 
 def _row_type(
-    stem: str, entity_type: str, schema: LogSchema, earlier: Sequence[LogSchema]
+    stem: str,
+    entity_type: str,
+    schema: LogSchema,
+    earlier: Sequence[LogSchema],
+    history: Mapping[int, Iterable[Column]],
 ) -> RowType:
     columns = {column.name: column for column in schema.columns(entity_type)}
     former = schema.former_names(entity_type, earlier)
     fields = {
         field: (
             (name, *former.get(columns[name].id, ())),
-            column_form(columns[name], schema.placeholders),
+            reading_of(columns[name], history.get(columns[name].id, ()), schema.placeholders),
         )
         for field, name in names.field_names(columns).items()
     }
@@ -154,7 +162,7 @@ def _change_type(stem: str, row: RowType) -> type:
             stem, {name: _column(*of) for name, of in row.fields.items()}, row.entity_type
         )
         for body in ("before", "after"):
-            namespace[body] = _image(body, of_row)
+            namespace[body] = _image(body, of_row, row.entity_type)
             namespace["__annotations__"][body] = of_row | None
     made = type(f"{stem}Change", (ChangeInterface,), namespace)
     return strawberry.type(
@@ -178,21 +186,24 @@ def _connection(stem: str, change: type) -> type:
     )
 
 
-def _column(names: ColumnNames, form: ColumnForm) -> Any:
+def _column(names: ColumnNames, reading: ColumnReading) -> Any:
     def resolve(root: Any) -> Any:
-        raw = value_of(root, names)
-        return None if raw is None else form.value(bytes(raw))
+        return root.value(names, reading)
 
-    nullable: Any = Optional[form.scalar]  # noqa: UP045  # a value: NewType has no | of its own
+    nullable: Any = Optional[reading.scalar]  # noqa: UP045  # a value: NewType has no | of its own
     return strawberry.field(
         resolver=resolve, graphql_type=nullable, description=f"Column {names[0]!r}."
     )
 
 
-def _image(body: str, of_row: type) -> Any:
-    def resolve(root: Any) -> Any:
+def _image(body: str, of_row: type, entity_type: str) -> Any:
+    def resolve(root: Any, info: strawberry.Info) -> Any:
         image = types.image_of(root, body)
-        return None if image is None else row_of(image)
+        if image is None:
+            return None
+        context: Context | None = info.context
+        schema = LogSchema() if context is None else context.schema_of(root.version)
+        return VersionedRow(row_of(image), columns_by_name(schema, entity_type))
 
     return strawberry.field(resolver=resolve, graphql_type=of_row | None)
 

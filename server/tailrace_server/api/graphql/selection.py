@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
 
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema, ColumnNames
-    from tailrace_server.api.graphql.scalars import ColumnForm
+    from tailrace_server.api.graphql.column_readings import ColumnReading
 
 _TEXTS: Final = {f"{body}Text": body for body in BODIES}
 
@@ -76,7 +76,7 @@ class ColumnField:
 
     key: str
     names: ColumnNames
-    form: ColumnForm
+    reading: ColumnReading
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ class RowField:
 
     key: str
     body: str
+    entity_type: str
     cells: tuple[ColumnField | TypeName, ...]
 
 
@@ -114,10 +115,10 @@ class SelectionSet:
 
 def _identity(member: Member | ColumnField) -> tuple[Any, ...]:
     match member:
-        case ColumnField(key, column, form):
-            return ("cell", key, column, form.name)
-        case RowField(key, body, cells):
-            return ("row", key, body, tuple(map(_identity, cells)))
+        case ColumnField(key, column, reading):
+            return ("cell", key, column, reading.name)
+        case RowField(key, body, entity_type, cells):
+            return ("row", key, body, entity_type, tuple(map(_identity, cells)))
         case TypeName(key, name):
             return ("typename", key, name)
         case HeadField(key, field):
@@ -246,7 +247,7 @@ def selection_of(root: Root, built: CatalogSchema, collector: Collector) -> Sele
                 else ColumnField(cell_key, *row.fields[cell[0].name.value])
                 for cell_key, cell in inner.items()
             )
-            members.append(RowField(member_key, name, cells))
+            members.append(RowField(member_key, name, row.entity_type, cells))
         elif row is None and name in BODIES:
             members.append(BodyField(member_key, name, as_text=False))
         elif row is None and name in _TEXTS:

@@ -17,8 +17,9 @@ from tailrace_server.api.graphql.errors import omitted
 from tailrace_server.api.graphql.scalars import Json, Long
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
+    from tailrace.schema import Schema
     from tailrace_server.capture.engine import CatalogInfo
 
 
@@ -232,6 +233,7 @@ class HistoryPage:
         self.oldest: PositionObject = facts["oldest"]
         self.truncated: bool = facts["truncated"]
         self.nbytes: int = facts["nbytes"]
+        self.schema_of: Callable[[int], Schema] = facts["schema_of"]
 
 
 @strawberry.interface(name="ChangePage", description="What every page of history says.")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from tailrace.schema import Schema
 from tailrace_server.wal.record.small_arrays import int64s
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from numpy.typing import NDArray
+
+
+_NO_SCHEMA: Final = Schema()
+
+
+def no_schema(version: int) -> Schema:
+    """Return an empty schema, for captures whose columns are not known."""
+    return _NO_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,8 @@ class CaptureColumns:
     """A capture: role of the column; 0 at entity level."""
     container_names: tuple[str, ...] | None = None
     """A capture: name of the column; "" at entity level."""
+    schema_of: Callable[[int], Schema] = no_schema
+    """Version → the schema that it was written with, for codecs that read values."""
 
     def body(self, name: str) -> pa.BinaryArray | None:
         """Return one of ``texts`` as an Arrow array; None if the content leaves it out."""

@@ -214,6 +214,7 @@ def encode(
         texts=bodies,
         rows=rows,
         ordinals=selection.ordinals,
+        schema_of=schema_of,
     )
     # 2. Column-level captures of one record differ in their bodies, so each gets a record of its own.
     # Only then are the bodies cut: cutting them first would change the record for its other captures.

@@ -17,16 +17,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace_server.capture.matching.predicate import NO_IMAGES
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.reading.frames import body_columns, encode
+from tailrace_server.wal.files.documents import CommitEntry
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.record.small_arrays import repeated
 from tailrace_server.wal.segment.carried import ROWS_MAX
 from tailrace_server.wal.state.state import carried_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
     from uuid import UUID
 
     from tailrace.criteria import Content
+    from tailrace.schema import Schema
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.reading.frames import FrameBlock
@@ -100,6 +102,8 @@ class SmallCommits:
         """Requests whose frames are made ahead: all simple ones or none."""
         self.end_row = 0
         """First row that is not read yet; the observer sets it before the tailer begins."""
+        self.schema_of: Callable[[int], Schema] = NO_IMAGES.schema_of
+        """The schema of each version, as the newest view has it; the observer sets it, too."""
 
     def get(self, ref: BatchRef) -> LoadedBatch | None:
         """Return a batch if it is one of the newest small ones."""
@@ -143,6 +147,9 @@ class SmallCommits:
             batch = self._load(ref, read.data)
             # 3. Keep the batch before frames are made: a codec that fails does not cost the reading.
             self._arriving = read.entry, batch
+            # A schema that begins in the entry is not known before the entry counts.
+            if isinstance(read.entry, CommitEntry) and read.entry.schemas:
+                return
             for request in self._made_ahead:
                 self._encode(batch, request, read.entry.timestamp)
 
@@ -158,6 +165,7 @@ class SmallCommits:
         # 1. Move on first: on every path out of here these rows count as seen. A batch that is left out
         # is read like any old one. Rows seen twice would hold back the small ones that follow.
         row, self.end_row = self.end_row, view.end_row
+        self.schema_of = view.schema_of
         arriving, self._arriving = self._arriving, None
         if not self._requests:
             return
@@ -199,7 +207,7 @@ class SmallCommits:
             codec=codec,
             catalog_uuid=self._uuid,
             timestamps_of=lambda versions: repeated(timestamp, len(versions)),
-            schema_of=NO_IMAGES.schema_of,
+            schema_of=self.schema_of,
             message_bytes=self._settings.message_bytes,
         )
 

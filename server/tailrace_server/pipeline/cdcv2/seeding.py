@@ -17,9 +17,12 @@ from tailrace.criteria import Operation
 from tailrace_server.pipeline.cdcv2.folding import INDEX
 from tailrace_server.pipeline.cdcv2.state import INDEX_KIND, StateFile
 from tailrace_server.pipeline.cdcv2.updates import SLOTS, slots
-from tailrace_server.pipeline.images import members
+from tailrace_server.pipeline.column_listing import announced
+from tailrace_server.pipeline.images import hidden, members
 from tailrace_server.pipeline.pending import write_pending
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.schema.column_types import joined
+from tailrace_server.wal.schema.restating import first_stated, read_as, restated_image
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_records import EntityRecords
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Column
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.schema.restating import Conversions, Stated
 
 FILE_ROWS: Final = 100_000
 """About so many keys go into a file."""
@@ -68,7 +72,7 @@ def seed_index(
         return []
     with BatchReader(writer.path) as reader:
         return _written(
-            _live_rows(EntityRecords(writer.log, reader, folding.entity_type)),
+            _live_rows(EntityRecords(writer.log, reader, folding.entity_type), folding),
             writer,
             folding,
             batch_id,
@@ -76,20 +80,28 @@ def seed_index(
         )
 
 
-def _live_rows(records: EntityRecords) -> dict[str, bytes]:
-    """Return the last image of each key; retention may have deleted some."""
+def _live_rows(records: EntityRecords, folding: Folding) -> dict[str, bytes]:
+    """Return the last image of each key as the stream would write it; retention may have deleted some."""
     view = records.view
     # Columns may have been renamed since. Images keep the names of their time, the stream uses those of today.
     columns = records.columns_in(view.schema_of(view.published))
     names = {column.id: column.name for column in columns}
+    listed = announced(folding.schema.listing(folding.key)).columns
+    wanted = {name: (sql_type, encoding) for name, sql_type, encoding, _ in listed}
+    stated = first_stated(view.schemas)
     rows: dict[str, bytes] = {}
     for version in records.versions(view.oldest.version, view.published + 1):
         renamed = _renamed(version.columns, names)
+        conversions = _conversions(version.columns, names, wanted, stated)
         for record in version.records:
             if record.key is None:  # a truncate
                 rows.clear()
             elif record.operation == Operation.UPSERT and record.after is not None:
-                rows[record.key] = _under(record.after, renamed) if renamed else record.after
+                image = record.after
+                if conversions:
+                    image, inexact = restated_image(image, conversions)
+                    image = hidden(image, inexact)
+                rows[record.key] = _under(image, renamed) if renamed else image
             else:  # removed, or the log has no image of it
                 rows.pop(record.key, None)
     return rows
@@ -99,6 +111,23 @@ def _renamed(columns: tuple[Column, ...], names: Mapping[int, str]) -> dict[str,
     """Return the columns of a version that have another name now: the old name → the new one."""
     now = ((column.name, names.get(column.id, column.name)) for column in columns)
     return {name: new for name, new in now if name != new}
+
+
+def _conversions(
+    columns: tuple[Column, ...],
+    names: Mapping[int, str],
+    wanted: Mapping[str, Stated],
+    stated: Mapping[int, Column],
+) -> Conversions:
+    """Return the columns of a version that the stream writes otherwise."""
+    found: Conversions = {}
+    for column in columns:
+        now = wanted.get(names.get(column.id, column.name))
+        read = read_as(column, stated.get(column.id))
+        written = (read.sql_type, read.encoding)
+        if now is not None and not read.inferred and joined(written, now) is None:
+            found[column.name] = written, now
+    return found
 
 
 def _under(image: bytes, renamed: Mapping[str, str]) -> bytes:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -28,14 +29,15 @@ from tailrace.errors import TailraceError
 from tailrace_server.pipeline.catalog_driver import CatalogDriver
 from tailrace_server.pipeline.changes import (
     CHANGE,
+    DELETE,
     QUARANTINED,
     SPLIT,
+    TRUNCATE,
     Change,
     to_batch,
 )
 from tailrace_server.pipeline.columns import (
     ColumnInference,
-    ColumnsRefused,
     Sighting,
     evolve,
     known_columns,
@@ -54,7 +56,7 @@ from tailrace_server.pipeline.transactions.pending_tallies import (
     tallies_from,
     tallies_table,
 )
-from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
+from tailrace_server.pipeline.transactions.records import RecordBuilder
 from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
 from tailrace_server.pipeline.transactions.tally import Tally, tally
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.snapshot_cuts import Cut
     from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt
     from tailrace_server.wal.files.documents import PendingSegment
+    from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
 
@@ -82,7 +85,7 @@ class WrittenPlan(NamedTuple):
     pending: list[PendingSegment]
     """Rows files that the batch adds."""
     set_aside: Sequence[Change] = ()
-    """Rows that go to quarantine after all, since the columns that they came with were refused."""
+    """Rows that go to quarantine after all, since their version's schema cannot hold them."""
 
 
 class BatchSummary(NamedTuple):
@@ -90,6 +93,8 @@ class BatchSummary(NamedTuple):
 
     tallies: dict[str, Tally]
     """Snapshot rows by split."""
+    rows: Counter[str]
+    """Rows by entity type, removals aside."""
     splits: list[Change]
     quarantined: list[Change]
     skipped: int = 0
@@ -139,7 +144,6 @@ class Driver(CatalogDriver):
         mapping = settings.mapping
         self._untouched = set() if mapping is None else set(mapping.entity_types)
         """Entity types of the mapping that no commit of this run has touched."""
-        self._refused: list[RefusedListing] = []
         self.idle = IdleClock()
         """The clock that idle time is read from; the caller that feeds the driver moves it."""
         self.bindings = Bindings.read(writer.state.source_positions)
@@ -162,9 +166,9 @@ class Driver(CatalogDriver):
         return known_columns(self.schema, self._untouched)
 
     @property
-    def refused(self) -> Sequence[RefusedListing]:
-        """Listings of columns that were refused; their rows are set aside."""
-        return self._refused
+    def mapping(self) -> SchemaMapping | None:
+        """The columns that are declared."""
+        return self._settings.mapping
 
     @property
     def open_tallies(self) -> Mapping[str, Tally]:
@@ -190,6 +194,11 @@ class Driver(CatalogDriver):
             return
         given = BatchSummary(
             tallies=tally(changes, self.idle.now),
+            rows=Counter(
+                change.entity_type or ""
+                for change in changes
+                if change.kind == CHANGE and change.operation not in (DELETE, TRUNCATE)
+            ),
             splits=[change for change in changes if change.kind == SPLIT],
             quarantined=[change for change in changes if change.kind == QUARANTINED],
             skipped=skipped,
@@ -204,18 +213,7 @@ class Driver(CatalogDriver):
         Raises:
             LineRefused: A line cannot be used, and the settings are strict.
         """
-        stops = [
-            change
-            for change in given.quarantined
-            if self._settings.strict or (self._settings.stop_on_incompatible and change.number)
-        ]
-        if stops:
-            first = min(stops, key=lambda change: change.place)
-            before = lines_before(given.splits).get((first.file or "", first.block or 0), 0)
-            option = "--strict" if self._settings.strict else "--on-incompatible stop"
-            raise LineRefused(
-                first.file or "", before + (first.line or 0), first.reason or "", option
-            )
+        self._stop_at(given.quarantined, given)
         found = self.bindings.after(given.splits)
         assert found.admits(given.splits), "rows of two tables would be one entity type"
         if self._open and self.bindings.connector not in (None, found.connector):
@@ -237,7 +235,7 @@ class Driver(CatalogDriver):
         self.commit(
             batch_id,
             k,
-            BatchSummary({}, [], []),
+            BatchSummary({}, Counter(), [], []),
             decision,
             lambda: self._write(batch_id, k, decision, ()),
         )
@@ -275,17 +273,17 @@ class Driver(CatalogDriver):
             k: 0 for the batch, from 1 for its flushes.
             given: What is known of the batch without its rows.
             decision: What is released, and what stays open.
-            write: Writes the rows; called again after columns of some rows were refused.
+            write: Writes the rows.
 
         Raises:
-            SchemaConflict: A change of the schema cannot be held, and the settings say to stop.
-            InvalidRequest: The mapping names a column that is not there, or a type that cannot be.
+            LineRefused: A version's schema cannot hold a row, and the settings say to stop.
+            InvalidRequest: The mapping names a column that is not there.
             WriterFenced: Another writer holds the catalog.
             LogFull: No room.
         """
         # 1. Segments and rows files of the decision. Nothing names them yet, so a crash from here to
         #    step 4 leaves orphans, and the batch that is run again writes them anew.
-        written, schemas = self._write_until_accepted(write)
+        written, schemas = self._written(write, given)
         # 2. The quarantine, durable before the entry: the entry says that these lines are consumed, and
         #    they must not be lost. A repeat writes the same file again.
         quarantined = [*given.quarantined, *written.set_aside]
@@ -315,39 +313,47 @@ class Driver(CatalogDriver):
         self._untouched -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
         self._remember_closed(receipt, decision.plan)
-        self._update_counters(given, decision.plan, len(quarantined))
+        self._update_counters(given, decision.plan, quarantined)
+        self.counters.count_by_entity_type(given.rows, given.quarantined, written.set_aside)
         self._count_shapes(given)
         if not at_once and self._publish_due is None:
             self._publish_due = time.monotonic() + self._settings.publish_window_s
         self.publish()
 
-    def _write_until_accepted(
-        self, write: Callable[[], WrittenPlan]
+    def _written(
+        self, write: Callable[[], WrittenPlan], given: BatchSummary
     ) -> tuple[WrittenPlan, list[tuple[int, Schema]]]:
-        """Write, and return the schemas that follow; repeat while a listing of columns is refused."""
-        while True:
-            # Only the images show which columns there are, so the rows are written first. Each turn adds
-            # one listing, whose rows the next one sets aside, so this ends.
-            written = write()
-            try:
-                schemas = evolve(
-                    self.schema,
-                    written.sightings,
-                    self._settings.mapping,
-                    self.source.placeholders if written.segments else (),
-                )
-            except TailraceError as error:
-                # No entry will name these files, and the next turn writes others.
-                paths = [segment.path for segment in written.segments]
-                for path in (*paths, *(file.path for file in written.pending)):
-                    (self.writer.path / path).unlink(missing_ok=True)
-                if self._settings.stop_on_incompatible or not isinstance(error, ColumnsRefused):
-                    raise
-                refused = RefusedListing(error.entity_type, error.columns, str(error))
-                assert refused not in self._refused
-                self._refused.append(refused)
-            else:
-                return written, schemas
+        """Write, and return the schemas that follow: only the images show which columns there are."""
+        written = write()
+        try:
+            self._stop_at(written.set_aside, given)
+            placeholders = self.source.placeholders if written.segments else ()
+            return written, evolve(self.schema, written.sightings, self.mapping, placeholders)
+        except TailraceError:
+            # No entry will name these files.
+            paths = [segment.path for segment in written.segments]
+            for path in (*paths, *(file.path for file in written.pending)):
+                (self.writer.path / path).unlink(missing_ok=True)
+            raise
+
+    def _stop_at(self, quarantined: Sequence[Change], given: BatchSummary) -> None:
+        """Stop at the first line that cannot be used, if the settings say so.
+
+        Raises:
+            LineRefused: There is one.
+        """
+        stops = [
+            change
+            for change in quarantined
+            if self._settings.strict or (self._settings.stop_on_incompatible and change.number)
+        ]
+        if stops:
+            first = min(stops, key=lambda change: change.place)
+            before = lines_before(given.splits).get((first.file or "", first.block or 0), 0)
+            option = "--strict" if self._settings.strict else "--on-incompatible stop"
+            raise LineRefused(
+                first.file or "", before + (first.line or 0), first.reason or "", option
+            )
 
     def _group(self, tallies: Mapping[str, Tally], *, ended: bool = False) -> Plan:
         return group(
@@ -389,7 +395,7 @@ class Driver(CatalogDriver):
         segments: list[SegmentReceipt] = []
         if plan.released:
             columns = ColumnInference(self.known_columns, self.source.unavailable)
-            builder = RecordBuilder(columns, self.source, self._refused)
+            builder = RecordBuilder(columns, self.source, self.mapping)
             with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
                 for released in plan.released:
                     builder.add(released, parts.pop(released.tally.key))
@@ -456,7 +462,9 @@ class Driver(CatalogDriver):
                 assert receipt.first_version is not None
                 self._closed.add(transaction_id, receipt.first_version + place)
 
-    def _update_counters(self, given: BatchSummary, plan: Plan, quarantined: int) -> None:
+    def _update_counters(
+        self, given: BatchSummary, plan: Plan, quarantined: Sequence[Change]
+    ) -> None:
         counters = self.counters
         counters.lines += sum(split.line or 0 for split in given.splits)
         counters.messages += sum(split.total_order for split in given.splits)
@@ -464,7 +472,7 @@ class Driver(CatalogDriver):
         counters.ignored_by_kind += kinds_of(given.splits)
         counters.skipped += given.skipped
         counters.rows += sum(t.rows for t in given.tallies.values())
-        counters.quarantined += quarantined
+        counters.quarantined += len(quarantined)
         counters.versions += len(plan.released)
         counters.late += sum(released.late_of is not None for released in plan.released)
         newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]

@@ -200,6 +200,8 @@ class Ingest:
                 finally:
                     self._driver.lock.release()
             self._reporter.progress(self._driver.counters)
+            if self._settings.follow:
+                self._reporter.shut_out(self._driver.counters, str(self._settings.quarantine))
         # The batch's own error before Spark's, which has it as text among its own.
         if isinstance(self._failure, TailraceError):
             raise self._failure

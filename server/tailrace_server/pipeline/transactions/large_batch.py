@@ -22,6 +22,7 @@ The log is what the driver alone would have written, except for where segments e
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -31,10 +32,12 @@ from tailrace_server.pipeline.changes import (
     BEGIN,
     CHANGE,
     CHANGE_SCHEMA,
+    DELETE,
     END,
     LINE_LENGTH,
     QUARANTINED,
     SPLIT,
+    TRUNCATE,
     UNORDERED,
     UNPLACED,
     Change,
@@ -112,8 +115,7 @@ def commit_large_batch(
             given = _summarize(decoded, sum(skip.values()), driver.idle.now)
         # 2. Decide from the tallies, exactly as for a small batch.
         decision = driver.decide(batch_id, given)
-        # 3. Write in tasks and commit. The driver may call for it again, without the rows of a refused
-        #    listing; then Spark reads the kept changes, or decodes lost ones again.
+        # 3. Write in tasks and commit.
         driver.commit(
             batch_id,
             0,
@@ -151,7 +153,7 @@ def _write_in_tasks(
         layout=layout,
         columns=driver.known_columns,
         source=driver.source,
-        refused=tuple(driver.refused),
+        mapping=driver.mapping,
         segment=driver.writer.segment_path(batch_id, f"{k}-task"),
         pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),
     )
@@ -190,6 +192,7 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
             f.max(f.when(row, arrived)).alias("last_arrival"),
             f.min(f.when(mark, arrived)).alias("mark"),
             f.count_if(row).alias("rows"),
+            f.count_if(row & ~f.col("operation").isin(DELETE, TRUNCATE)).alias("kept"),
             f.count_if(kind == QUARANTINED).alias("quarantined"),
             f.max(f.when(kind == END, f.col("number"))).alias("expected"),
             f.max(f.when(row, f.col("timestamp"))).alias("timestamp"),
@@ -200,8 +203,10 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
         .to_pylist()
     )
     tallies: dict[str, Tally] = {}
+    kept: Counter[str] = Counter()
     for part in parts:
         entity_type, first = part.pop("entity_type"), part["first_arrival"]
+        kept[entity_type or ""] += part.pop("kept")
         part["first_rows"] = ((entity_type or "", first),) if first else ()
         t = Tally(**part, seen=seen)
         tallies[t.key] = tallies[t.key].plus(t) if t.key in tallies else t
@@ -209,6 +214,7 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
     rows = list(from_table(others))
     return BatchSummary(
         tallies=tallies,
+        rows=+kept,
         splits=[row for row in rows if row.kind == SPLIT],
         quarantined=[row for row in rows if row.kind == QUARANTINED],
         skipped=skipped,

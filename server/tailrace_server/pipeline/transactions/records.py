@@ -7,17 +7,18 @@ entry is made, so a task needs to know nothing of the others.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.pipeline.changes import QUARANTINED, Change, line_of
 from tailrace_server.pipeline.record_table import record_table
 from tailrace_server.pipeline.transactions.consolidate import consolidate
+from tailrace_server.pipeline.transactions.last_listing import altered_types, in_last_listing
 from tailrace_server.pipeline.transactions.lead_record import lead
 from tailrace_server.pipeline.transactions.source_order import rows_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     import pyarrow as pa
 
@@ -26,15 +27,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.pipeline.transactions.consolidate import Effect
     from tailrace_server.pipeline.transactions.grouping import Released
-
-
-class RefusedListing(NamedTuple):
-    """A listing of columns that cannot be taken."""
-
-    entity_type: str
-    columns: str
-    """The text that rows carry of it."""
-    reason: str
+    from tailrace_server.wal.schema.mapping import SchemaMapping
 
 
 class RecordBuilder:
@@ -44,20 +37,24 @@ class RecordBuilder:
     """
 
     def __init__(
-        self, columns: ColumnInference, source: Source, refused: Collection[RefusedListing] = ()
+        self, columns: ColumnInference, source: Source, mapping: SchemaMapping | None = None
     ) -> None:
         """Begin at version 0.
 
         Args:
             columns: Collects the columns that the images show.
             source: Writes rows that are set aside as lines again.
-            refused: Listings of columns whose rows are set aside.
+            mapping: The columns that are declared.
         """
         self._columns = columns
         self._source = source
-        self._refused = {(each.entity_type, each.columns): each.reason for each in refused}
+        types = {} if mapping is None else mapping.entity_types
+        self._declared = {
+            entity_type: {name for name, column in declared.columns.items() if column.sql_type}
+            for entity_type, declared in types.items()
+        }
         self.set_aside: list[Change] = []
-        """Rows that came with such a listing, as QUARANTINED changes."""
+        """Rows that their version's schema cannot hold, as QUARANTINED changes."""
         self._rows: list[Row] = []
         self._version = 0
 
@@ -71,13 +68,16 @@ class RecordBuilder:
         ordered = rows_in_order(changes)
         version = self._version
         self._version += 1
-        if self._refused:
-            released, ordered = self._without_refused(released, ordered)
-        if released.late_of is None:  # a late row lists columns as they once were
-            for change in ordered:
-                if change.columns is not None:
-                    self._columns.announce(version, change.entity_type or "", change.columns)
-        effects = consolidate(ordered, self._source.unavailable)
+        late = released.late_of is not None
+        for change in ordered:
+            if change.columns is not None:
+                self._columns.announce(version, change.entity_type or "", change.columns, late=late)
+        unavailable = self._source.unavailable
+        if altered := altered_types(ordered):
+            found = in_last_listing(ordered, altered, self._declared, unavailable)
+            ordered = found.changes
+            released = self._without(released, found.refused)
+        effects = consolidate(ordered, unavailable)
         self._rows.append(_lead_row(version, lead(released, effects)))
         for index, effect in enumerate(effects, 1):
             self._rows.append(_effect_row(version, index, effect))
@@ -88,27 +88,13 @@ class RecordBuilder:
         rows, self._rows = self._rows, []
         return record_table(rows)
 
-    def _without_refused(
-        self, released: Released, changes: list[Change]
-    ) -> tuple[Released, list[Change]]:
-        """Set aside all rows of the entity types that come with a refused listing, as quarantined."""
-        reasons = {
-            change.entity_type: self._refused[change.entity_type or "", change.columns]
-            for change in changes
-            if change.columns and (change.entity_type or "", change.columns) in self._refused
-        }
-        aside = [change for change in changes if change.entity_type in reasons]
-        if not aside:
-            return released, changes
-        self.set_aside += [
-            self._quarantined(change, reasons[change.entity_type]) for change in aside
-        ]
-        tally = released.tally
-        tally = replace(
-            tally, rows=tally.rows - len(aside), quarantined=tally.quarantined + len(aside)
+    def _without(self, released: Released, refused: list[tuple[Change, str]]) -> Released:
+        """Set rows aside, and return the transaction as its lead counts it without them."""
+        self.set_aside += [self._quarantined(*each) for each in refused]
+        tally, count = released.tally, len(refused)
+        return released._replace(
+            tally=replace(tally, rows=tally.rows - count, quarantined=tally.quarantined + count)
         )
-        kept = [change for change in changes if change.entity_type not in reasons]
-        return released._replace(tally=tally), kept
 
     def _quarantined(self, change: Change, reason: str) -> Change:
         """Return a row as a line of the quarantine: the message that it came in may be long gone."""
@@ -116,6 +102,8 @@ class RecordBuilder:
         return Change(
             QUARANTINED,
             change.place,
+            entity_type=change.entity_type,
+            number=1,
             reason=reason,
             raw=self._source.restated(change),
             file=file,

@@ -136,6 +136,11 @@ class IngestSettings:
         panel=RUNNING,
     )
 
+    @property
+    def quarantine(self) -> Path:
+        """Where lines go that cannot be used."""
+        return self.log / self.catalog / "quarantine"
+
     def line_decoder(self, bindings: Bindings) -> DecodeLine:
         """Return what decodes the lines of one task."""
         return self.source.line_decoder(self.mapping, self.max_record_bytes, bindings)

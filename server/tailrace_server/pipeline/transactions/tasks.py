@@ -21,7 +21,7 @@ from tailrace_server.pipeline.pending import read_pending, rows_of, write_pendin
 from tailrace_server.pipeline.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.lines import SplitDecoder, runs
-from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
+from tailrace_server.pipeline.transactions.records import RecordBuilder
 from tailrace_server.pipeline.transactions.tally import Tally
 from tailrace_server.wal.files.documents import PendingSegment
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.wal.schema.mapping import SchemaMapping
 
 _ROWS_PER_TASK: Final = 20_000
 PLANNED: Final = 0
@@ -144,7 +145,7 @@ class TaskWriter:
     layout: Layout
     columns: KnownColumns
     source: Source
-    refused: tuple[RefusedListing, ...]
+    mapping: SchemaMapping | None
     segment: Path
     pending: Path
 
@@ -180,7 +181,7 @@ class TaskWriter:
         # when the next one's plan shows that it is whole, and the last after the loop. The segment is
         # written piece by piece, so that a task holds one transaction and one piece.
         columns = ColumnInference(self.columns, self.source.unavailable)
-        builder = RecordBuilder(columns, self.source, self.refused)
+        builder = RecordBuilder(columns, self.source, self.mapping)
         released = _plan_in(first[0])
         changes: list[Change] = []
         with SegmentWriter(path) as segment:

@@ -1,8 +1,11 @@
 """Builds a schema as columns are seen, and returns it as of each version.
 
 Three origins may state a column's type. In the order of precedence: the mapping declares it, the source
-announces it with its rows, or it is inferred from values. Only an inferred type is widened as values come. An
-announcement that the known type cannot hold is a `SchemaConflict`.
+announces it with its rows, or it is inferred from values. Only an inferred type is widened as values come.
+
+A stated type holds for the versions that were written with it. So the next one may be any other: what older
+versions hold is read by their own schema. Only a type whose text reads the same in the known one changes
+nothing, such as a narrower one of the same encoding.
 """
 
 from __future__ import annotations
@@ -10,41 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tailrace.errors import InvalidRequest, TailraceError
+from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.wal.schema.column_types import joined, may_become, widened
+from tailrace_server.wal.schema.column_types import joined, widened
 from tailrace_server.wal.schema.mapping import DeclaredColumn, SchemaMapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tailrace_server.wal.schema.mapping import DeclaredType
-
-
-class SchemaConflict(TailraceError):
-    """A source announces a type that the column's known type cannot hold. The source's doing."""
-
-    code = "SCHEMA_CONFLICT"
-
-    def __init__(self, entity_type: str, column: str, before: str, after: str) -> None:
-        """Keep both types."""
-        super().__init__(
-            f"column {column} of {entity_type} is {before}, and the source now announces {after}, "
-            "which is neither the same nor wider; declare a type that holds both to take it"
-        )
-        self.entity_type = entity_type
-        self.column = column
-        self.before = before
-        self.after = after
-
-    def figures(self) -> dict[str, str]:
-        """Return entity type, column and both types."""
-        return {
-            "entity_type": self.entity_type,
-            "column": self.column,
-            "before": self.before,
-            "after": self.after,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +61,7 @@ class SchemaBuilder:
         """Entity types to which the mapping has been applied."""
 
     def see(self, entity_type: str, columns: Iterable[tuple[str, str | None]] = ()) -> None:
-        """Take the columns of an image with the types of their values; with no columns, only the entity type.
-
-        Raises:
-            InvalidRequest: The mapping declares a type that a column cannot become.
-        """
+        """Take the columns of an image with their types; with no columns, only the entity type."""
         self._ensure_mapped(entity_type)
         for name, sql_type in columns:
             place = self._place(entity_type, name)
@@ -107,15 +80,17 @@ class SchemaBuilder:
         self._changed |= known != self._placeholders
         self._placeholders = known
 
-    def announce(self, entity_type: str, announced: Announced) -> None:
+    def announce(self, entity_type: str, announced: Announced, *, late: bool = False) -> None:
         """Take the columns that the source announces. Those that it no longer announces are dropped.
 
-        Raises:
-            SchemaConflict: A column's type does not fit. The builder must not be used any more.
-            InvalidRequest: As `see`.
+        Args:
+            entity_type: Whose columns they are.
+            announced: The columns.
+            late: They are those of rows that came late. They say how these are written; what the source has
+                dropped or added since they do not know.
         """
         self._ensure_mapped(entity_type)
-        # 1. Take each announced column: a new one is added, a known one is widened.
+        # 1. Take each announced column: a new one is added, a known one takes the announced type.
         listed = set()
         for name, sql_type, encoding, nullable in announced.columns:
             listed.add(name)
@@ -126,13 +101,16 @@ class SchemaBuilder:
                 self._append(entity_type, replace(column, key=key, origin=announced.origin))
                 continue
             column = self._types[entity_type][place]
-            dropped = column.dropped and self._is_dropped(entity_type, name)
+            dropped = column.dropped and (late or self._is_dropped(entity_type, name))
             column = replace(column, dropped=dropped, key=key or column.key)
             # A declared type wins over the announced one; key and dropped are taken from the source.
-            if column.origin is not Origin.DECLARED:
-                stated = (sql_type, encoding, nullable, announced.origin)
-                column = _with_announcement(entity_type, column, *stated)
+            if not self._declares_type(entity_type, name):
+                column = _with_announcement(
+                    column, sql_type, encoding, nullable=nullable, origin=announced.origin
+                )
             self._put(entity_type, place, column)
+        if late:
+            return
         # 2. Drop those that this origin announced before and no longer does. Columns that only a mapping or
         #    values have told of are not the source's to drop.
         for place, column in enumerate(self._types[entity_type]):
@@ -210,19 +188,16 @@ class SchemaBuilder:
             if name in self._places[entity_type]:
                 place = self._places[entity_type][name]
                 known = self._types[entity_type][place]
-                self._put(entity_type, place, self._with_declaration(entity_type, known, column))
+                self._put(entity_type, place, self._with_declaration(known, column))
         for place, known in enumerate(self._types[entity_type]):
             if known.name in declared.key:
                 key = declared.key.index(known.name) + 1
                 self._put(entity_type, place, replace(known, key=key))
 
-    def _with_declaration(
-        self, entity_type: str, column: Column, declared: DeclaredColumn
-    ) -> Column:
+    def _with_declaration(self, column: Column, declared: DeclaredColumn) -> Column:
         """Return a column with what a mapping declares of it.
 
-        Raises:
-            InvalidRequest: Its type is one that the column cannot become.
+        Its type may be any: it holds from now on, and each value is checked against it as it comes.
         """
         column = replace(
             column,
@@ -232,22 +207,11 @@ class SchemaBuilder:
         )
         if declared.sql_type is None:
             return column
-        encoding = declared.encoding or "json"
-        wanted = (declared.sql_type, encoding)
-        # An inferred type only has to be compatible: its values are checked against the declared one. A stated
-        # type has to be no wider than the declared one, since values of it may already be in the log.
-        if column.inferred:
-            fits = may_become(column.sql_type, *wanted)
-        else:
-            fits = joined((column.sql_type, column.encoding), wanted) == wanted
-        if not fits:
-            raise InvalidRequest(
-                f"{self._mapping.where(entity_type, column.name)}: {declared.sql_type} in encoding {encoding} "
-                f"cannot hold what the column is, {column.sql_type} in encoding {column.encoding} "
-                f"({column.origin.value}); declare that or a wider type"
-            )
         return replace(
-            column, sql_type=declared.sql_type, encoding=encoding, origin=Origin.DECLARED
+            column,
+            sql_type=declared.sql_type,
+            encoding=declared.encoding or "json",
+            origin=Origin.DECLARED,
         )
 
     def _place(self, entity_type: str, name: str) -> int | None:
@@ -259,12 +223,16 @@ class SchemaBuilder:
         if place is None and declared is not None and declared.renamed_from in places:
             place = places[name] = places.pop(declared.renamed_from or "")
             column = replace(self._types[entity_type][place], name=name, dropped=False)
-            self._put(entity_type, place, self._with_declaration(entity_type, column, declared))
+            self._put(entity_type, place, self._with_declaration(column, declared))
         return place
 
     def _declaration(self, entity_type: str, name: str) -> DeclaredColumn | None:
         declared = self._mapping.entity_types.get(entity_type)
         return None if declared is None else declared.columns.get(name)
+
+    def _declares_type(self, entity_type: str, name: str) -> bool:
+        declared = self._declaration(entity_type, name)
+        return declared is not None and declared.sql_type is not None
 
     def _is_dropped(self, entity_type: str, name: str) -> bool:
         """Whether the mapping declares a column dropped, even if values of it still come."""
@@ -279,10 +247,7 @@ class SchemaBuilder:
         if declared is not None and column.name in declared.key:
             column = replace(column, key=declared.key.index(column.name) + 1)
         if declared is not None and column.name in declared.columns:
-            if declared.columns[column.name].sql_type is not None:
-                # Nothing of this column has been written yet, so its other type does not limit the declared.
-                column = replace(column, sql_type=None, origin=Origin.INFERRED)
-            column = self._with_declaration(entity_type, column, declared.columns[column.name])
+            column = self._with_declaration(column, declared.columns[column.name])
         columns.append(replace(column, id=self._next_id))
         self._next_id += 1
         self._changed = True
@@ -296,28 +261,14 @@ class SchemaBuilder:
 
 
 def _with_announcement(
-    entity_type: str,
-    column: Column,
-    sql_type: str | None,
-    encoding: str,
-    nullable: bool,
-    origin: Origin,
+    column: Column, sql_type: str | None, encoding: str, *, nullable: bool, origin: Origin
 ) -> Column:
-    """Return a column with the announced type, or with its known type if that is wider.
-
-    Raises:
-        SchemaConflict: Neither type holds the values of both.
-    """
+    """Return a column with the announced type, or as it is if it reads what is announced alike."""
+    stated = replace(column, sql_type=sql_type, encoding=encoding, nullable=nullable, origin=origin)
     if column.inferred:
-        return replace(
-            column, sql_type=sql_type, encoding=encoding, nullable=nullable, origin=origin
-        )
-    both = joined((column.sql_type, column.encoding), (sql_type, encoding))
-    if both is None:
-        raise SchemaConflict(
-            entity_type,
-            column.name,
-            f"{column.sql_type} ({column.encoding})",
-            f"{sql_type} ({encoding})",
-        )
-    return replace(column, sql_type=both[0], encoding=both[1], nullable=column.nullable or nullable)
+        return stated
+    known = (column.sql_type, column.encoding)
+    nullable = nullable or column.nullable
+    if joined(known, (sql_type, encoding)) == known:
+        return replace(column, nullable=nullable)
+    return replace(stated, nullable=nullable)

@@ -255,16 +255,14 @@ def _shown(value: bytes) -> str:
 def joined(
     before: tuple[str | None, str], after: tuple[str | None, str]
 ) -> tuple[str | None, str] | None:
-    """Return the (type, encoding) that holds the values of both; None if neither does.
+    """Return the one of two (type, encoding) that reads the text of both alike; None if neither does.
 
     Whole numbers widen, REAL widens to DOUBLE, DECIMAL to more digits of the same scale, VARCHAR to more
-    characters. Types of different encodings never fit: the same text means different values.
+    characters. Types of different encodings never join: the same text means different values.
     """
-    if before == after or after[0] is None:
+    if before == after:
         return before
-    if before[0] is None:
-        return after
-    if before[1] != after[1]:
+    if before[1] != after[1] or before[0] is None or after[0] is None:
         return None
     (base, first, second), (other, other_first, other_second) = _parts(before[0]), _parts(after[0])
     for order in (tuple(_INTEGERS), _FLOATS):
@@ -278,7 +276,7 @@ def joined(
 
 
 def may_become(inferred: str | None, sql_type: str, encoding: str) -> bool:
-    """Whether a declared type can hold the values of an inferred one."""
+    """Whether values of an inferred type may be those of a stated one, as far as the kind of JSON tells."""
     kind = _kind_of(encoding)
     base = _parts(sql_type)[0]
     if inferred is None or (base == JSON and kind is None):

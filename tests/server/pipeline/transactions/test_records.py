@@ -13,10 +13,10 @@ from tailrace_server.pipeline.record_table import ROW_SCHEMA
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.lead_record import lead
-from tailrace_server.pipeline.transactions.records import RecordBuilder, RefusedListing
+from tailrace_server.pipeline.transactions.records import RecordBuilder
 from tailrace_server.pipeline.transactions.tally import Tally, tally
 from tailrace_server.pipeline.transactions.tasks import decode_plan, encode_plan
-from tests.server.pipeline.shapes import INT, decode, end, envelope, listed, postgres
+from tests.server.pipeline.shapes import INT, TEXT, decode, end, envelope, listed, postgres
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.changes import Change
@@ -131,15 +131,25 @@ def test_an_order_that_repeats_falls_or_is_missing_does_not_move_a_row(
     assert record["after"] == b'{"id":1,"n":2}'
 
 
-def test_rows_of_a_refused_listing_are_set_aside_and_the_lead_says_so() -> None:
-    changes = decode(listed(1, {"price": INT}, price=1), listed(2, {"a": INT}, "customer", a=1))
-    refused = RefusedListing("product", changes[0].columns or "", "int became text")
-    builder = RecordBuilder(ColumnInference({}), Debezium(), [refused])
-    builder.add(Released(Tally("7", "7", rows=2)), changes)
-    lead, kept = builder.take().to_pylist()
+def test_a_row_that_the_last_listing_cannot_hold_is_set_aside_and_the_lead_says_so() -> None:
+    changes = decode(
+        listed(1, {"a": TEXT}, tx=7, a="x"),
+        listed(2, {"a": INT}, tx=7, a=2),
+        listed(3, {"a": INT}, "customer", tx=7, a=1),
+    )
+    builder = RecordBuilder(ColumnInference({}), Debezium())
+    builder.add(Released(Tally("7", "7", rows=3)), changes)
+    lead, *kept = builder.take().to_pylist()
     body = orjson.loads(lead["after"])
-    assert (body["source_count"], body["quarantined"], kept["entity_type"]) == (1, 1, "customer")
+    assert (body["source_count"], body["quarantined"]) == (2, 1)
+    assert [each["entity_type"] for each in kept] == ["product", "customer"]
     [aside] = builder.set_aside
-    assert (aside.kind, aside.reason, aside.line) == (QUARANTINED, "int became text", 1)
+    assert (aside.kind, aside.entity_type, aside.line, aside.number) == (
+        QUARANTINED,
+        "product",
+        1,
+        1,
+    )
+    assert 'column a: "x" was written as VARCHAR in json' in (aside.reason or "")
     [again] = decode(aside.raw or b"")
     assert (again.entity_type, again.after) == ("product", changes[0].after)

@@ -85,5 +85,5 @@ def test_pending_rows_are_read_in_a_task_by_transaction(tmp_path: Path) -> None:
 
 
 def test_a_writer_of_tasks_pickles() -> None:
-    writer = TaskWriter(Layout.of([1], 1), {}, Pairs(), (), Path("s.arrow"), Path("p.arrow"))
+    writer = TaskWriter(Layout.of([1], 1), {}, Pairs(), None, Path("s.arrow"), Path("p.arrow"))
     assert pickle.loads(pickle.dumps(writer)) == writer

@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Column, Origin, Schema
-from tailrace_server.wal.schema.builder import Announced, SchemaBuilder, SchemaConflict
+from tailrace_server.wal.schema.builder import Announced, SchemaBuilder
 from tailrace_server.wal.schema.mapping import SchemaMapping
 
 EMPTY = Schema(entity_types={})
@@ -89,19 +89,48 @@ def test_a_column_that_is_announced_no_more_is_dropped_until_it_comes_again() ->
     assert not column(builder, "old").dropped
 
 
-def test_an_announcement_may_widen_and_not_contradict() -> None:
+def test_an_announcement_of_what_reads_alike_changes_nothing_and_any_other_holds_from_now_on() -> (
+    None
+):
     builder = SchemaBuilder(EMPTY)
-    for sql_type in ("INTEGER", "BIGINT", "SMALLINT"):
-        builder.announce("product", Announced((("n", sql_type, "json", True),)))
-    assert columns(builder) == [("n", "BIGINT")]
-    with pytest.raises(SchemaConflict) as caught:
-        builder.announce("product", Announced((("n", "VARCHAR", "json", True),)))
-    assert caught.value.figures() == {
-        "entity_type": "product",
-        "column": "n",
-        "before": "BIGINT (json)",
-        "after": "VARCHAR (json)",
-    }
+    seen = []
+    for stated in (
+        ("INTEGER", "json"),
+        ("BIGINT", "json"),
+        ("SMALLINT", "json"),
+        ("VARCHAR", "json"),
+        ("BIGINT", "debezium.MicroTime"),
+        ("BIGINT", "debezium.Time"),
+        (None, "json"),
+    ):
+        builder.announce("product", Announced((("n", *stated, True),)))
+        found = column(builder, "n")
+        seen.append((found.sql_type, found.encoding))
+    assert seen == [
+        ("INTEGER", "json"),
+        ("BIGINT", "json"),
+        ("BIGINT", "json"),
+        ("VARCHAR", "json"),
+        ("BIGINT", "debezium.MicroTime"),
+        ("BIGINT", "debezium.Time"),
+        (None, "json"),
+    ]
+    assert found.id == 1
+
+
+def test_late_columns_say_how_values_are_written_and_neither_drop_nor_restore() -> None:
+    builder = SchemaBuilder(EMPTY)
+    old = (("a", "INTEGER", "json", False), ("gone", "INTEGER", "json", False))
+    new = (("a", "VARCHAR", "json", False), ("b", "INTEGER", "json", False))
+    builder.announce("product", Announced(old))
+    builder.announce("product", Announced(new))
+    builder.announce("product", Announced(old), late=True)
+    found = builder.schema().entity_types["product"]
+    assert [(each.name, each.sql_type, each.dropped) for each in found] == [
+        ("a", "INTEGER", False),
+        ("gone", "INTEGER", True),
+        ("b", "INTEGER", False),
+    ]
 
 
 MAPPING = SchemaMapping.parse(
@@ -136,11 +165,31 @@ def test_a_declared_type_is_not_changed_by_values_or_by_the_source() -> None:
     assert columns(builder) == [("price", "DECIMAL(6,2)")]
 
 
-def test_a_declaration_that_the_column_cannot_become_is_refused() -> None:
+@pytest.mark.parametrize("stated", [None, ("VARCHAR", "json"), ("DECIMAL", "decimal.bytes(4)")])
+def test_a_declaration_takes_the_place_of_any_other_type(stated: tuple[str, str] | None) -> None:
     first = SchemaBuilder(EMPTY)
     first.see("product", [("price", "VARCHAR")])
-    with pytest.raises(InvalidRequest, match=r"price: DECIMAL\(6,2\) .* cannot hold .* VARCHAR"):
-        SchemaBuilder(first.schema(), MAPPING).see("product")
+    if stated is not None:
+        first.announce("product", Announced((("price", *stated, False),)))
+    builder = SchemaBuilder(first.schema(), MAPPING)
+    builder.see("product")
+    found = column(builder, "price")
+    assert (found.sql_type, found.encoding, found.origin) == (
+        "DECIMAL(6,2)",
+        "json",
+        Origin.DECLARED,
+    )
+
+
+def test_a_type_that_is_declared_no_more_gives_way_to_what_the_source_announces() -> None:
+    first = SchemaBuilder(EMPTY, MAPPING)
+    first.see("product", [("price", "DECIMAL")])
+    builder = SchemaBuilder(first.schema())
+    builder.announce("product", Announced((("price", "DECIMAL(8,2)", "json", True),)))
+    assert column(builder, "price").sql_type == "DECIMAL(8,2)"
+    builder.announce("product", Announced((("price", "DOUBLE", "json", True),)))
+    found = column(builder, "price")
+    assert (found.sql_type, found.origin) == ("DOUBLE", Origin.DEBEZIUM)
 
 
 def test_a_mapping_that_names_what_is_not_there_is_refused_by_name() -> None:

@@ -85,10 +85,10 @@ def test_what_a_type_holds(
         ("DECIMAL(8,2)", "DECIMAL(10,2)", "DECIMAL(10,2)"),
         ("DECIMAL(8,2)", "DECIMAL(8,3)", None),
         ("DATE", "TIMESTAMP", None),
-        (None, "DATE", "DATE"),
+        (None, "DATE", None),
     ],
 )
-def test_what_a_source_may_make_of_a_column(
+def test_which_of_two_types_reads_the_text_of_both(
     before: str | None, after: str, both: str | None
 ) -> None:
     found = joined((before, "json"), (after, "json"))
@@ -97,7 +97,9 @@ def test_what_a_source_may_make_of_a_column(
 
 
 @pytest.mark.parametrize("inferred", INFERRED)
-def test_a_declared_json_holds_whatever_was_seen(inferred: str | None) -> None:
+def test_inferred_values_may_be_those_of_a_stated_type_if_their_json_is(
+    inferred: str | None,
+) -> None:
     assert may_become(inferred, "JSON", "json")
     assert may_become(inferred, "DATE", "debezium.Date") == (
         inferred in (None, "BIGINT", "DECIMAL")

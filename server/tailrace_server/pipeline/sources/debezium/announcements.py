@@ -17,13 +17,16 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors, data type mappi
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tailrace.schema import Origin
 from tailrace_server.pipeline.column_listing import listing
 from tailrace_server.wal.schema.column_types import known_encoding
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 _CACHED_MAX: Final = 256
 """Blocks that are remembered: one for each table, and one more for each time that it was altered."""
@@ -76,34 +79,39 @@ class _ConnectField(msgspec.Struct):
 
 
 class Announcements:
-    """Turns schema blocks into listings, carried by the first row of each entity type in a transaction."""
+    """Turns schema blocks into listings, one for each row whose columns are not those of the row before it.
+
+    The row before is that of the same entity type, split and transaction. So a transaction tells of each of its
+    rows how it is written, also where the table was altered in its midst.
+    """
 
     def __init__(self) -> None:
         """Begin without any block."""
         self._texts: dict[tuple[bytes, tuple[str, ...]], str | None] = {}
-        self._transaction: str | None = None
-        self._said: set[tuple[str, str]] = set()
+        self._run: Hashable = None
+        self._said: dict[str, str] = {}
+        """Entity type → the listing that its last row of the run has."""
 
     def of(
-        self, entity_type: str, block: bytes, key: tuple[str, ...], transaction: str | None
+        self, entity_type: str, block: bytes, key: tuple[str, ...], run: Hashable | None
     ) -> str | None:
-        """Return the listing that a row must carry; None where a row before it does.
+        """Return the listing that a row must carry; None where the row before it says the same.
 
         Args:
             entity_type: The row's.
             block: The schema that came with it.
             key: Names of the key's columns, as far as they are known.
-            transaction: The row's; None for a row that carries its listing in any case.
+            run: The row's split and transaction; None for a row that carries its listing in any case.
         """
         text = self._text(block, key)
-        if text is None or transaction is None:
+        if text is None or run is None:
             return text
-        if transaction != self._transaction:
-            self._transaction = transaction
+        if run != self._run:
+            self._run = run
             self._said.clear()
-        if (entity_type, text) in self._said:
+        if self._said.get(entity_type) == text:
             return None
-        self._said.add((entity_type, text))
+        self._said[entity_type] = text
         return text
 
     def _text(self, block: bytes, key: tuple[str, ...]) -> str | None:
@@ -111,14 +119,14 @@ class Announcements:
         if cached not in self._texts:
             if len(self._texts) >= _CACHED_MAX:
                 self._texts.clear()
-            columns = _columns_of(block)
+            columns = columns_of(block)
             self._texts[cached] = (
                 listing(columns, key, Origin.DEBEZIUM) if columns is not None else None
             )
         return self._texts[cached]
 
 
-def _columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
+def columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
     """Return name, SQL type, encoding and nullable of the columns of a block; None where it lists none."""
     try:
         envelope = _decode_block(block)

@@ -47,9 +47,9 @@ from tailrace_server.pipeline.changes import (
     Change,
     quarantined,
 )
-from tailrace_server.pipeline.images import members
 from tailrace_server.pipeline.sources.debezium.announcements import Announcements
 from tailrace_server.pipeline.sources.debezium.connectors import document_key, images_of
+from tailrace_server.pipeline.sources.debezium.declared_types import DeclaredTypes
 from tailrace_server.pipeline.sources.debezium.joined_messages import key_and_value, messages_in
 from tailrace_server.pipeline.sources.debezium.message import (
     id_of,
@@ -130,8 +130,7 @@ class DebeziumDecoder:
         """Take the options; see `Debezium` and `Source.line_decoder`."""
         self._keys = RowKeys(keys, mapping)
         self._identities = identities
-        self._mapping = mapping
-        self._unavailable = unavailable
+        self._declared = DeclaredTypes(mapping, unavailable)
         self._record_bytes_max = record_bytes_max
         self._runs: dict[FileSplit, _SnapshotRun] = {}
         self._file_shapes: dict[FileSplit, str] = {}
@@ -197,6 +196,7 @@ class DebeziumDecoder:
                 self._reason(error, at, text),
                 transaction=None if transaction_id is None else transaction_key(transaction_id),
                 transaction_id=transaction_id,
+                entity_type=self._entity_type_of(message),
                 incompatible=isinstance(error, Incompatible),
                 message=at.message,
             )
@@ -238,7 +238,7 @@ class DebeziumDecoder:
         if len(before or b"") + len(after or b"") > self._record_bytes_max:
             raise Unusable(f"images above {self._record_bytes_max} bytes")
         row = self._keys.of(operation, entity_type, key, before, after)
-        self._check_types(entity_type, after)
+        before = self._declared.check(entity_type, block, before, after)
         split = at.split
         where = at.place(position_of(source))
         transaction_id = id_of(message)
@@ -255,8 +255,8 @@ class DebeziumDecoder:
         if operation != READ and split in self._runs:
             self._runs[split].end()
         # A snapshot is cut into versions later, so that each of its rows has to say.
-        once = None if operation == READ else transaction
-        columns = self._announcements.of(entity_type, block, row.names, once) if block else None
+        of_run = None if operation == READ else (split, transaction)
+        columns = self._announcements.of(entity_type, block, row.names, of_run) if block else None
         return Change(
             kind=CHANGE,
             place=where,
@@ -275,12 +275,20 @@ class DebeziumDecoder:
             columns=columns,
         )
 
-    def _check_types(self, entity_type: str, after: bytes | None) -> None:
-        mapping = self._mapping
-        if mapping is not None and after is not None and entity_type in mapping.entity_types:
-            fault = mapping.fault_of(entity_type, members(after), self._unavailable)
-            if fault is not None:
-                raise Incompatible(fault)
+    def _entity_type_of(self, message: DebeziumMessage | None) -> str | None:
+        """Return the entity type of a row that cannot be used; its table's name where it has none here."""
+        source = None if message is None else message.source
+        if source is None or not (source.table or source.collection):
+            return None
+        try:
+            return self._identities.of(source).entity_type
+        except Unusable:
+            levels = (
+                source.db or source.keyspace,
+                source.schema,
+                source.table or source.collection,
+            )
+            return ".".join(level for level in levels if level)
 
 
 def _is_message(text: bytes) -> bool:

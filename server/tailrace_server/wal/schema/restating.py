@@ -1,0 +1,280 @@
+"""Values restated: the JSON text of a value in one type and encoding, as another type and encoding writes it.
+
+Needed where images of one row were written under two schemas and must be compared, or stated alike: within a
+transaction that spans a change of the schema, and in a stream whose columns are fixed. What cannot be restated
+exactly is not restated at all.
+
+===================================  ======================================================================
+a value means                        written by
+===================================  ======================================================================
+a number                             whole numbers, REAL, DOUBLE, DECIMAL in ``json``; ``decimal.string``,
+                                     ``decimal.bytes(s)``, ``debezium.VariableScaleDecimal``, ``.Year``
+a moment, a time of day, ns          ``debezium.Timestamp``, ``.MicroTimestamp``, ``.NanoTimestamp``,
+                                     ``connect.Timestamp``; the same of ``Time``
+a day                                ``debezium.Date``, ``connect.Date``
+a text                               any text in ``json`` but JSON's; ``debezium.Uuid``, ``.Enum``, …
+anything else                        only what it is written as
+===================================  ======================================================================
+
+A number becomes a text by its digits, and a text of such digits the number. Whatever becomes ``JSON`` stays as
+it is.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import orjson
+
+from tailrace_server.wal.record.columns import decode_members
+from tailrace_server.wal.record.unavailable import DEFAULT
+from tailrace_server.wal.schema.column_types import (
+    DECIMAL,
+    JSON,
+    VARCHAR,
+    fault_of,
+    may_become,
+    type_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.wal.record.unavailable import Unavailable
+
+Stated = tuple[str | None, str]
+"""SQL type, None where it is not known, and encoding."""
+Conversions = dict[str, tuple[Stated, Stated]]
+"""Column → what it is written in, and what it is to be written in."""
+
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
+_NUMERIC: Final = ("SMALLINT", "INTEGER", "BIGINT", "REAL", "DOUBLE", DECIMAL)
+_SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
+_UNITS: Final[Mapping[str, tuple[str, int]]] = {
+    "debezium.Date": ("day", 1),
+    "connect.Date": ("day", 1),
+    "debezium.Time": ("time", 1_000_000),
+    "connect.Time": ("time", 1_000_000),
+    "debezium.MicroTime": ("time", 1_000),
+    "debezium.NanoTime": ("time", 1),
+    "debezium.Timestamp": ("moment", 1_000_000),
+    "connect.Timestamp": ("moment", 1_000_000),
+    "debezium.MicroTimestamp": ("moment", 1_000),
+    "debezium.NanoTimestamp": ("moment", 1),
+}
+"""Encodings that count → what of, and its units in one: days, or nanoseconds."""
+_TEXTS: Final = tuple(
+    f"debezium.{name}"
+    for name in (
+        "ZonedTime",
+        "ZonedTimestamp",
+        "Interval",
+        "Json",
+        "Xml",
+        "Uuid",
+        "Enum",
+        "EnumSet",
+    )
+)
+_AS_TEXT: Final = ((VARCHAR, "json"), (VARCHAR, "debezium.Enum"), (VARCHAR, "debezium.EnumSet"))
+"""Types and encodings that have any text."""
+_DIGITS_MAX: Final = 10_000
+_EXACTLY: Final = Context(
+    prec=_DIGITS_MAX, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
+)
+"""Arithmetic that refuses to round."""
+
+
+class _Count(NamedTuple):
+    """A moment, a time of day, or a day."""
+
+    kind: str
+    value: int
+
+
+_Meaning = Decimal | str | _Count
+"""What a value means, whatever it is written as."""
+
+
+def restated(
+    value: bytes, written: Stated, wanted: Stated, unavailable: Unavailable = DEFAULT
+) -> bytes | None:
+    """Return a value as another type and encoding writes it; None if that cannot be done exactly.
+
+    Args:
+        value: JSON text, which fits ``written``.
+        written: What it is written in.
+        wanted: What to write it in.
+        unavailable: Tells values that the source did not send; they stay as they are.
+    """
+    sql_type, encoding = wanted
+    if written == wanted or type_of(value, unavailable) is None or sql_type is None:
+        return value
+    if (sql_type, encoding) == (JSON, "json"):
+        return value
+    # The same encoding is the same text, as long as the other type holds it.
+    if written[1] == encoding and fault_of(sql_type, encoding, value) is None:
+        return value
+    try:
+        meaning = _meaning(value, written)
+        found = None if meaning is None else _written(meaning, sql_type, encoding)
+    except (ArithmeticError, ValueError, TypeError, KeyError):
+        return None
+    if found is None or fault_of(sql_type, encoding, found) is not None:
+        return None
+    return found
+
+
+def restated_image(
+    image: bytes, conversions: Conversions, unavailable: Unavailable = DEFAULT
+) -> tuple[bytes, list[str]]:
+    """Return an image with the values that can be restated, and the columns whose values cannot.
+
+    Raises:
+        msgspec.DecodeError: It is no JSON object.
+    """
+    row = decode_members(image)
+    inexact = []
+    for name, (written, wanted) in conversions.items():
+        value = bytes(row.get(name, b"null"))
+        if value == b"null":
+            continue
+        found = restated(value, written, wanted, unavailable)
+        if found is None:
+            inexact.append(name)
+        else:
+            row[name] = msgspec.Raw(found)
+    texts = (orjson.dumps(name) + b":" + bytes(value) for name, value in row.items())
+    return b"{%b}" % b",".join(texts), inexact
+
+
+def first_stated(schemas: Iterable[Schema]) -> dict[int, Column]:
+    """Return, by id, each column as it was first stated, of schemas given oldest first."""
+    found: dict[int, Column] = {}
+    for schema in schemas:
+        for columns in schema.entity_types.values():
+            for column in columns:
+                if not column.inferred:
+                    found.setdefault(column.id, column)
+    return found
+
+
+def read_as(column: Column, stated: Column | None) -> Column:
+    """Return the column whose type and encoding say how values are read.
+
+    An inferred type says what JSON was seen, and nothing of its encoding. Once the source or the mapping states
+    one which that JSON may be, it is what the values were written in.
+
+    Args:
+        column: The column as of the version of the values.
+        stated: The column as it was first stated, if ever.
+    """
+    if not column.inferred or stated is None or stated.sql_type is None:
+        return column
+    fits = may_become(column.sql_type, stated.sql_type, stated.encoding)
+    return stated if fits else column
+
+
+def misread(written: str, read: str) -> bool:
+    """Return whether a text of one encoding means something else in another, and nothing shows it.
+
+    In ``json`` it is the number or the text that it is.
+    """
+    if read in (written, "json"):
+        return False
+    if written in _UNITS:
+        return _UNITS.get(read) != _UNITS[written]
+    return _SCALED.fullmatch(written) is not None
+
+
+def _meaning(value: bytes, written: Stated) -> _Meaning | None:
+    """Return what a value means; None where nothing but its own type and encoding says it."""
+    sql_type, encoding = written
+    if encoding in _UNITS:
+        kind, unit = _UNITS[encoding]
+        return _Count(kind, int(value) * unit)
+    if (scaled := _SCALED.fullmatch(encoding)) is not None:
+        return _unscaled(orjson.loads(value), int(scaled[1]))
+    if encoding == "debezium.VariableScaleDecimal":
+        members = orjson.loads(value)
+        return _unscaled(members["value"], int(members["scale"]))
+    if encoding in ("decimal.string", *_TEXTS):
+        found = orjson.loads(value)
+        return Decimal(found) if encoding == "decimal.string" else str(found)
+    if encoding == "debezium.Year" or (encoding == "json" and _base(sql_type) in _NUMERIC):
+        return Decimal(value.decode())
+    if encoding == "json" and value[:1] == b'"' and sql_type not in (None, JSON):
+        return str(orjson.loads(value))
+    return None
+
+
+def _written(meaning: _Meaning, sql_type: str, encoding: str) -> bytes | None:
+    """Return the text of a meaning in a type and encoding; None if it has none there."""
+    base = _base(sql_type)
+    if isinstance(meaning, _Count):
+        kind, unit = _UNITS.get(encoding, ("", 1))
+        exact = kind == meaning.kind and meaning.value % unit == 0
+        return b"%d" % (meaning.value // unit) if exact else None
+    if isinstance(meaning, str):
+        if (base, encoding) in _AS_TEXT:
+            return msgspec.json.encode(meaning)
+        if not _NUMBER.fullmatch(meaning):
+            return None
+        meaning = Decimal(meaning)
+    return _number(meaning, base, encoding) if meaning.is_finite() else None
+
+
+def _number(value: Decimal, base: str, encoding: str) -> bytes | None:
+    """Return the text of a number."""
+    if (scaled := _SCALED.fullmatch(encoding)) is not None:
+        return msgspec.json.encode(_scaled(value, int(scaled[1])))
+    if encoding == "debezium.VariableScaleDecimal":
+        scale = max(0, -int(value.as_tuple().exponent))
+        return msgspec.json.encode({"scale": scale, "value": _scaled(value, scale)})
+    digits = _digits(value)
+    if encoding == "decimal.string" or (encoding == "json" and base == VARCHAR):
+        return msgspec.json.encode(digits)
+    if encoding == "debezium.Year":
+        return _whole(value)
+    if encoding != "json":
+        return None
+    if base in ("REAL", "DOUBLE"):
+        return digits.encode() if Decimal(repr(float(digits))) == value else None
+    if base == DECIMAL:
+        return digits.encode()
+    return _whole(value) if base in _NUMERIC else None
+
+
+def _whole(value: Decimal) -> bytes | None:
+    return b"%d" % int(value) if value == value.to_integral_value() else None
+
+
+def _digits(value: Decimal) -> str:
+    if abs(value.adjusted()) > _DIGITS_MAX:
+        raise ValueError(f"more than {_DIGITS_MAX} digits")
+    return f"{value:f}"
+
+
+def _scaled(value: Decimal, scale: int) -> str:
+    """Return the unscaled number of a scale in base64, two's complement, big endian; refuse to round."""
+    if value and abs(value.adjusted()) > _DIGITS_MAX:
+        raise ValueError(f"more than {_DIGITS_MAX} digits")
+    unscaled = int(value.scaleb(scale, _EXACTLY).to_integral_exact(context=_EXACTLY))
+    size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
+    return base64.b64encode(unscaled.to_bytes(size, "big", signed=True)).decode()
+
+
+def _unscaled(text: str, scale: int) -> Decimal:
+    data = base64.b64decode(text, validate=True)
+    if not data:
+        raise ValueError("no bytes are no number")
+    return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACTLY)
+
+
+def _base(sql_type: str | None) -> str:
+    return re.split(r"[ (]", sql_type or "", maxsplit=1)[0]
