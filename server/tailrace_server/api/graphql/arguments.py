@@ -88,6 +88,8 @@ def wish_of(
 
 def plain(value: Any) -> Any:
     """Return an argument as JSON has it: enums by name, inputs as objects, without what is null."""
+    if isinstance(value, str):
+        return value  # most values are keys, of which there may be 100,000
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):

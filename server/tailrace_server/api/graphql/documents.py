@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
     from graphql import DocumentNode, SelectionSetNode, TypeNode
+    from graphql.execution.values import VariableValues
 
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
@@ -118,21 +119,31 @@ class Document:
             if isinstance(value, list) and _named(definition.type) == _CRITERIA:
                 refuse_excess(len(value), criteria_max)
 
-    def compiled(
+    def coerced(
         self, operation: OperationDefinitionNode, variables: Mapping[str, Any]
-    ) -> tuple[Compiled, str, dict[str, Any]]:
-        """Return codec, field and arguments of a subscription.
+    ) -> VariableValues:
+        """Return the values of a request's variables; any thread may call it.
 
         Raises:
-            DocumentRefused: A variable, or an argument, of the wrong type.
-            InvalidRequest: Directives leave it without a field.
+            DocumentRefused: One is of the wrong type.
         """
-        # 1. Variables and arguments of this request. They choose what to subscribe to, not the form of a frame.
         values = get_variable_values(
             self.built.core, operation.variable_definitions or (), dict(variables)
         )
         if isinstance(values, list):
             raise DocumentRefused(values)
+        return values
+
+    def compiled(
+        self, operation: OperationDefinitionNode, values: VariableValues
+    ) -> tuple[Compiled, str, dict[str, Any]]:
+        """Return codec, field and arguments of a subscription, for the values of its variables.
+
+        Raises:
+            DocumentRefused: An argument of the wrong type.
+            InvalidRequest: Directives leave it without a field.
+        """
+        # 1. The arguments of this request. They choose what to subscribe to, not the form of a frame.
         collector = Collector(self.built.core, self.fragments, values)
         root = root_of(operation, collector)
         name = root.node.name.value

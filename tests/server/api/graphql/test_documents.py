@@ -138,12 +138,14 @@ def test_directives_with_variables_decide_anew_each_time(value: bool) -> None:
     text = "subscription ($v: Boolean!) { onProductChange { version cursor @include(if: $v) } }"
     document = read(BUILT, text, HttpSettings())
     for variables in ({"v": value}, {"v": not value}, {"v": value}):
-        found = document.compiled(document.operation(None), variables)
+        found = document.compiled(
+            document.operation(None), document.coerced(document.operation(None), variables)
+        )
         assert found is not None
         plain = "subscription { onProductChange { version cursor } }"
         other = read(
             BUILT, plain if variables["v"] else plain.replace(" cursor", ""), HttpSettings()
         )
-        same = other.compiled(other.operation(None), {})
+        same = other.compiled(other.operation(None), other.coerced(other.operation(None), {}))
         assert same is not None
         assert found[0].codec.name == same[0].codec.name

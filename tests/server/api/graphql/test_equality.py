@@ -33,7 +33,9 @@ LIMITS = HttpSettings()
 def compiled(written: Written) -> tuple[Document, Compiled]:
     """Return a document and its selection; every generated one is valid."""
     document = read(BUILT, written.text, LIMITS)
-    return document, document.compiled(document.operation(None), written.variables)[0]
+    operation = document.operation(None)
+    values = document.coerced(operation, written.variables)
+    return document, document.compiled(operation, values)[0]
 
 
 def captures_of(data: bytes) -> tuple[Capture, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
+from tailrace_server.api.graphql.documents import Document
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.log_writer import LogWriter
@@ -61,6 +63,30 @@ async def test_signals_and_every_field_come_in_one_stream(
     assert [each["data"]["live"]["v"] for each in changes] == [
         version for version, *_ in writer.log.expected(())
     ]
+
+
+async def test_many_keys_in_variables_are_coerced_in_another_thread_and_mean_the_same(
+    serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    coerced = Document.coerced
+
+    def noted(self: Document, *given: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return coerced(self, *given)
+
+    monkeypatch.setattr(Document, "coerced", noted)
+    served = await serve()
+    writer.write([upsert("7"), upsert("x")])
+    async with client(served) as one:
+        text = (
+            "subscription ($c: [Criteria!]) { onCatalogChange(sinceVersion: 0, criteria: $c)"
+            " { primaryKey } }"
+        )
+        for keys in (10, 5_000):
+            id = await one.subscribe(text, c=[{"primaryKey": [str(each) for each in range(keys)]}])
+            assert (await one.payload(id))["data"] == {"onCatalogChange": {"primaryKey": "7"}}
+    assert threads == [True, False]
 
 
 async def test_without_signals_only_changes_come(serve: Serve, writer: ModelWriter) -> None:
