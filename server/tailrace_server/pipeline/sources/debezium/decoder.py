@@ -1,24 +1,27 @@
-"""Debezium's JSON, one message a line, as changes, transaction marks and lines for quarantine.
+"""Debezium's JSON as changes, transaction marks and messages for quarantine.
 
-A line is one of::
+A message is one of::
 
     {"before": …, "after": …, "source": {…}, "op": "u", …, "transaction": {…}}   an envelope
     {"status": "END", "id": "571", "event_count": 2, …}                          transaction metadata
     {"schema": …, "payload": one of the above}                                   with its schema
     {"key": …, "value": one of the above}                                        with its key
     null, {"key": …, "value": null}, a blank line                                only counted
+    an envelope that was taken apart                                             `source_attributes`
+
+A line is a message, or what `joined_messages` takes: several, an array, a key with a TAB behind it.
 
 ``key`` and ``value`` may be JSON or a string that holds JSON. ``op`` is one of c, u, d, r (a
 snapshot's row) and t (truncate). Images are cut out raw; nothing is parsed but what names the row
 and its transaction.
 
-The transaction is named by ``transaction.id``, else PostgreSQL's ``txId``, else MySQL's ``gtid`` or (``file``,
-``pos``); else the line stands alone. `row_key` says what names a row.
+The transaction is named by ``transaction.id``, else by what the connector calls one (`message.id_of`); else the
+message stands alone. `row_key` says what names a row.
 
-Nothing here raises for the content of a line. A line that cannot be used becomes a QUARANTINED row with the
-reason.
+Nothing here raises for the content of a line. A message that cannot be used becomes a QUARANTINED row with the
+reason, which is the shape of what came in its place, if `shapes` knows it.
 
-Source: Debezium documentation, PostgreSQL and MySQL connectors.
+Source: Debezium documentation, of each connector.
 """
 
 from __future__ import annotations

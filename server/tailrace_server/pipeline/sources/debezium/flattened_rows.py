@@ -42,6 +42,25 @@ _METADATA: Final = frozenset(
 """Columns that the transformation adds. Others that begin with two underscores are the row's own."""
 
 
+_WITHOUT_SCHEMAS: Final = frozenset(("mysql", "mariadb", "mongodb", "vitess"))
+
+
+def _names_table(row: Mapping[str, msgspec.Raw], source: Mapping[str, Any]) -> bool:
+    """Whether a row says its table with all levels: tables of one name in two schemas are not one.
+
+    The transformation adds a member that a connector does not have as null, which says as much.
+    """
+    return (
+        bool(source.get("table") or source.get("collection"))
+        and bool(source.get("db") or source.get("keyspace"))
+        and (
+            "__schema" in row
+            or "__source_schema" in row
+            or source.get("connector") in _WITHOUT_SCHEMAS
+        )
+    )
+
+
 def is_flattened(names: Mapping[str, msgspec.Raw]) -> bool:
     """Whether an object with these members is such a row."""
     return _OP in names or _DELETED in names
@@ -51,7 +70,7 @@ def envelope_of_row(row: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     """Return the members of the envelope that a row was in, without the row before the change.
 
     Raises:
-        Unusable: The row does not say what happened to it, or of which table it is.
+        Unusable: The row does not say what happened to it, or of which database, schema and table it is.
     """
     operation = msgspec.json.decode(row[_OP]) if _OP in row else None
     deleted = bytes(row.get(_DELETED, b"")) in (b'"true"', b"true")
@@ -67,7 +86,6 @@ def envelope_of_row(row: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
         after=msgspec.Raw() if gone else image,
         ts_ms=msgspec.json.decode(row["__ts_ms"]) if "__ts_ms" in row else None,
     )
-    source = envelope["source"]
-    if operation is None or not (source.get("table") or source.get("collection")):
+    if operation is None or not _names_table(row, envelope["source"]):
         raise Unusable(FLATTENED)
     return envelope

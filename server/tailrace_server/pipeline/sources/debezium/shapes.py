@@ -15,12 +15,12 @@ from tailrace_server.pipeline.images import members
 
 FLATTENED: Final = (
     "a row without its envelope, as ExtractNewRecordState leaves it, that does not say what happened to it or "
-    "in which table: set add.fields=op,table,source.ts_ms,txId,lsn (the connector's own position for lsn) and "
-    "delete.tombstone.handling.mode=rewrite, or leave the transformation out"
+    "in which table: set add.fields=op,connector,name,db,schema,table,source.ts_ms,txId,lsn (for lsn what the "
+    "connector has) and delete.tombstone.handling.mode=rewrite, or leave the transformation out"
 )
 UNKNOWN: Final = (
     "JSON, but no message of Debezium (no op, no payload, no value): a row without its envelope needs the "
-    "metadata of ExtractNewRecordState, add.fields=op,table"
+    "metadata of ExtractNewRecordState, add.fields=op,db,schema,table"
 )
 AVRO_EVENT: Final = "a CloudEvent whose data is Avro: set value.converter.data.serializer.type=json"
 EVENT_WITHOUT_ATTRIBUTES: Final = (

@@ -73,6 +73,8 @@ def test_names_of_the_blocks_may_stand_in_front() -> None:
     names = {
         "__op": "u",
         "__source_table": "product",
+        "__source_db": "shop",
+        "__source_connector": "mysql",
         "__source_file": "binlog.000003",
         "__source_pos": 4,
         "__transaction_id": "a-b:9",
@@ -84,18 +86,19 @@ def test_names_of_the_blocks_may_stand_in_front() -> None:
 
 
 def test_without_position_and_transaction_a_row_stands_alone_in_the_order_of_its_file() -> None:
-    [change] = decode({"id": 1, "__op": "u", "__table": "product"})
+    names = {"__table": "product", "__db": "shop", "__schema": None}
+    [change] = decode({"id": 1, "__op": "u"} | names)
     assert position_bytes(change.place) == UNPLACED
     assert change.transaction_id is None
 
 
-@pytest.mark.parametrize("missing", ["__op", "__table"])
+@pytest.mark.parametrize("missing", ["__op", "__table", "__db", "__schema"])
 def test_a_row_that_does_not_say_enough_is_set_aside_with_the_options(missing: str) -> None:
     row = {"id": 1} | METADATA
     del row[missing]
     [change] = decode(row)
     assert (change.kind, change.reason) == (QUARANTINED, FLATTENED)
-    assert "add.fields=op,table," in FLATTENED
+    assert "add.fields=op,connector,name,db,schema,table," in FLATTENED
 
 
 @pytest.mark.parametrize(
