@@ -16,12 +16,13 @@ SOURCES := $(wildcard client server tests bench tools examples)
 BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow programs check format bench proto docs site lock clean
+.PHONY: help setup demo test test-slow test-long programs check format bench proto docs site lock clean
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
 	@echo "make test        the quick tests"
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
+	@echo "make test-long   an hour of generated HTTP/2 against the gRPC face"
 	@echo "make check       format, lint, types, imports, the shape of the tree, dead code, spelling"
 	@echo "make format      put the format right, and what lint can mend by itself"
 	@echo "make bench       the figures of docs/figures.md, each beside its baseline"
@@ -58,6 +59,10 @@ test: $(READY)
 # Two at a time, as the quick ones; a good part of each is waiting for a process to start or to be killed.
 test-slow: $(READY) $(NODE_READY) $(CLASSES_READY)
 	$(PYTEST) -m slow -n 2 --dist worksteal
+
+# An hour of generated HTTP/2; FUZZ_SEED=7 begins elsewhere.
+test-long: $(READY)
+	FUZZ_S=3600 $(PYTEST) -m slow tests/robustness/test_fuzz_http2.py
 
 programs:
 	@for each in $(PROGRAMS); do command -v $$each >/dev/null || { \

@@ -7,12 +7,17 @@ is looked at then. To add one, write a function and add its row.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tests.support.peers import GRAPHQL, REST, Peer, Way, frame, message
+from tailrace.transport.grpc import SERVICE
+from tests.support.peers import GRAPHQL, GRPC, REST, Peer, Way, frame, message
+from tests.support.raw_http2 import END_HEADERS, HEADERS, call_fields, data_frames, fields
+from tests.support.raw_http2 import frame as http2_frame
+from tests.support.unfinished import UnfinishedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -152,6 +157,35 @@ async def _costly_documents(server: ServerProcess, stack: ExitStack) -> None:
         await _say_all([peer], _post(_GRAPHQL, f"Content-Length: {len(body)}"), body)
 
 
+def _unfinished_requests(method: str) -> Callable[[ServerProcess, ExitStack], Awaitable[None]]:
+    """Return an attack of gRPC calls that send their request but for its last byte."""
+
+    async def run(server: ServerProcess, stack: ExitStack) -> None:
+        port = int(server.grpc.rpartition(":")[2])
+        path = f"/{SERVICE}/{method}"
+        peers = [
+            UnfinishedRequests(port, path, streams=20, size=_NEARLY_A_MESSAGE) for _ in range(20)
+        ]
+        for peer in peers:
+            await peer.__aenter__()
+            stack.callback(peer.abort)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await asyncio.gather(*(peer.run() for peer in peers))
+
+    return run
+
+
+async def _packed_requests(server: ServerProcess, stack: ExitStack) -> None:
+    """Compressed gRPC requests of 61 KB that unpack to 64 MiB."""
+    packed = gzip.compress(bytes(64 << 20))
+    head = (*call_fields(f"/{SERVICE}/Subscribe"), ("grpc-encoding", "gzip"))
+    data = b"\1" + len(packed).to_bytes(4, "big") + packed
+    for peer in _connect(server.grpc, stack, 20):
+        call = http2_frame(HEADERS, END_HEADERS, 1, fields(head)) + data_frames(data)
+        await _say_all([peer], GRPC.hello, call)
+
+
 INBOUND: Final = "inbound_memory"
 """The guard of the budget for what peers send."""
 
@@ -162,6 +196,9 @@ ATTACKS: Final = (
     Attack("messages that are not finished", _unfinished_messages, INBOUND),
     Attack("fragments that are not finished", _unfinished_fragments, INBOUND),
     Attack("messages of sockets without an init", _messages_of_strangers, "close_4408"),
+    Attack("gRPC requests that are not finished", _unfinished_requests("Subscribe")),
+    Attack("gRPC demand that is not finished", _unfinished_requests("SubscribeWithDemand")),
+    Attack("gRPC requests that unpack to a thousand times their size", _packed_requests),
     Attack("bodies of a million values", _values),
     Attack("variables that nobody uses", _variables),
     Attack("answers that nobody reads", _large_answers),

@@ -58,6 +58,10 @@ class UnfinishedRequests:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection."""
         self._writer.transport.abort()
 
     async def run(self) -> None:

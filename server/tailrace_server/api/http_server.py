@@ -172,9 +172,10 @@ class HttpFace:
         Raises:
             OSError: Nobody listens, or there is no answer.
         """
-        reader, writer = await asyncio.open_connection(*reachable(self.address))
+        address = reachable(self.address)
+        reader, writer = await asyncio.open_connection(*address)
         try:
-            writer.write(f"GET /health HTTP/1.1\r\nHost: {self.address}\r\n\r\n".encode())
+            writer.write(f"GET /health HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
             if not await reader.readline():
                 raise OSError("the connection ended without an answer")
         finally:

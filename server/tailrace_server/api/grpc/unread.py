@@ -46,8 +46,10 @@ _READ_PARTS: Final = 8
 """A reader may send one byte for so many that it has read: window updates, pings, small requests."""
 _SECOND_BYTES: Final = 128
 """What a connection may send in a second for no reason."""
-_LOOK_S: Final = 0.1
-"""How often the memory is looked at, and where it is short, the connections."""
+_LOOK_S: Final = 0.05
+"""How often the memory is looked at, and where it is short or has grown, the connections."""
+_GROWTH_PARTS: Final = 4
+"""Growth by one part in so many of what all may hold is a reason to look at them."""
 _SCAN_S: Final = 1.0
 """How often the connections are looked at in any case."""
 _SCAN_PARTS: Final = 50
@@ -102,10 +104,14 @@ class UnreadWatch:
             return
         time = asyncio.get_running_loop().time
         due = soon = 0.0
+        before = anonymous_bytes()
         while True:
             await asyncio.sleep(_LOOK_S)
             begun = time()
-            if begun >= due or (begun >= soon and anonymous_bytes() >= self._short_from):
+            size = anonymous_bytes()
+            pressing = size >= self._short_from or size - before >= self._bytes_max // _GROWTH_PARTS
+            if begun >= due or (begun >= soon and pressing):
+                before = size
                 # What is taken meanwhile counts the next time, and so it is never counted before it has come.
                 taken, self._taken = self._taken, Counter()
                 found = await asyncio.to_thread(lambda: list(_connections(port)))
@@ -131,9 +137,11 @@ class UnreadWatch:
         holders = [each for each in self._connections.items() if each[1].held > _FLOOR_BYTES]
         holders.sort(key=lambda each: each[1].held, reverse=True)
         total = sum(one.held for _, one in holders)
+        #    Once some have to go, half of the room is made free: what comes until the next look needs it.
+        room = self._bytes_max // 2 if total > self._bytes_max else self._bytes_max
         for peer, one in holders:
             late = now - one.since > self._deadline_s
-            if total > self._bytes_max or late:
+            if total > room or late:
                 total -= one.held
                 self._cut(peer, one, late=late)
 
