@@ -24,6 +24,7 @@ import struct
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -114,9 +115,8 @@ class UnreadWatch:
                 before = size
                 # What is taken meanwhile counts the next time, and so it is never counted before it has come.
                 taken, self._taken = self._taken, Counter()
-                found = await asyncio.to_thread(lambda: list(_connections(port)))
+                found, spent = await asyncio.to_thread(_look, port)
                 self._judge(found, taken, time())
-                spent = time() - begun
                 due = begun + max(_SCAN_S, _SCAN_PARTS * spent)
                 soon = begun + _SHORT_PARTS * spent
 
@@ -156,6 +156,12 @@ class UnreadWatch:
             reason=reason,
         )
         disconnect(f"ipv4:{peer}")
+
+
+def _look(port: int) -> tuple[list[tuple[str, int, int]], float]:
+    """Return the connections to a port, and the processor's seconds that it took to look at them."""
+    begun = thread_time()
+    return list(_connections(port)), thread_time() - begun
 
 
 def _connections(port: int) -> Iterator[tuple[str, int, int]]:
