@@ -19,6 +19,7 @@ from bench._log import CATALOG
 _RECEIVE_BYTES: Final = 4096
 _ESTABLISHED: Final = b"\x01"
 """First byte of the kernel's TCP_INFO."""
+_BODY_BYTES: Final = 4_000_000
 _LIVE: Final = f"/v1/catalogs/{CATALOG}/changes/live"
 _GRAPHQL: Final = f"/v1/catalogs/{CATALOG}/graphql"
 
@@ -45,11 +46,11 @@ REST: Final = Face("REST over WebSocket", _LIVE, "tailrace.v1")
 GRAPHQL: Final = Face("GraphQL over WebSocket", _GRAPHQL, "graphql-transport-ws")
 
 
-def frame(message: object, *, final: bool = True) -> bytes:
+def frame(message: object) -> bytes:
     """Return a client's text frame of a JSON message, masked with zeros."""
     data = json.dumps(message).encode()
     size = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + len(data).to_bytes(2, "big")
-    return bytes([0x81 if final else 0x01]) + size + bytes(4) + data
+    return b"\x81" + size + bytes(4) + data
 
 
 def upgrade(address: str, path: str, protocol: str) -> bytes:
@@ -67,6 +68,23 @@ async def stall(address: str, face: Face, version: int, begun: list[int]) -> Non
     while True:
         with suppress(OSError, EOFError):
             await _once(address, face, version, begun)
+
+
+async def send_unfinished(address: str) -> None:
+    """Send 4 MB of a body and no more, again and again."""
+    head = (
+        f"POST {_LIVE} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {_BODY_BYTES + 1}\r\n\r\n"
+    )
+    loop = asyncio.get_running_loop()
+    host, _, port = address.rpartition(":")
+    data = head.encode() + b" " * _BODY_BYTES
+    while True:
+        with suppress(OSError), socket.socket() as peer:
+            peer.setblocking(False)
+            await loop.sock_connect(peer, (host, int(port)))
+            await loop.sock_sendall(peer, data)
+            await _gone(peer)
 
 
 async def _once(address: str, face: Face, version: int, begun: list[int]) -> None:

@@ -4,6 +4,8 @@
 
     1,000 streams at 100 positions of rows of 1 MiB        ──▶ tailrace --memory 256MiB, and none is read
     1,000 streams at 1,000 positions of rows of 200 bytes  ──▶ the same
+    800 readers of each face over HTTP, rows of 1 MiB      ──▶ the same
+    100 peers that send 4 MB of a body and do not finish   ──▶ the same
 
 Anonymous memory (RssAnon): the highest seen within half a minute, looked at every 10 ms. Whoever is let go of
 comes back and stalls again.
@@ -23,8 +25,10 @@ from typing import TYPE_CHECKING, Any
 import grpc.aio
 import uvloop
 
+from bench import _stalled_readers as http
 from bench._harness import (
     Server,
+    http_server,
     machine,
     server,
     stay_with_the_subscribers,
@@ -37,11 +41,13 @@ from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
 MIB = 1 << 20
 BUDGET_MIB = 256
 STREAMS = 1_000
+HTTP_READERS = 800
+SENDERS = 100
 ROWS = 100
 SMALL_ROWS = 1_000_000
 SMALL_PER_TRANSACTION = 100
@@ -67,9 +73,11 @@ def write_large_rows(root: Path) -> None:
 
 
 @contextmanager
-def bounded_server(root: Path) -> Iterator[Server]:
+def bounded_server(root: Path, *, over_http: bool = False) -> Iterator[Server]:
     """Run our server with the budget; what it logs of each stream that it ends is read, or it would wait."""
-    with server(tailrace_server(root, "--memory", f"{BUDGET_MIB}MiB")) as subject:
+    budget = "--memory", f"{BUDGET_MIB}MiB"
+    running = http_server(root, *budget) if over_http else server(tailrace_server(root, *budget))
+    with running as subject:
         threading.Thread(target=deque, args=(subject.process.stdout, 0), daemon=True).start()
         yield subject
 
@@ -157,6 +165,47 @@ def small() -> list[str]:
     return ["200 bytes", f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
 
 
+async def watched(subject: Server, peers: list[Coroutine[Any, Any, None]]) -> float:
+    """Run peers beside the server; return its highest memory, MiB."""
+    highest = 0.0
+    tasks = [asyncio.ensure_future(each) for each in peers]
+    end = time.monotonic() + WATCH_S
+    while time.monotonic() < end:
+        highest = max(highest, subject.anonymous_bytes() / MIB)
+        await asyncio.sleep(LOOK_EVERY_S)
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return highest
+
+
+def over_http(face: http.Face) -> list[str]:
+    """Measure rows of 1 MiB with readers of a face over HTTP that stall."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_large_rows(Path(folder))
+        with bounded_server(Path(folder), over_http=True) as subject:
+            at_rest = subject.anonymous_bytes() / MIB
+            begun = [0]
+            peers = [
+                http.stall(subject.address, face, 1 + number % ROWS, begun)
+                for number in range(HTTP_READERS)
+            ]
+            highest = uvloop.run(watched(subject, peers))
+    assert begun[0] >= HTTP_READERS
+    return [face.name, f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
+
+
+def sent() -> list[str]:
+    """Measure bodies that are not finished."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_large_rows(Path(folder))
+        with bounded_server(Path(folder), over_http=True) as subject:
+            at_rest = subject.anonymous_bytes() / MIB
+            peers = [http.send_unfinished(subject.address) for _ in range(SENDERS)]
+            highest = uvloop.run(watched(subject, peers))
+    return ["unfinished bodies", f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
+
+
 def main() -> None:
     """Measure and print."""
     print(machine())
@@ -165,6 +214,11 @@ def main() -> None:
         f"{STREAMS:,} stalled streams beside --memory {BUDGET_MIB}MiB",
         ["rows", "before", f"highest in {WATCH_S:g} s"],
         [large(), small()],
+    )
+    table(
+        f"{HTTP_READERS} stalled readers of rows of 1 MiB, {SENDERS} senders, --memory {BUDGET_MIB}MiB",
+        ["peers over HTTP", "before", f"highest in {WATCH_S:g} s"],
+        [*map(over_http, (http.REST, http.EVENTS, http.GRAPHQL)), sent()],
     )
 
 

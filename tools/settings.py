@@ -124,6 +124,7 @@ UNITS = {
             "segments",
             "shares",
             "updates",
+            "values",
         )
     },
 }

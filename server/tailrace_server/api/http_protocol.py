@@ -22,8 +22,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tailrace.errors import InvalidRequest, forget_frames
+from tailrace_server.api.byte_budget import CONNECTION_BYTES, INBOUND
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
-from tailrace_server.api.inbound_budget import CONNECTION_BYTES, INBOUND
 from tailrace_server.api.send_guard import drop
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from tailrace_server.api.inbound_budget import InboundBudget
+    from tailrace_server.api.byte_budget import ByteBudget
 
 _AFTER_S: Final = 5.0
 """How long after the send deadline an answer is cut that did not cut itself."""
@@ -46,7 +46,7 @@ class GuardedHttpProtocol(H11Protocol):
     head_s: float
     unread_s: float
     on_cut: Callable[[str], None]
-    inbound: InboundBudget
+    inbound: ByteBudget
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what uvicorn hands over; no timer runs yet."""
@@ -216,7 +216,7 @@ def configured(
     head_s: float,
     send_deadline_s: float,
     on_cut: Callable[[str], None],
-    inbound: InboundBudget,
+    inbound: ByteBudget,
 ) -> type[GuardedHttpProtocol]:
     """Return the class for one server."""
     members = {

@@ -36,6 +36,8 @@ _INTEGERS: Final = {
     FieldDescriptor.TYPE_UINT32: range(1 << 32),
     FieldDescriptor.TYPE_INT64: range(-(1 << 63), 1 << 63),
 }
+JSON_VALUES_MAX: Final = 500_000
+"""Values in the JSON of one request, by its commas and brackets: 100,000 keys have room."""
 ELSEWHERE: Final = ("catalog", "encoding")
 """Fields of a subscribe that no JSON face reads: the catalog stands in the path, and the encoding is JSON."""
 
@@ -44,13 +46,29 @@ _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _SHOWN: Final = 60
 
 
+def _refuse_many_values(data: bytes | str, named: str) -> None:
+    """Refuse a text of very many values, which can take thirty times its size: empty lists, for one."""
+    if len(data) <= JSON_VALUES_MAX:
+        return
+    if isinstance(data, str):
+        count = data.count(",") + data.count("[") + data.count("{")
+    else:
+        count = data.count(b",") + data.count(b"[") + data.count(b"{")
+    if count > JSON_VALUES_MAX:
+        raise InvalidRequest(
+            f"{named}more than {JSON_VALUES_MAX} values, by its commas and brackets; ask for less at once"
+        )
+
+
 def decode(data: bytes | str, what: str = "") -> Any:
     """Return a JSON value.
 
     Raises:
-        InvalidRequest: It is none, or too deeply nested; names what was read, a parameter for one.
+        InvalidRequest: It is none, too deeply nested, or has too many values; names what was read, a
+            parameter for one.
     """
     named = f"{what}: " if what else ""
+    _refuse_many_values(data, named)
     if not data:
         raise InvalidRequest(f"{named}not JSON: it is empty")
     try:

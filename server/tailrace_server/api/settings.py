@@ -99,6 +99,12 @@ class HttpSettings:
     graphql_history_bytes: int = setting(
         16 << 20, "bytes", "of history that one GraphQL operation reads, its pages together"
     )
+    graphql_answer_bytes: int = setting(
+        32 << 20,
+        "bytes",
+        "of memory for one GraphQL answer as it is made, 200 for each field; GraphiQL's introspection takes "
+        "some 3 KB a column",
+    )
     graphql_introspection: bool = setting(
         True, "yes or no", "whether GraphQL clients may read the schema; GraphiQL needs it"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
-from tailrace_server.api.json_requests import decode, from_json, in_json_names
+from tailrace_server.api.json_requests import JSON_VALUES_MAX, decode, from_json, in_json_names
 
 
 def filled(value: object) -> SubscribeRequest:
@@ -67,3 +67,11 @@ def test_what_is_no_json_is_refused(data: bytes) -> None:
 def test_an_error_of_the_shared_rules_names_fields_as_json_does() -> None:
     error = in_json_names(InvalidRequest("give at most one of since_version, after and from_time"))
     assert str(error) == "give at most one of sinceVersion, after and fromTime"
+
+
+def test_very_many_values_are_refused_before_they_are_made() -> None:
+    """A list of empty lists takes thirty times its text."""
+    data = b"[" + b"[]," * (JSON_VALUES_MAX // 2) + b"0]"
+    with pytest.raises(InvalidRequest, match=f"more than {JSON_VALUES_MAX} values"):
+        decode(data)
+    assert len(decode(b"[" + b'"key",' * 100_000 + b'""]')) == 100_001

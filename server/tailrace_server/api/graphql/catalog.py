@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from graphql import ExecutionResult, execute
 from graphql.execution import Executor
 from graphql.type import GraphQLResolveInfoHelpers
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.graphql import schema as schemas
+from tailrace_server.api.graphql.answer_size import AnswerTooLarge, bounded
 from tailrace_server.api.graphql.arguments import wish_of
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
@@ -26,7 +27,7 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Awaitable, Hashable
 
     from graphql import GraphQLError, OperationDefinitionNode
 
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 _VALUES_AT_ONCE: Final = 2_000
 """Values of one list that are looked at on the event loop, in a few milliseconds."""
+
+
+_ANSWER_KEPT_BYTES: Final = 4 << 20
+"""Largest answer about a schema that is kept for the next who asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,9 @@ class GraphqlCatalog:
         self._key: Hashable = None
         self._built: CatalogSchema | None = None
         self._building = asyncio.Lock()
+        self._reading_schema = asyncio.Lock()
+        self._schema_answer: tuple[Document, str | None, bytes] | None = None
+        """The document and operation that asked for the schema last, and the answer."""
 
     async def schema(self) -> tuple[Hashable, CatalogSchema]:
         """Return identity and schema as the catalog is now.
@@ -115,6 +123,7 @@ class GraphqlCatalog:
                 earlier = [each for each in view.schemas if each.id < found.id]
                 self._built = await asyncio.to_thread(schemas.build, asked, earlier)
                 self.documents.forget(self._key)
+                self._schema_answer = None
                 self._key = key
             return key, self._built
 
@@ -131,31 +140,51 @@ class GraphqlCatalog:
         document.refuse_excess(operation, asked.variables, self.engine.settings.criteria)
         return Prepared(document, operation, asked)
 
-    async def execute(self, prepared: Prepared) -> dict[str, Any]:
-        """Return the response of a query.
+    async def execute(self, prepared: Prepared) -> bytes:
+        """Return the response of a query, as JSON.
 
         Raises:
             DocumentRefused: A variable of the wrong type.
+            InvalidRequest: The answer is larger than an answer may be.
         """
         document = prepared.document
-        run = partial(
-            execute,
-            document.built.core,
-            document.node,
-            context_value=self._context(prepared),
-            variable_values=prepared.asked.variables,
-            operation_name=prepared.asked.operation_name,
-            executor_class=_Executor,
-        )
-        if document.reads_schema_only(prepared.operation):
-            # It never waits, and of a large schema it is long work.
-            result = await asyncio.to_thread(run)
-        else:
-            result = run()
-        found = result if isinstance(result, ExecutionResult) else await result
-        if found.errors and found.errors[0].path is None:  # before any field was executed
-            raise as_refusal(found.errors)
-        return response(found)
+        if not document.reads_schema_only(prepared.operation):
+            found = self._run(prepared)
+            try:
+                return encoded(found if isinstance(found, ExecutionResult) else await found)
+            except AnswerTooLarge as error:
+                raise error.refusal() from None
+        # 1. A schema that many ask for is read once. Of variables nothing is kept.
+        name = prepared.asked.operation_name
+        async with self._reading_schema:
+            kept = self._schema_answer
+            if kept is not None and kept[0] is document and kept[1] == name:
+                return kept[2]
+            # 2. It never waits, and of a large schema it is long work: one at a time, in a thread.
+            answer = await asyncio.to_thread(self._schema_read, prepared)
+            if not prepared.asked.variables and len(answer) <= _ANSWER_KEPT_BYTES:
+                self._schema_answer = document, name, answer
+            return answer
+
+    def _schema_read(self, prepared: Prepared) -> bytes:
+        found = self._run(prepared)
+        assert isinstance(found, ExecutionResult)
+        return encoded(found)
+
+    def _run(self, prepared: Prepared) -> ExecutionResult | Awaitable[ExecutionResult]:
+        document = prepared.document
+        try:
+            return execute(
+                document.built.core,
+                document.node,
+                context_value=self._context(prepared),
+                variable_values=prepared.asked.variables,
+                operation_name=prepared.asked.operation_name,
+                executor_class=_Executor,
+                middleware=(bounded(self.settings.graphql_answer_bytes),),
+            )
+        except AnswerTooLarge as error:
+            raise error.refusal() from None
 
     async def begin(self, prepared: Prepared) -> Live:
         """Begin a subscription by its compiled selection.
@@ -204,6 +233,17 @@ def as_refusal(errors: list[GraphQLError]) -> Exception:
         if isinstance(error.original_error, TailraceError):
             return error.original_error
     return DocumentRefused(errors) if errors else InvalidRequest("the operation did not begin")
+
+
+def encoded(result: ExecutionResult) -> bytes:
+    """Return a result as JSON.
+
+    Raises:
+        DocumentRefused, TailraceError: Nothing of it was executed.
+    """
+    if result.errors and result.errors[0].path is None:
+        raise as_refusal(result.errors)
+    return msgspec.json.encode(response(result))
 
 
 def response(result: ExecutionResult) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import msgspec
 
 from tailrace.capture import Heartbeat
 from tailrace.errors import InternalError, SubscriberTooSlow, TailraceError
+from tailrace_server.api.byte_budget import UnreadAnswer
 from tailrace_server.api.graphql import signals
 from tailrace_server.api.graphql.catalog import Asked
 from tailrace_server.api.graphql.codec import SEPARATOR
@@ -25,6 +26,7 @@ from tailrace_server.api.websocket.messages import malformed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tailrace_server.api.byte_budget import ByteBudget
     from tailrace_server.api.graphql.catalog import GraphqlCatalog, Live
     from tailrace_server.api.websocket import SocketOperation
     from tailrace_server.capture.reading.frames import Frames
@@ -35,9 +37,10 @@ SUBPROTOCOL: Final = "graphql-transport-ws"
 class GraphqlSocketFace:
     """The face of one socket of a catalog."""
 
-    def __init__(self, catalog: GraphqlCatalog) -> None:
-        """Bind to a catalog."""
+    def __init__(self, catalog: GraphqlCatalog, answers: ByteBudget) -> None:
+        """Bind to a catalog; unread answers share a budget."""
         self._catalog = catalog
+        self._answers = answers
         self._turn = asyncio.Lock()
         """Of queries, so that one that does not read holds one answer, however many it asks for."""
         self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
@@ -62,13 +65,22 @@ class GraphqlSocketFace:
         if not prepared.is_subscription:
             async with self._turn:
                 await operation.room()
-                await operation.next(msgspec.json.encode(await catalog.execute(prepared)))
+                await self._answer(operation, await catalog.execute(prepared))
             return
         live = await catalog.begin(prepared)
         del prepared  # its document and variables have been used
         operation.answered()
         catalog.documents.compiled += 1
         await self._pump(operation, live)
+
+    async def _answer(self, operation: SocketOperation, answer: bytes) -> None:
+        """Send an answer; one that is not read has a part in the budget of answers."""
+        holder = UnreadAnswer(operation.interrupt)
+        self._answers.hold(holder, len(answer))
+        try:
+            await operation.next(answer)
+        finally:
+            self._answers.hold(holder, 0)
 
     async def _pump(self, operation: SocketOperation, live: Live) -> None:
         """Send a compiled subscription until it ends."""

@@ -88,7 +88,7 @@ class GraphqlFace:
         return found
 
     async def _live(self, websocket: WebSocket) -> None:
-        face = GraphqlSocketFace(self.catalog(_catalog_of(websocket)))
+        face = GraphqlSocketFace(self.catalog(_catalog_of(websocket)), self._sockets.answers)
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
     async def _answer(self, request: Request) -> ASGIApp:
@@ -125,12 +125,12 @@ class GraphqlFace:
         assert isinstance(status, int)
         return _json({"errors": error_list(found)}, form, status)
 
-    def _data(self, value: dict[str, Any], form: str) -> ASGIApp:
+    def _data(self, body: bytes, form: str) -> ASGIApp:
         """Return an answer; a large one goes out in pieces, each of which has the send deadline."""
-        body = msgspec.json.encode(value)
         if len(body) <= _CHUNK_BYTES:
             return Response(body, 200, _HEADERS, form)
-        return StreamedAnswer(_cut(body), self._sockets, {**_HEADERS, "Content-Type": form})
+        headers = {**_HEADERS, "Content-Type": form}
+        return StreamedAnswer(_cut(body), self._sockets, headers, whole_bytes=len(body))
 
     async def _asked(self, request: Request) -> Asked:
         if request.method == "POST":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tailrace.errors import SubscriberTooSlow, forget_frames
+from tailrace_server.api.byte_budget import UnreadAnswer
 from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import MEMORY, ON_ITS_WAY_BYTES, Guarded, ReaderGone
 from tailrace_server.api.websocket.protocol import TOO_SLOW
@@ -41,11 +42,21 @@ class StreamedAnswer(Guarded):
         chunks: AsyncGenerator[bytes, None],
         sockets: Sockets,
         headers: dict[str, str],
+        *,
+        whole_bytes: int = 0,
     ) -> None:
-        """Keep what to send; ``chunks`` is closed whatever happens."""
+        """Keep what to send; ``chunks`` is closed whatever happens.
+
+        Args:
+            chunks: What is sent.
+            sockets: All connections, with the guard of this one.
+            headers: Of the answer.
+            whole_bytes: Bytes of an answer that is whole already and kept until it is read.
+        """
         super().__init__()
         self._chunks = chunks
         self._sockets = sockets
+        self._whole_bytes = whole_bytes
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         self._connection: AnsweredConnection | None = None
 
@@ -56,6 +67,8 @@ class StreamedAnswer(Guarded):
             self._connection.begin()
         guard = self._sockets.guard
         guard.watch(self)
+        holder = UnreadAnswer(self.interrupt)
+        self._sockets.answers.hold(holder, self._whole_bytes)
         try:
             async with aclosing(self._chunks), asyncio.TaskGroup() as tasks:
                 watcher = tasks.create_task(_until_gone(receive), name="watch reader")
@@ -65,6 +78,7 @@ class StreamedAnswer(Guarded):
             forget_frames(gone)  # a task group's own frame keeps the error that it raises
         finally:
             guard.forget(self)
+            self._sockets.answers.hold(holder, 0)
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self._headers})

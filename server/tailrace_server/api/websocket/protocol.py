@@ -26,7 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import OPEN
 
 from tailrace.errors import SubscriberTooSlow, forget_frames
-from tailrace_server.api.inbound_budget import CONNECTION_BYTES, INBOUND, InboundBudget
+from tailrace_server.api.byte_budget import CONNECTION_BYTES, INBOUND, ByteBudget
 from tailrace_server.api.send_guard import drop
 from tailrace_server.api.websocket.codes import CloseCode
 
@@ -64,7 +64,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     init_message_bytes: int = 64 << 10
     send_deadline_s: float = 60.0
     message_s: float = 10.0
-    inbound: InboundBudget = InboundBudget(1 << 30)
+    inbound: ByteBudget = ByteBudget(128 << 20)
     on_cut: Callable[[str], None] = staticmethod(lambda guard: None)
     """Called with the name of the guard that cut a connection."""
 
@@ -376,7 +376,7 @@ def configured(
     init_message_bytes: int,
     send_deadline_s: float,
     message_s: float,
-    inbound: InboundBudget,
+    inbound: ByteBudget,
     on_cut: Callable[[str], None],
 ) -> type[GuardedProtocol]:
     """Return the class for one server."""

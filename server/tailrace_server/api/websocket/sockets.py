@@ -24,8 +24,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.api import http_protocol
+from tailrace_server.api.byte_budget import ANSWERS_SHARE, INBOUND_SHARE, ByteBudget
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
-from tailrace_server.api.inbound_budget import InboundBudget
 from tailrace_server.api.refusal_log import RefusalLog
 from tailrace_server.api.send_guard import (
     MEMORY,
@@ -89,7 +89,8 @@ class Sockets:
     def __init__(self, settings: HttpSettings, send_deadline_s: float, memory_bytes: int) -> None:
         """Begin with none; ``memory_bytes`` is the budget of the process."""
         self.settings = settings
-        self.inbound = InboundBudget(memory_bytes)
+        self.inbound = ByteBudget(memory_bytes // INBOUND_SHARE)
+        self.answers = ByteBudget(memory_bytes // ANSWERS_SHARE)
         self.guard = SendGuard(send_deadline_s)
         self._connections: set[SocketConnection] = set()
         self._open = self._opened = self._refused = self._subscriptions_refused = 0

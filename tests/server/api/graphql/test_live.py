@@ -330,7 +330,7 @@ async def test_contract_45_a_socket_that_is_not_read_has_one_query_answered_at_a
         prepared.append(await prepare(catalog, asked))
         return prepared[-1]
 
-    async def executing(catalog: GraphqlCatalog, one: Prepared) -> dict[str, Any]:
+    async def executing(catalog: GraphqlCatalog, one: Prepared) -> bytes:
         executed.append(one)
         return await execute(catalog, one)
 

@@ -1,4 +1,4 @@
-"""What peers send, inside the memory budget: bytes that have come and are not dealt with yet.
+"""What is kept for single peers, inside the memory budget: what they send, and whole answers that they read.
 
 Every bound of one message leaves open how many peers send one. So all that is unfinished, or waits to be
 looked at, shares a part of the budget: connections without a request, bodies, fragments, messages in line.
@@ -21,6 +21,9 @@ INBOUND_SHARE: Final = 8
 INBOUND: Final = "inbound_memory"
 """Name of the guard that refuses senders when the budget is spent."""
 
+ANSWERS_SHARE: Final = 8
+"""Whole answers that wait to be read may come to one part in so many of the memory budget."""
+
 CONNECTION_BYTES: Final = 16 << 10
 """What a connection is charged while nobody knows yet what it is for."""
 
@@ -32,12 +35,20 @@ class Sender(Protocol):
         """Refuse what it sends, and keep nothing of it: others need the room."""
 
 
-class InboundBudget:
+class UnreadAnswer:
+    """An answer that is kept until it is read; as such it is known here."""
+
+    def __init__(self, drop: Callable[[], None]) -> None:
+        """Keep what ends it, if it is not being read; one that is read needs its room only for a moment."""
+        self.refuse = drop
+
+
+class ByteBudget:
     """How many bytes each sender has on their way in; for the event loop."""
 
-    def __init__(self, memory_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with nothing; ``memory_bytes`` is the budget of the process."""
-        self.bytes_max = memory_bytes // INBOUND_SHARE
+    def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin with nothing."""
+        self.bytes_max = bytes_max
         self.bytes = 0
         """What all have now."""
         self.refused = 0

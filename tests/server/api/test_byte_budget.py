@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tailrace_server.api.inbound_budget import INBOUND_SHARE, InboundBudget
+from tailrace_server.api.byte_budget import ByteBudget
 
 
 class Sending:
@@ -20,9 +20,9 @@ class Clock:
         return self.now
 
 
-def budget_of(nbytes: int) -> tuple[InboundBudget, Clock]:
+def budget_of(nbytes: int) -> tuple[ByteBudget, Clock]:
     clock = Clock()
-    return InboundBudget(nbytes * INBOUND_SHARE, clock), clock
+    return ByteBudget(nbytes, clock), clock
 
 
 def test_what_was_dealt_with_makes_room_again() -> None:
