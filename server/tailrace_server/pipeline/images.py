@@ -50,6 +50,21 @@ def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:
     if len(values) == 1:
         value = values[0]
         return str(orjson.loads(value)) if value[:1] == b'"' else value.decode()
+    return _array(values)
+
+
+def row_text(texts: Sequence[bytes | msgspec.Raw]) -> str:
+    """Return the canonical text of a row that is its own key: a compact JSON array of its values.
+
+    Nulls at its end are left out. So a row keeps its text when its table gets a column that is null in it.
+    """
+    values = [bytes(text) for text in texts]
+    while values and values[-1] == b"null":
+        values.pop()
+    return _array(values)
+
+
+def _array(values: Sequence[bytes]) -> str:
     parts = (orjson.dumps(orjson.loads(v)) if v[:1] == b'"' else v for v in values)
     return (b"[%b]" % b",".join(parts)).decode()
 

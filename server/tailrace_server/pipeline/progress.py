@@ -81,6 +81,8 @@ class IngestCounters:
     """Records committed, leads included."""
     late: int = 0
     """Versions made of rows that came after their transaction had been closed."""
+    below_zero: int = 0
+    """Records that left the count of a row of a table without a key below zero."""
     pending: int = 0
     """Transactions open now."""
     committed: int = 0
@@ -211,6 +213,11 @@ class ProgressReporter:
         if counters.late:
             self.note(
                 f"{counted(counters.late, 'version')} of rows that came after their transaction had closed"
+            )
+        if counters.below_zero:
+            self.note(
+                f"{counted(counters.below_zero, 'row')} without a key left more often than they came: "
+                "the ingest began without a snapshot, or the table was altered"
             )
         if counters.pending:
             self.note(f"{counted(counters.pending, 'open transaction')} left for the next run")

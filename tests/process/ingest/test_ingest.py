@@ -478,6 +478,24 @@ def test_the_key_options_reach_the_lines(source: Source) -> None:
     assert (record.entity_type, record.primary_key) == ("public.product", '["x-1",1]')
 
 
+def test_rows_without_a_key_are_counted_whatever_the_size_of_a_batch(source: Source) -> None:
+    """In this process, though the batches are too large for it by the other settings."""
+    a = {"a": 1}
+    keyless = {"source": Debezium(keyless=frozenset(("product",))), "small_batch_rows": 0}
+    source.add(*(line(envelope("c", postgres(lsn), after=a)) for lsn in (1, 2)))
+    source.ingest(**keyless)
+    source.add(*(line(envelope("d", postgres(lsn), before=a)) for lsn in (3, 4)))
+    with pytest.raises(InvalidRequest, match=r"give --batch-bytes \d+B if that fits"):
+        source.ingest(**keyless, batch_bytes=10)
+    source.ingest(**keyless)
+    assert [(r.change, r.after is None) for r in data(source.catalog)] == [
+        (b'{"diff":1}', False),
+        (b'{"diff":1}', False),
+        (b'{"diff":-1}', False),
+        (b'{"diff":-1}', True),
+    ]
+
+
 @pytest.mark.parametrize("rows", [0, 1_000])
 def test_any_frame_of_strings_will_do(source: Source, rows: int) -> None:
     """As from Kafka: no files, batches numbered by their stream."""

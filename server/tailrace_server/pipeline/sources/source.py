@@ -48,6 +48,8 @@ class Source(Protocol):
     """Names the command ``tailrace ingest NAME`` and the checkpoint's folder; never changes."""
     title: ClassVar[str]
     """What the lines are, in the help of that command."""
+    keyless: frozenset[str] = frozenset()
+    """Tables without a key, whose rows are counted; entity types, or their last parts."""
     placeholders: tuple[str, ...] = ()
     """What stands for a value that was not sent, beside Debezium's default; see `wal.record.unavailable`."""
 
@@ -89,6 +91,14 @@ class Source(Protocol):
     def unavailable(self) -> Unavailable:
         """Tells values that the source did not send, as an update did not touch them."""
         return unavailable(self.placeholders)
+
+    def counts(self, entity_type: str) -> bool:
+        """Return whether the rows of an entity type are counted, as their key is the whole row.
+
+        Its changes have that key as `images.row_text` gives it. An update has `Change.old_key`, unless the
+        row is what it was; it and a removal have ``before``.
+        """
+        return entity_type in self.keyless or entity_type.rpartition(".")[2] in self.keyless
 
     def transaction_key(self, transaction_id: str) -> str:
         """Return the form of a transaction id that all rows of the transaction share."""

@@ -16,6 +16,8 @@ a key.
 An update may carry a marker in place of a large value that it did not touch. The value is then taken from the
 row's last image in the transaction. Else the marker would hide what an earlier change wrote.
 
+Rows of a table without a key are counted: of each only the sum of what came and went stays.
+
 A source may send the first change without ``before``; then ``before`` is unknown and null. An update then names
 every column of ``after`` as changed, since any of them may be. An insert names none, so the two are told apart,
 and a reader sees that the earlier values are not known.
@@ -27,12 +29,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.changes import DELETE, INSERT, READ, TRUNCATE, Change
+from tailrace_server.pipeline.changes import DELETE, INSERT, READ, TRUNCATE, UPDATE, Change
 from tailrace_server.pipeline.images import completed, difference, members, projection
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tailrace_server.wal.record.unavailable import Unavailable
 
@@ -50,6 +52,9 @@ class Effect(NamedTuple):
     change: bytes | None = None
     before: bytes | None = None
     after: bytes | None = None
+    diff: int | None = None
+    """How many equal rows came or went, of a table whose rows are counted; then ``after`` is the row, and
+    what the record says follows from its count (`row_counts`)."""
 
 
 class _Row:
@@ -64,7 +69,28 @@ class _Row:
         self.after: bytes | None = None
 
 
-def consolidate(changes: Iterable[Change], unavailable: Unavailable = DEFAULT) -> list[Effect]:
+class _CountedRow:
+    """How many equal rows have come so far."""
+
+    __slots__ = ("diff", "image")
+
+    def __init__(self, image: bytes) -> None:
+        self.diff = 0
+        self.image = image
+
+    def effect(self, entity_type: str, primary_key: str | None) -> Effect | None:
+        """Return what the transaction did to the row's count; None if nothing."""
+        if not self.diff:
+            return None
+        effect = Effect(entity_type, primary_key, Operation.UPSERT, after=self.image)
+        return effect._replace(diff=self.diff)
+
+
+def consolidate(
+    changes: Iterable[Change],
+    unavailable: Unavailable = DEFAULT,
+    counted: Callable[[str], bool] = lambda _: False,
+) -> list[Effect]:
     """Return the net effects of the changes of one transaction, given in source order.
 
     Their order is the index order of the version's records, from 1.
@@ -72,10 +98,11 @@ def consolidate(changes: Iterable[Change], unavailable: Unavailable = DEFAULT) -
     Args:
         changes: The changes.
         unavailable: Tells values that the source did not send.
+        counted: Tells the entity types whose rows are counted, as their key is the whole row.
     """
     # `rows` has every row that was touched, in the order of their last changes. A truncate stands in it
     # as a row without a key.
-    rows: dict[tuple[str, str | None], _Row] = {}
+    rows: dict[tuple[str, str | None], _Row | _CountedRow] = {}
     touch = partial(_touch, rows, unavailable)
     for change in changes:
         entity_type = change.entity_type
@@ -86,9 +113,12 @@ def consolidate(changes: Iterable[Change], unavailable: Unavailable = DEFAULT) -
             for key in [key for key in rows if key[0] == entity_type]:
                 del rows[key]
             rows[entity_type, None] = _Row(existed=True, before=None)
+        elif counted(entity_type):
+            _count(rows, entity_type, change, unavailable)
         elif change.old_key is not None:
             # The image must be completed before the old row is touched, which takes its image away.
             moved, after = rows.get((entity_type, change.old_key)), change.after
+            assert not isinstance(moved, _CountedRow)
             if after is not None:
                 earlier = change.before if moved is None else moved.after
                 after = completed(after, earlier, unavailable)
@@ -103,12 +133,42 @@ def consolidate(changes: Iterable[Change], unavailable: Unavailable = DEFAULT) -
                 exists=change.operation != DELETE,
                 after=change.after if change.operation != DELETE else None,
             )
-    effects = (_effect(key, row, unavailable) for key, row in rows.items())
+    effects = (
+        _effect(key, row, unavailable) if isinstance(row, _Row) else row.effect(*key)
+        for key, row in rows.items()
+    )
     return [effect for effect in effects if effect is not None]
 
 
+def _count(
+    rows: dict[tuple[str, str | None], _Row | _CountedRow],
+    entity_type: str,
+    change: Change,
+    unavailable: Unavailable,
+) -> None:
+    """Count a change of a row that is its own key."""
+    gone = change.primary_key if change.operation == DELETE else change.old_key
+    came = None if change.operation == DELETE else change.primary_key
+    if change.operation == UPDATE and gone is None:
+        return  # it is the row that it was
+    after = (
+        change.after
+        if change.after is None
+        else completed(change.after, change.before, unavailable)
+    )
+    for key, image, diff in ((gone, change.before, -1), (came, after, 1)):
+        if key is None:
+            continue
+        assert image is not None
+        row = rows.pop((entity_type, key), None)
+        if not isinstance(row, _CountedRow):
+            row = _CountedRow(image)
+        row.diff += diff
+        rows[entity_type, key] = row
+
+
 def _touch(
-    rows: dict[tuple[str, str | None], _Row],
+    rows: dict[tuple[str, str | None], _Row | _CountedRow],
     unavailable: Unavailable,
     entity_type: str,
     primary_key: str | None,
@@ -120,7 +180,7 @@ def _touch(
 ) -> None:
     key = (entity_type, primary_key)
     row = rows.pop(key, None)  # popped and put back: a dict keeps the order of last changes
-    if row is None:
+    if not isinstance(row, _Row):
         row = _Row(existed, before if existed else None)
     elif after is not None:
         after = completed(after, row.after, unavailable)

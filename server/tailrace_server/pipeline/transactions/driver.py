@@ -56,10 +56,11 @@ from tailrace_server.pipeline.transactions.pending_tallies import (
     tallies_from,
     tallies_table,
 )
-from tailrace_server.pipeline.transactions.records import RecordBuilder
+from tailrace_server.pipeline.transactions.records import RecordBuilder, WrittenPlan
+from tailrace_server.pipeline.transactions.row_counts import RowCounts, is_counts
 from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
-from tailrace_server.pipeline.transactions.tally import Tally, tally
+from tailrace_server.pipeline.transactions.tally import BatchSummary, Tally, tally
 from tailrace_server.wal.segment.writer import SegmentWriter
 
 if TYPE_CHECKING:
@@ -74,31 +75,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.segment.writer import SegmentReceipt
-
-
-class WrittenPlan(NamedTuple):
-    """What the transactions of a plan were written to."""
-
-    segments: list[SegmentReceipt]
-    sightings: list[Sighting]
-    """Columns seen, by version relative to the commit."""
-    pending: list[PendingSegment]
-    """Rows files that the batch adds."""
-    set_aside: Sequence[Change] = ()
-    """Rows that go to quarantine after all, since their version's schema cannot hold them."""
-
-
-class BatchSummary(NamedTuple):
-    """What is known of a batch without its rows."""
-
-    tallies: dict[str, Tally]
-    """Snapshot rows by split."""
-    rows: Counter[str]
-    """Rows by entity type, removals aside."""
-    splits: list[Change]
-    quarantined: list[Change]
-    skipped: int = 0
-    """Lines that an earlier writer had consumed."""
 
 
 class Decision(NamedTuple):
@@ -151,8 +127,10 @@ class Driver(CatalogDriver):
         self._closed = ClosedTransactions.read(writer.path, writer.log.view, self.source)
         self._open: dict[str, Tally] = {}
         self._rows_files: dict[str, PendingSegment] = {}
+        self._counts = RowCounts(writer.path)
         self._tallies_file: PendingSegment | None = None
         self._adopt_pending(writer.state.pending)
+        self._counts.check(self.source.counts, self.schema.entity_types)
         self._publish_due: float | None = None
         self.distribute: Distribute | None = None
         """Writes in tasks what is too large for this process; None without Spark."""
@@ -294,6 +272,9 @@ class Driver(CatalogDriver):
         left_open, rows_files, tallies_file = self._pending_after(
             batch_id, k, decision, written.pending
         )
+        counts = self._counts.files_after(
+            written.counting, self._pending_path(batch_id, f"{k}-counts")
+        )
         # 4. The entry: rows, pending files and source positions become durable in one step. Apart, a
         #    crash between them would lose lines or read them twice.
         at_once = not self._settings.publish_window_s
@@ -304,7 +285,11 @@ class Driver(CatalogDriver):
             k=k,
             segments=written.segments,
             schemas=schemas,
-            pending=[*rows_files.values(), *([tallies_file] if tallies_file else [])],
+            pending=[
+                *rows_files.values(),
+                *([tallies_file] if tallies_file else []),
+                *counts.files,
+            ],
             source_positions=positions(given.splits, self.source) | bound,
             publish=at_once,
         )
@@ -312,6 +297,9 @@ class Driver(CatalogDriver):
         self.bindings = bindings
         self._untouched -= {sighting.entity_type for sighting in written.sightings}
         self._open, self._rows_files, self._tallies_file = left_open, rows_files, tallies_file
+        self._counts = counts
+        if written.counting is not None:
+            self.counters.below_zero += written.counting.below_zero
         self._remember_closed(receipt, decision.plan)
         self._update_counters(given, decision.plan, quarantined)
         self.counters.count_by_entity_type(given.rows, given.quarantined, written.set_aside)
@@ -378,8 +366,10 @@ class Driver(CatalogDriver):
         waiting = sum(
             self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
         )
-        if self.distribute is not None and waiting > self._settings.small_batch_rows:
-            return self.distribute(self, batch_id, k, decision, changes)
+        #    Counts of rows follow from all versions before, so those are not written in tasks.
+        distribute = None if self.source.keyless else self.distribute
+        if distribute is not None and waiting > self._settings.small_batch_rows:
+            return distribute(self, batch_id, k, decision, changes)
         # 2. Every row goes to its transaction, or to what stays open. Snapshot rows get the key of their
         #    cut first, since the plan knows them by it.
         rows = recut(changes, decision.cuts)
@@ -393,9 +383,15 @@ class Driver(CatalogDriver):
         sightings: list[Sighting] = []
         set_aside: list[Change] = []
         segments: list[SegmentReceipt] = []
+        counting = None
+        if self.source.keyless:
+            released_rows = itertools.chain.from_iterable(parts.values())
+            counting = self._counts.begin(
+                row for row in released_rows if self.source.counts(row.entity_type or "")
+            )
         if plan.released:
             columns = ColumnInference(self.known_columns, self.source.unavailable)
-            builder = RecordBuilder(columns, self.source, self.mapping)
+            builder = RecordBuilder(columns, self.source, self.mapping, counting)
             with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
                 for released in plan.released:
                     builder.add(released, parts.pop(released.tally.key))
@@ -409,7 +405,7 @@ class Driver(CatalogDriver):
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
             pending.append(write_pending(path, to_batch(left)))
-        return WrittenPlan(segments, sightings, pending, set_aside)
+        return WrittenPlan(segments, sightings, pending, counting, set_aside)
 
     def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
         """Yield the rows that earlier batches left open of transactions that are released now."""
@@ -425,7 +421,9 @@ class Driver(CatalogDriver):
         """Take over the open transactions of the newest entry; their idle time begins now."""
         for file in files:
             table = read_pending(self.writer.path, file)
-            if is_tallies(table):
+            if is_counts(table):
+                self._counts.adopt(file, table)
+            elif is_tallies(table):
                 self._tallies_file = file
                 self._open = tallies_from(table, self.idle.now)
             else:

@@ -88,7 +88,8 @@ def commit_frame(
     """Commit a batch in the driver, or on all cores. Called under the driver's lock."""
     lines = _lines(frame, batch_id)
     driver.distribute = distribution(frame.sparkSession)
-    if not small:
+    # Counts of rows follow from all versions before, which tasks do not know.
+    if not (small or settings.source.keyless):
         commit_large_batch(driver, settings, lines, batch_id)
         return
     decoded = decode_lines(lines.toArrow(), settings, driver.bindings, driver.consumed)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from tailrace.errors import LogUnreadable, TailraceError, UnknownWriter
+from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, UnknownWriter
 from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
 from tailrace_server.pipeline.spark.errors import SparkFailed, reason_of
@@ -28,6 +28,7 @@ from tailrace_server.pipeline.stop_signals import Stopping, stop_signals
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, run_if_due
 from tailrace_server.pipeline.transactions.large_batch import distribution
+from tailrace_server.units import format_bytes
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.catalog_writer import CatalogWriter
 
@@ -170,6 +171,7 @@ class Ingest:
                     # Spark passes over a file that has gone, and its rows would be missing unnoticed.
                     plan.check()
                     small = self._is_small(size)
+                    self._check_size(size)
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
         except BaseException as error:
             self._failure = error
@@ -216,6 +218,15 @@ class Ingest:
         takes more than half of a batch.
         """
         return size is not None and 2 * size <= self._settings.batch_bytes
+
+    def _check_size(self, size: int | None) -> None:
+        """Refuse a batch whose rows have to be counted in this process, and would not fit it."""
+        limit = self._settings.batch_bytes
+        if self._settings.source.keyless and size is not None and size > limit:
+            raise InvalidRequest(
+                f"with --keyless a batch is read in one process, and what comes next is above --batch-bytes, "
+                f"{format_bytes(limit)}: give --batch-bytes {size}B if that fits memory, or smaller files"
+            )
 
     def _is_small(self, size: int | None) -> bool:
         return size is not None and size <= self._settings.small_batch_rows * _BYTES_PER_ROW

@@ -45,10 +45,10 @@ from tailrace_server.pipeline.changes import (
     to_batch,
 )
 from tailrace_server.pipeline.row_batches import batch_of
-from tailrace_server.pipeline.transactions.driver import BatchSummary, WrittenPlan
 from tailrace_server.pipeline.transactions.lines import relative_file
+from tailrace_server.pipeline.transactions.records import WrittenPlan
 from tailrace_server.pipeline.transactions.splits import lines_to_skip
-from tailrace_server.pipeline.transactions.tally import Tally
+from tailrace_server.pipeline.transactions.tally import BatchSummary, Tally
 from tailrace_server.pipeline.transactions.tasks import (
     PENDING_FILES,
     PLANNED,
@@ -338,7 +338,7 @@ def written_plan(tasks: pa.Table, layout: Layout) -> WrittenPlan:
         sightings += [s._replace(version=start + s.version) for s in result.sightings]
     written = sum(segment.transactions for segment in segments)
     assert written == layout.versions, f"{written} transactions written of {layout.versions}"
-    return WrittenPlan(segments, sightings, pending, set_aside)
+    return WrittenPlan(segments, sightings, pending, set_aside=set_aside)
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:

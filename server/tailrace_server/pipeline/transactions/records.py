@@ -7,10 +7,17 @@ entry is made, so a task needs to know nothing of the others.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.pipeline.changes import QUARANTINED, Change, line_of
+from tailrace_server.pipeline.changes import (
+    QUARANTINED,
+    READ,
+    UNORDERED,
+    Change,
+    line_of,
+    position_bytes,
+)
 from tailrace_server.pipeline.record_table import record_table
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.pipeline.transactions.last_listing import altered_types, in_last_listing
@@ -18,16 +25,33 @@ from tailrace_server.pipeline.transactions.lead_record import lead
 from tailrace_server.pipeline.transactions.source_order import rows_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
-    from tailrace_server.pipeline.columns import ColumnInference
+    from tailrace_server.pipeline.columns import ColumnInference, Sighting
     from tailrace_server.pipeline.record_table import Row
     from tailrace_server.pipeline.sources.source import Source
     from tailrace_server.pipeline.transactions.consolidate import Effect
     from tailrace_server.pipeline.transactions.grouping import Released
+    from tailrace_server.pipeline.transactions.row_counts import Counting
+    from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.schema.mapping import SchemaMapping
+    from tailrace_server.wal.segment.writer import SegmentReceipt
+
+
+class WrittenPlan(NamedTuple):
+    """What the transactions of a plan were written to."""
+
+    segments: list[SegmentReceipt]
+    sightings: list[Sighting]
+    """Columns seen, by version relative to the commit."""
+    pending: list[PendingSegment]
+    """Rows files that the batch adds."""
+    counting: Counting | None = None
+    """What the rows of tables without a key were counted with."""
+    set_aside: Sequence[Change] = ()
+    """Rows that go to quarantine after all, since their version's schema cannot hold them."""
 
 
 class RecordBuilder:
@@ -37,7 +61,11 @@ class RecordBuilder:
     """
 
     def __init__(
-        self, columns: ColumnInference, source: Source, mapping: SchemaMapping | None = None
+        self,
+        columns: ColumnInference,
+        source: Source,
+        mapping: SchemaMapping | None = None,
+        counting: Counting | None = None,
     ) -> None:
         """Begin at version 0.
 
@@ -45,7 +73,9 @@ class RecordBuilder:
             columns: Collects the columns that the images show.
             source: Writes rows that are set aside as lines again.
             mapping: The columns that are declared.
+            counting: Counts the rows of the source's tables without a key; None if it has none.
         """
+        self._counting = counting
         self._columns = columns
         self._source = source
         types = {} if mapping is None else mapping.entity_types
@@ -69,6 +99,8 @@ class RecordBuilder:
         version = self._version
         self._version += 1
         late = released.late_of is not None
+        if self._counting is not None:
+            released, ordered = self._countable(self._counting, released, ordered)
         for change in ordered:
             if change.columns is not None:
                 self._columns.announce(version, change.entity_type or "", change.columns, late=late)
@@ -77,7 +109,13 @@ class RecordBuilder:
             found = in_last_listing(ordered, altered, self._declared, unavailable)
             ordered = found.changes
             released = self._without(released, found.refused)
-        effects = consolidate(ordered, unavailable)
+        if self._counting is None:
+            effects = consolidate(ordered, unavailable)
+        else:
+            effects = [
+                self._counting.settle(effect) if self._source.counts(effect.entity_type) else effect
+                for effect in consolidate(ordered, unavailable, self._source.counts)
+            ]
         self._rows.append(_lead_row(version, lead(released, effects)))
         for index, effect in enumerate(effects, 1):
             self._rows.append(_effect_row(version, index, effect))
@@ -87,6 +125,34 @@ class RecordBuilder:
         """Return what was added since the last take, as a table of `ROW_SCHEMA`."""
         rows, self._rows = self._rows, []
         return record_table(rows)
+
+    def _countable(
+        self, counting: Counting, released: Released, changes: list[Change]
+    ) -> tuple[Released, list[Change]]:
+        """Set aside the rows of counted tables that would make counts wrong; leave out those sent again.
+
+        A connector that was restarted sends rows again, with their place in the transaction.
+        """
+        seen: set[tuple[object, ...]] = set()
+        kept: list[Change] = []
+        refused: list[tuple[Change, str]] = []
+        for change in changes:
+            if not self._source.counts(change.entity_type or ""):
+                kept.append(change)
+                continue
+            if change.total_order != UNORDERED and change.operation != READ:
+                keys = change.primary_key, change.old_key
+                place = change.total_order, position_bytes(change.place)
+                row = (change.entity_type, change.operation, *keys, *place)
+                if row in seen:
+                    continue
+                seen.add(row)
+            reason = counting.fault(change, released.late_of)
+            if reason is None:
+                kept.append(change)
+            else:
+                refused.append((change, reason))
+        return self._without(released, refused), kept
 
     def _without(self, released: Released, refused: list[tuple[Change, str]]) -> Released:
         """Set rows aside, and return the transaction as its lead counts it without them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tailrace_server.pipeline.changes import (
     BEGIN,
@@ -18,6 +18,7 @@ from tailrace_server.pipeline.changes import (
 )
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable, Sequence
 
 _Ordered = TypeVar("_Ordered", bytes, str, int)
@@ -78,6 +79,19 @@ class Tally:
     def empty(self) -> bool:
         """Whether it has no rows, none in quarantine, and END announced none."""
         return not (self.rows or self.quarantined or self.expected)
+
+
+class BatchSummary(NamedTuple):
+    """What is known of a batch without its rows."""
+
+    tallies: dict[str, Tally]
+    """Snapshot rows by split."""
+    rows: Counter[str]
+    """Rows by entity type, removals aside."""
+    splits: list[Change]
+    quarantined: list[Change]
+    skipped: int = 0
+    """Lines that an earlier writer had consumed."""
 
 
 def tally(changes: Iterable[Change], seen: float) -> dict[str, Tally]:

@@ -68,17 +68,17 @@ from tailrace_server.pipeline.sources.debezium.refusals import (
     NotDebezium,
     Unusable,
 )
-from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
 from tailrace_server.pipeline.sources.debezium.shapes import file_shape, shape_of
 from tailrace_server.pipeline.sources.debezium.table_identity import OtherConnector
 from tailrace_server.pipeline.sources.debezium.transaction_key import transaction_key
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from tailrace_server.pipeline.changes import FileSplit
     from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage
+    from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
     from tailrace_server.pipeline.sources.debezium.table_identity import (
         TableIdentities,
     )
@@ -123,7 +123,7 @@ class DebeziumDecoder:
 
     def __init__(
         self,
-        keys: Mapping[str, tuple[str, ...]],
+        keys: RowKeys,
         *,
         identities: TableIdentities,
         mapping: SchemaMapping | None = None,
@@ -131,7 +131,7 @@ class DebeziumDecoder:
         record_bytes_max: int,
     ) -> None:
         """Take the options; see `Debezium` and `Source.line_decoder`."""
-        self._keys = RowKeys(keys, mapping)
+        self._keys = keys
         self._identities = identities
         self._declared = DeclaredTypes(mapping, unavailable)
         self._record_bytes_max = record_bytes_max
@@ -241,7 +241,18 @@ class DebeziumDecoder:
         if len(before or b"") + len(after or b"") > self._record_bytes_max:
             raise Unusable(f"images above {self._record_bytes_max} bytes")
         row = self._keys.of(operation, entity_type, key, before, after)
-        before = self._declared.check(entity_type, block, before, after)
+        if (
+            operation == READ
+            and source.snapshot == "incremental"
+            and self._keys.counts(entity_type)
+        ):
+            raise Unusable(
+                "a row of an incremental snapshot does not say whether it is counted already; "
+                "ingest the table into a new catalog, from an initial snapshot"
+            )
+        fitting = self._declared.check(entity_type, block, before, after)
+        # A row that is counted is named by all of its image before.
+        before = before if self._keys.counts(entity_type) else fitting
         split = at.split
         where = at.place(position_of(source))
         transaction_id = id_of(message)

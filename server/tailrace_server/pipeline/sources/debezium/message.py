@@ -67,6 +67,7 @@ class SourceBlock(msgspec.Struct):
     event_serial_no: _Natural | None = None
     commit_scn: str | int | None = None
     scn: str | int | None = None
+    snapshot: str | bool | None = None
     ssn: _Natural | None = None
     vgtid: str | None = None
     lsid: str | None = None

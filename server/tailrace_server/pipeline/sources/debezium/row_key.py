@@ -2,6 +2,7 @@ r"""The key of a row, from what names it in so many words; nothing is guessed.
 
 The first of these that is there tells a row's key::
 
+    --keyless TABLE    the whole row, for a table without a key; equal rows are counted
     --key TABLE=COL    columns of the image, since the operator knows best
     the message key    an object names columns; a text or a number is the key itself
     --schema           the key columns that the mapping declares
@@ -29,14 +30,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from tailrace_server.pipeline.changes import DELETE, TRUNCATE, UPDATE
-from tailrace_server.pipeline.images import key_text, members
+from tailrace_server.pipeline.images import completed, key_text, members, row_text
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
+from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import msgspec
 
+    from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 EVERY_TABLE: Final = "*"
@@ -73,14 +76,22 @@ class RowKeys:
     """Tells the keys of rows."""
 
     def __init__(
-        self, given: Mapping[str, tuple[str, ...]], mapping: SchemaMapping | None = None
+        self,
+        given: Mapping[str, tuple[str, ...]],
+        mapping: SchemaMapping | None = None,
+        counts: Callable[[str], bool] = lambda _: False,
+        unavailable: Unavailable = DEFAULT,
     ) -> None:
         """Take the key columns.
 
         Args:
             given: Entity type, its last part or `EVERY_TABLE` → key columns, as ``--key`` has them.
             mapping: Declares others.
+            counts: Tells the entity types whose key is the whole row.
+            unavailable: Tells values that the source did not send.
         """
+        self.counts = counts
+        self._unavailable = unavailable
         self._given = given
         self._mapping = mapping
 
@@ -109,6 +120,8 @@ class RowKeys:
         image = before if operation == DELETE else after
         if image is None and operation != DELETE:
             raise Unusable("no image of the row after the change")
+        if self.counts(entity_type):
+            return self._whole_row(operation, before, after)
         row = members(image) if image else {}
         old = members(before) if before and operation == UPDATE else {}
         names, values = self._columns(entity_type, message_key, row, old)
@@ -128,6 +141,30 @@ class RowKeys:
                 f"{moved_to}; --key {entity_type}={','.join(names)} takes the images' word"
             )
         return RowKey(moved_to, old_key, names)
+
+    def _whole_row(self, operation: int, before: bytes | None, after: bytes | None) -> RowKey:
+        if operation in (UPDATE, DELETE) and before is None:
+            raise Unusable(
+                "no image of the row before the change, and a table without a key needs it whole; "
+                "PostgreSQL sends it with REPLICA IDENTITY FULL"
+            )
+        gone = None if before is None or operation not in (UPDATE, DELETE) else self._text(before)
+        if operation == DELETE:
+            return RowKey(gone)
+        assert after is not None
+        came = self._text(completed(after, before, self._unavailable))
+        return RowKey(came, None if gone == came else gone)
+
+    def _text(self, image: bytes) -> str:
+        row = members(image)
+        if self._unavailable.may_be_in(image):
+            for name, value in row.items():
+                if self._unavailable.is_one(bytes(value)):
+                    raise Unusable(
+                        f"the source did not send column {name}, and a table without a key needs the whole "
+                        "row; PostgreSQL sends it with REPLICA IDENTITY FULL"
+                    )
+        return row_text([*row.values()])
 
     def _columns(
         self,
@@ -160,7 +197,10 @@ class RowKeys:
 
 
 def _without_key(entity_type: str, message_key: bytes | None) -> str:
-    cure = f"--key {entity_type}=COL,… names its key columns"
+    cure = (
+        f"--key {entity_type}=COL,… names its key columns, "
+        f"--keyless {entity_type}=whole-row takes the whole row"
+    )
     if message_key is None:
         return f"no key: the line carries no message key, and no option names one; {cure}"
     return f"no key: the message key is null, as of a table without primary key; {cure}"

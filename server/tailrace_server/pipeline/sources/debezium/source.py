@@ -34,6 +34,16 @@ def _keys(flag: str, texts: list[str] | None) -> dict[str, tuple[str, ...]]:
     return keys
 
 
+def _keyless(flag: str, texts: list[str] | None) -> frozenset[str]:
+    tables = set()
+    for text in texts or ():
+        table, _, form = text.partition("=")
+        if not table.strip() or form.strip() != "whole-row":
+            raise InvalidRequest(f"{flag} {text!r}: it reads TABLE=whole-row")
+        tables.add(table.strip())
+    return frozenset(tables)
+
+
 def _placeholders(flag: str, text: str | None) -> tuple[str, ...]:
     texts = () if text is None else (text,)
     try:
@@ -97,6 +107,13 @@ class Debezium(Source):
     )
     """As `Change.source`."""
 
+    keyless: frozenset[str] = option(
+        "--keyless",
+        "Take the whole row as the key of a table without one, and count equal rows.",
+        OptionForm(kind=list[str] | None, parse=_keyless, metavar="TABLE=whole-row"),
+        factory=frozenset,
+        panel=READING,
+    )
     placeholders: tuple[str, ...] = option(
         "--unavailable-placeholder",
         "The connector's unavailable.value.placeholder, where it is not the default.",
@@ -123,10 +140,11 @@ class Debezium(Source):
     ) -> DecodeLine:
         """Return what decodes messages."""
         from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
+        from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
         from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentities
 
         return DebeziumDecoder(
-            self.keys,
+            RowKeys(self.keys, mapping, self.counts, self.unavailable),
             identities=TableIdentities(
                 self.entity_type_from, self.table_map, self.connector, bindings
             ),

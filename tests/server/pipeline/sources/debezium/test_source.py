@@ -16,6 +16,7 @@ GIVEN: dict[str, Any] = {
     "table_map": None,
     "connector": None,
     "placeholders": None,
+    "keyless": None,
 }
 
 
@@ -43,6 +44,17 @@ def test_a_key_that_is_none_is_refused_as_written(text: str) -> None:
 def test_a_table_has_one_key() -> None:
     with pytest.raises(InvalidRequest, match=r"--key 'line=n': the table has another --key"):
         debezium(keys=["line=sku", "line=n"])
+
+
+def test_tables_without_a_key_are_named() -> None:
+    found = debezium(keyless=["audit=whole-row", "log = whole-row"])
+    assert [found.counts(each) for each in ("audit", "public.log", "log2")] == [True, True, False]
+
+
+@pytest.mark.parametrize("text", ["whole-row", "audit", "=whole-row", "audit=id"])
+def test_another_form_of_a_table_without_a_key_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"--keyless .*TABLE=whole-row"):
+        debezium(keyless=[text])
 
 
 def test_a_placeholder_is_refused_as_written() -> None:

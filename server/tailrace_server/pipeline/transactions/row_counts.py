@@ -1,0 +1,257 @@
+"""How often each row of a table without a key exists: the row itself is its key, and it is counted.
+
+Counts must outlive batches, restarts and take-overs, and must be those of the newest entry, neither older nor
+newer. So they are in files that the entry names as pending, as the open transactions are. Such a file is a
+*tier*: what a commit changed. A later tier overrides an earlier one, and small ones are merged
+(`cdcv2.state`). A count is found by the digest of its row, so a row takes some 60 bytes, whatever its size.
+
+What would make a count wrong is set aside instead, with the reason:
+
+* a row of a late transaction, which may be counted already;
+* a row of a second snapshot, as all of its rows are.
+
+Source: docs/adr/0075-tables-without-keys.md.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Operation
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.cdcv2.folding import INDEX
+from tailrace_server.pipeline.cdcv2.state import (
+    KeyIndex,
+    StateFile,
+    merged,
+    read_rows,
+    tiers,
+    tiers_to_merge,
+)
+from tailrace_server.pipeline.changes import READ, position_bytes
+from tailrace_server.pipeline.pending import write_pending
+from tailrace_server.pipeline.row_batches import batch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from tailrace_server.pipeline.changes import Change
+    from tailrace_server.pipeline.transactions.consolidate import Effect
+    from tailrace_server.wal.files.documents import PendingSegment
+
+_KIND: Final = "counts"
+_STATE: Final = b"tailrace.counts"
+"""Metadata of a tier's file: its `_CountedTables`."""
+_TIER_ROWS_MAX: Final = 1 << 24
+_STREAM: Final = ""
+
+
+class CountedTable(msgspec.Struct, frozen=True):
+    """What is kept of a table beside its counts."""
+
+    number: int
+    """Place among the tables, from 0."""
+    snapshot: str
+    """Position of the snapshot that it began with, in hex; empty where it began without one."""
+    generation: int = 0
+    """How often it was truncated: a count of an earlier generation counts no more."""
+
+    @property
+    def prefix(self) -> str:
+        """Head of the names of its counts."""
+        return f"{self.number}.{self.generation}."
+
+
+class _CountedTables(msgspec.Struct, frozen=True):
+    tier: int
+    tables: dict[str, CountedTable]
+
+
+class Counting:
+    """Counts while the records of a commit are made. Dropped with the commit if that fails."""
+
+    def __init__(self, tables: Mapping[str, CountedTable], counts: Mapping[str, int]) -> None:
+        """Go on from the newest entry.
+
+        Args:
+            tables: The tables that are counted so far.
+            counts: Name of a row → its count, for all rows of the commit that have one.
+        """
+        self.tables = dict(tables)
+        self.changed: dict[str, int] = {}
+        """The counts that the commit changes."""
+        self.below_zero = 0
+        """How many of its records leave a count below zero."""
+        self._counts = counts
+
+    def fault(self, change: Change, late_of: int | None) -> str | None:
+        """Return why a change of a counted table cannot be counted; None if it can, and is begun with.
+
+        Args:
+            change: In the order of the source.
+            late_of: The version of its transaction, where that is closed.
+        """
+        entity_type = change.entity_type or ""
+        if late_of is not None:
+            return (
+                f"the row may be counted already: its transaction is version {late_of}; to count it, "
+                "feed it again without transaction and source.txId, gtid, file"
+            )
+        position = position_bytes(change.place).hex() if change.operation == READ else _STREAM
+        table = self.tables.get(entity_type)
+        if table is None:
+            self.tables[entity_type] = CountedTable(len(self.tables), position)
+        elif change.operation == READ and position != table.snapshot:
+            return (
+                f"a second snapshot of {entity_type!r}, whose rows are counted already; "
+                "to begin again, ingest it into a new catalog"
+            )
+        return None
+
+    def settle(self, effect: Effect) -> Effect:
+        """Return an effect of a counted table as its record says it; ``diff`` is added to the count."""
+        table = self.tables[effect.entity_type]
+        if effect.diff is None:  # a truncate
+            later = msgspec.structs.replace(table, generation=table.generation + 1)
+            self.tables[effect.entity_type] = later
+            return effect
+        name = row_name(table, effect.entity_type, effect.primary_key or "")
+        before = self.changed.get(name, self._counts.get(name, 0))
+        count = self.changed[name] = before + effect.diff
+        self.below_zero += count < 0
+        return effect._replace(
+            operation=Operation.UPSERT if count else Operation.REMOVE,
+            change=orjson.dumps({"diff": effect.diff}),
+            before=effect.after if before else None,
+            after=effect.after if count else None,
+        )
+
+
+class RowCounts:
+    """The counts of the newest entry."""
+
+    def __init__(self, catalog: Path) -> None:
+        """Begin with none."""
+        self.tables: Mapping[str, CountedTable] = {}
+        """The tables that are counted."""
+        self._catalog = catalog
+        self._files: list[StateFile] = []
+        self._index = KeyIndex(catalog)
+
+    @property
+    def files(self) -> list[PendingSegment]:
+        """The files that hold them; every entry names them."""
+        return [each.file for each in self._files]
+
+    def adopt(self, file: PendingSegment, table: pa.Table) -> None:
+        """Take over a file of the newest entry, in any order."""
+        state = msgspec.json.decode(table.schema.metadata[_STATE], type=_CountedTables)
+        if all(each.tier < state.tier for each in self._files):
+            self.tables = state.tables
+        self._files.append(StateFile(_KIND, file, state.tier))
+        self._files.sort(key=lambda each: each.tier)
+
+    def check(self, counted: Callable[[str], bool], known: Iterable[str]) -> None:
+        """Refuse to count the rows of a table only now and then: the counts would be wrong.
+
+        Args:
+            counted: Tells the entity types whose rows the options say to count.
+            known: The entity types of the catalog.
+
+        Raises:
+            InvalidRequest: The options say otherwise of a table than the catalog.
+        """
+        catalog = self._catalog.name
+        for entity_type in self.tables:
+            if not counted(entity_type):
+                raise InvalidRequest(
+                    f"catalog {catalog} counts the rows of {entity_type!r}: give --keyless "
+                    f"{entity_type}=whole-row again"
+                )
+        for entity_type in known:
+            if counted(entity_type) and entity_type not in self.tables:
+                raise InvalidRequest(
+                    f"--keyless {entity_type}=whole-row: its rows in catalog {catalog} have another key; "
+                    "ingest it into a new catalog"
+                )
+
+    def begin(self, changes: Iterable[Change]) -> Counting:
+        """Return the counting of a commit.
+
+        Args:
+            changes: All changes of counted tables that it releases.
+        """
+        names = set()
+        for change in changes:
+            table = self.tables.get(change.entity_type or "")
+            if table is not None:
+                for key in (change.primary_key, change.old_key):
+                    if key is not None:
+                        names.add(row_name(table, change.entity_type or "", key))
+        asked = sorted(names)
+        found = self._index.last_rows(self._files, _hashes(asked), asked) if asked else {}
+        return Counting(self.tables, {name: count for name, (_, count) in found.items()})
+
+    def files_after(self, counting: Counting | None, path: Path) -> RowCounts:
+        """Return the counts after a commit, whose own tier is written to ``path``.
+
+        Raises:
+            LogFull: No room.
+        """
+        if counting is None or not (counting.changed or counting.tables != self.tables):
+            return self
+        # 1. Merge small tiers into the new one, so that their number stays that of their logarithm.
+        names = sorted(counting.changed)
+        hashes = _hashes(names).tolist()
+        rows = [
+            (hashed, name, None, counting.changed[name])
+            for hashed, name in zip(hashes, names, strict=True)
+        ]
+        held = tiers(self._files)
+        count = tiers_to_merge(held, len(rows), _TIER_ROWS_MAX)
+        kept, gone = held[: len(held) - count], held[len(held) - count :]
+        older = [read_rows(self._catalog, tier.files, INDEX) for tier in gone]
+        table = merged([*older, batch_of(rows, INDEX)], oldest=not kept)
+        # 2. What a truncate has emptied counts no more.
+        if any(each.generation for each in counting.tables.values()):
+            key = table.column("key")
+            current = [pc.starts_with(key, each.prefix) for each in counting.tables.values()]
+            alive = current[0]
+            for each in current[1:]:
+                alive = pc.or_(alive, each)
+            table = table.filter(alive)
+        # 3. The newest tier says what is known of the tables.
+        number = held[-1].number + 1 if held else 0
+        state = msgspec.json.encode(_CountedTables(number, counting.tables))
+        file = write_pending(path, table.replace_schema_metadata({_STATE: state}))
+        after = RowCounts(self._catalog)
+        after.tables = counting.tables
+        after._files = [*(each for tier in kept for each in tier.files)]
+        after._files.append(StateFile(_KIND, file, number))
+        after._index = self._index
+        after._index.keep(after._files)
+        return after
+
+
+def is_counts(table: pa.Table) -> bool:
+    """Whether a pending file holds counts."""
+    return _STATE in (table.schema.metadata or {})
+
+
+def row_name(table: CountedTable, entity_type: str, key: str) -> str:
+    """Return the name of a row's count."""
+    digest = blake2b(f"{entity_type}\0{key}".encode(errors="surrogatepass"), digest_size=16)
+    return table.prefix + digest.hexdigest()
+
+
+def _hashes(names: Iterable[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Return the hash of each name, by which the index finds it: the head of its digest."""
+    return np.array([int(name[-32:-16], 16) for name in names], np.uint64)
