@@ -36,6 +36,7 @@ from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.http_server import HttpFace, bind
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.collector import CYCLES
 from tailrace_server.errors import CannotStart
 from tailrace_server.log_root import check_log_root
 from tailrace_server.process import raise_descriptor_limit, schedule
@@ -126,11 +127,13 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
             pid=os.getpid(),
         )
         reports = tasks.create_task(reporter.run(settings.log_statistics_s), name="statistics")
+        collections = tasks.create_task(CYCLES.run(), name="collector of cycles")
         watching = tasks.create_task(watch.run(), name="watch of the faces")
         await stopping.wait()
         # 3. /health says 503 first, so that a balancer sends nobody here while subscriptions end. No listener
         #    is renewed from here on.
         reports.cancel()
+        collections.cancel()
         watching.cancel()
         await asyncio.wait((watching,))
         if http is not None:

@@ -15,10 +15,10 @@ from typing import Any, Final, Literal
 ARENAS_MAX: Final = 1
 """Heaps of the C library, for all threads together: what one frees another can use. See ADR 0033."""
 
-COLLECTOR_THRESHOLDS: Final = (20_000, 5, 100)
+COLLECTOR_THRESHOLDS: Final = (20_000, 5, 1 << 30)
 """New objects, net of those freed, before the youngest generation is collected; such collections before
-the next generation is; and so on. Collecting 100,000 objects takes some 10 ms, and cycles of broken
-connections are found after at most as many."""
+the next generation is; and so on. Collecting 100,000 objects takes some 10 ms. Everything is never collected
+by itself: `collector` does it where it is short."""
 
 EXPERIMENTS: Final = "GRPC_EXPERIMENTS"
 """gRPC's environment variable of experiments to switch on, or off with a minus."""

@@ -1,6 +1,7 @@
 """The GraphQL side of one catalog: its schema, newest first, and operations run against it.
 
-A schema is made again when the schema of the log has changed, in a thread, once for all requests meanwhile.
+A schema is made again when the schema of the log has changed, in a thread, once for all requests meanwhile, at
+most once a second. Types of rows that have not changed are shared with the schema before.
 Documents and what is compiled of them belong to the schema that they were validated against: a subscription
 goes on with the one that it began with.
 """
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.wal.state.view import LogView
+
+
+_REBUILD_S: Final = 1.0
+"""A schema is made at most once in so long: changes that come faster are shown together."""
 
 _VALUES_AT_ONCE: Final = 2_000
 """Values of one list that are looked at on the event loop, in a few milliseconds."""
@@ -103,6 +109,8 @@ class GraphqlCatalog:
         self.documents = documents
         self._key: Hashable = None
         self._built: CatalogSchema | None = None
+        self._built_at = 0.0
+        """Loop time at which the schema was made."""
         self._building = asyncio.Lock()
         self._reading_schema = asyncio.Lock()
         self._schema_answer: tuple[Document, str | None, bytes] | None = None
@@ -114,18 +122,27 @@ class GraphqlCatalog:
         Raises:
             CatalogUnknown: There is none.
         """
-        view = await self.engine.view(ANONYMOUS, self.name)
-        found = view.schema_of(view.published)
-        key = (view.uuid, found.id)
         async with self._building:
+            # The view is asked for inside the lock, and again after the wait: who waited is told the newest.
+            view = await self.engine.view(ANONYMOUS, self.name)
+            if self._built is not None and self._key_of(view) != self._key:
+                wait_s = self._built_at + _REBUILD_S - asyncio.get_running_loop().time()
+                await asyncio.sleep(max(0.0, wait_s))
+                view = await self.engine.view(ANONYMOUS, self.name)
+            key = self._key_of(view)
             if key != self._key or self._built is None:
+                found = view.schema_of(view.published)
                 asked = None if self.name == SYSTEM_CATALOG else found
                 earlier = [each for each in view.schemas if each.id < found.id]
-                self._built = await asyncio.to_thread(schemas.build, asked, earlier)
+                self._built = await asyncio.to_thread(schemas.build, asked, earlier, self._built)
+                self._built_at = asyncio.get_running_loop().time()
                 self.documents.forget(self._key)
                 self._schema_answer = None
                 self._key = key
             return key, self._built
+
+    def _key_of(self, view: LogView) -> Hashable:
+        return view.uuid, view.schema_of(view.published).id
 
     async def prepare(self, asked: Asked) -> Prepared:
         """Return the operation that a request asks for.
@@ -136,6 +153,10 @@ class GraphqlCatalog:
         """
         key, built = await self.schema()
         document = await self.documents.get(key, built, asked.query)
+        if (
+            key != self._key
+        ):  # made anew meanwhile: one that nobody asks for again would keep its schema
+            self.documents.forget(key)
         operation = document.operation(asked.operation_name)
         document.refuse_excess(operation, asked.variables, self.engine.settings.criteria)
         return Prepared(document, operation, asked)

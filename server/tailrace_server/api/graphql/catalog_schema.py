@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+from graphql import GraphQLInputObjectType, GraphQLInterfaceType, GraphQLObjectType
 
 from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.wal.record.columns import decode_members
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from tailrace.schema import Column, Schema
     from tailrace_server.api.graphql.arguments import Scope
     from tailrace_server.api.graphql.column_readings import ColumnReading
+
+_OWN_KINDS: Final = (GraphQLObjectType, GraphQLInterfaceType, GraphQLInputObjectType)
+"""Kinds of types that Strawberry makes anew for each schema, and that make up nearly all of it."""
 
 ColumnNames = tuple[str, ...]
 """The name of a column, and those that it had in older images, newest first."""
@@ -72,14 +77,37 @@ class RowType:
     """GraphQL name → the column's names and how its values come."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class CatalogSchema:
-    """A GraphQL schema with what the compiler of selections must know of it."""
+    """A GraphQL schema with what the compiler of selections must know of it.
+
+    The types of graphql-core refer to each other and to their schema: tens of thousands of objects in a cycle.
+    So nothing keeps ``core`` or ``strawberry`` without this object: with it, they are taken apart.
+    """
 
     strawberry: strawberry.Schema
     core: GraphQLSchema
     """The same as graphql-core has it."""
     scopes: Mapping[str, Scope]
     """Subscription field → what it is about."""
+    histories: Mapping[str, Scope]
+    """Field of history → what it is about."""
     rows: Mapping[str, RowType]
     """Type of a change → type of its row; the untyped one has none."""
+    types: Mapping[str, tuple[type, type]]
+    """Type of a change → what Strawberry has of it and of its connection; a later schema may share them."""
+
+    def __post_init__(self) -> None:
+        """See to what is in cycles."""
+        weakref.finalize(self, _take_apart, self.strawberry, self.core)
+
+
+def _take_apart(made: strawberry.Schema, core: GraphQLSchema) -> None:
+    """Empty a schema that nobody uses any more; scalars, and what graphql-core has for all schemas, stay."""
+    for name, kind in core.type_map.items():
+        if not name.startswith("__") and isinstance(kind, _OWN_KINDS):
+            vars(kind).clear()
+    converter = made.schema_converter
+    converter.type_map.clear()
+    for each in (core, converter, made):
+        vars(each).clear()

@@ -68,7 +68,7 @@ class GraphqlSocketFace:
                 await self._answer(operation, await catalog.execute(prepared))
             return
         live = await catalog.begin(prepared)
-        del prepared  # its document and variables have been used
+        del prepared  # its document, with the schema, and its variables have been used
         operation.answered()
         catalog.documents.compiled += 1
         await self._pump(operation, live)

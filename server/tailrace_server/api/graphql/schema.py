@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Optional
 
 import strawberry
 from strawberry.schema.config import StrawberryConfig
+from strawberry.types.fields.resolver import StrawberryResolver
 
 from tailrace import criteria as vocabulary
 from tailrace.schema import Column
@@ -96,37 +97,51 @@ _RESERVED: Final = (
 )
 
 
-def build(schema: LogSchema | None, earlier: Sequence[LogSchema] = ()) -> CatalogSchema:
+def build(
+    schema: LogSchema | None,
+    earlier: Sequence[LogSchema] = (),
+    before: CatalogSchema | None = None,
+) -> CatalogSchema:
     """Make the schema of a catalog.
 
     Args:
         schema: That of the log now; None for the system log, which has no entity types of its own.
         earlier: Those that its older versions were written with, oldest first.
+        before: The schema that this one follows. Types of rows that have not changed are taken from it.
     """
     history = histories(earlier)
     stems = names.type_names(() if schema is None else schema.entity_types, _RESERVED)
-    rows = {}
+    rows: dict[str, RowType] = {}
+    made_types: dict[str, tuple[type, type]] = {}
+    pages = {"changes": Scope()}
     scopes = {"onSystemChange": Scope()} if schema is None else dict(_UNTYPED)
-    queries: dict[str, Any] = {"changes": _history(CatalogChangeConnection, Scope())}
+    queries: dict[str, Any] = {"changes": _history(CatalogChangeConnection)}
     live: dict[str, Any] = {name: _live(CatalogChange, scope) for name, scope in scopes.items()}
     for stem, entity_type in stems.items():
         assert schema is not None
         row = _row_type(stem, entity_type, schema, earlier, history)
-        change = _change_type(stem, row)
-        rows[f"{stem}Change"] = row
+        name = f"{stem}Change"
+        if before is not None and before.rows.get(name) == row:
+            made_types[name] = before.types[name]
+        else:
+            change = _change_type(stem, row)
+            made_types[name] = (change, _connection(stem, change))
+        change, connection = made_types[name]
+        rows[name] = row
         data = Scope(vocabulary.Area.DATA, entity_type)
         of_schema = Scope(vocabulary.Area.SCHEMA, entity_type)
         scopes |= {f"on{stem}Change": data, f"on{stem}SchemaChange": of_schema}
         live[f"on{stem}Change"] = _live(change, data)
         live[f"on{stem}SchemaChange"] = _live(CatalogChange, of_schema)
-        queries[f"{stem[0].lower()}{stem[1:]}Changes"] = _history(_connection(stem, change), data)
+        pages[f"{stem[0].lower()}{stem[1:]}Changes"] = data
+        queries[f"{stem[0].lower()}{stem[1:]}Changes"] = _history(connection)
     made = strawberry.Schema(
         query=_root("Query", {**_COMMON, **({} if schema is None else _OF_CATALOG), **queries}),
         subscription=_root("Subscription", live),
         config=StrawberryConfig(scalar_map=SCALARS),
     )
     # graphql-core executes documents that are validated already, which Strawberry's own door does not.
-    return CatalogSchema(made, made._schema, scopes, rows)
+    return CatalogSchema(made, made._schema, scopes, pages, rows, made_types)
 
 
 _UNTYPED: Final = {
@@ -212,30 +227,71 @@ def _plain(annotation: Any) -> Any:
     return strawberry.field(graphql_type=annotation)
 
 
+def _subscribe(
+    info: strawberry.Info,
+    criteria: list[CriteriaInput] | None = UNSET,
+    since_version: Long | None = UNSET,
+    since_index: int | None = UNSET,
+    after: str | None = UNSET,
+    from_time: Long | None = UNSET,
+    max_message_bytes: int | None = UNSET,
+    heartbeat_interval_ms: int | None = UNSET,
+    signals: bool | None = UNSET,
+) -> AsyncIterator[Any]:
+    raise AssertionError("a subscription is compiled, never executed")
+
+
+async def _read(
+    info: strawberry.Info,
+    first: int | None = UNSET,
+    after: str | None = UNSET,
+    last: int | None = UNSET,
+    before: str | None = UNSET,
+    criteria: list[CriteriaInput] | None = UNSET,
+    from_: Annotated[Long | None, strawberry.argument(name="from")] = UNSET,
+    to: Long | None = UNSET,
+    since_version: Long | None = UNSET,
+    since_index: int | None = UNSET,
+    until_version: Long | None = UNSET,
+    until_index: int | None = UNSET,
+    reverse: bool | None = UNSET,
+    anchor: Long | None = UNSET,
+) -> Any:
+    context: Context = info.context
+    arguments = {
+        "first": first,
+        "after": after,
+        "last": last,
+        "before": before,
+        "criteria": criteria,
+        "from": from_,
+        "to": to,
+        "sinceVersion": since_version,
+        "sinceIndex": since_index,
+        "untilVersion": until_version,
+        "untilIndex": until_index,
+        "reverse": reverse,
+        "anchor": anchor,
+    }
+    given = {name: value for name, value in arguments.items() if value is not UNSET}
+    return await context.page(info, given, context.built.histories[info.field_name])
+
+
+# Shared by all fields: what Strawberry makes of arguments is most of what a field costs, in time and memory.
+_SUBSCRIBE: Final[Any] = StrawberryResolver(_subscribe)
+_READ: Final[Any] = StrawberryResolver(_read)
+
+
 def _live(change: type, scope: Scope) -> Any:
     """Return a subscription field, which declares arguments and a type; documents.py compiles it.
 
     The type is nullable: acknowledgement and heartbeats come without a change.
     """
-
-    def subscribe(
-        info: strawberry.Info,
-        criteria: list[CriteriaInput] | None = UNSET,
-        since_version: Long | None = UNSET,
-        since_index: int | None = UNSET,
-        after: str | None = UNSET,
-        from_time: Long | None = UNSET,
-        max_message_bytes: int | None = UNSET,
-        heartbeat_interval_ms: int | None = UNSET,
-        signals: bool | None = UNSET,
-    ) -> AsyncIterator[Any]:
-        raise AssertionError("a subscription is compiled, never executed")
-
     about = "everything" if scope.area is None else f"area {scope.area.name}"
     if scope.entity_type is not None:
         about += f", entity type {scope.entity_type!r}"
     return strawberry.subscription(
-        resolver=subscribe,
+        resolver=_SUBSCRIBE,
         graphql_type=change | None,
         description=(
             f"Changes of {about}. Begins at sinceVersion (with sinceIndex; inclusive), after (a cursor; "
@@ -245,46 +301,10 @@ def _live(change: type, scope: Scope) -> Any:
     )
 
 
-def _history(connection: type, scope: Scope) -> Any:
+def _history(connection: type) -> Any:
     """Return a field of history; nullable, so that one that fails leaves the others of its operation."""
-
-    async def read(
-        info: strawberry.Info,
-        first: int | None = UNSET,
-        after: str | None = UNSET,
-        last: int | None = UNSET,
-        before: str | None = UNSET,
-        criteria: list[CriteriaInput] | None = UNSET,
-        from_: Annotated[Long | None, strawberry.argument(name="from")] = UNSET,
-        to: Long | None = UNSET,
-        since_version: Long | None = UNSET,
-        since_index: int | None = UNSET,
-        until_version: Long | None = UNSET,
-        until_index: int | None = UNSET,
-        reverse: bool | None = UNSET,
-        anchor: Long | None = UNSET,
-    ) -> Any:
-        context: Context = info.context
-        arguments = {
-            "first": first,
-            "after": after,
-            "last": last,
-            "before": before,
-            "criteria": criteria,
-            "from": from_,
-            "to": to,
-            "sinceVersion": since_version,
-            "sinceIndex": since_index,
-            "untilVersion": until_version,
-            "untilIndex": until_index,
-            "reverse": reverse,
-            "anchor": anchor,
-        }
-        given = {name: value for name, value in arguments.items() if value is not UNSET}
-        return await context.page(info, given, scope)
-
     return strawberry.field(
-        resolver=read,
+        resolver=_READ,
         graphql_type=connection | None,
         description=(
             "History, a page of whole records: the first so many after a cursor, or the last so many before "

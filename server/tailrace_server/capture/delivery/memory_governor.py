@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import SubscriberTooSlow
 from tailrace_server.capture.delivery.memory_budget import COPIES
+from tailrace_server.collector import CYCLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,9 +51,12 @@ class MemoryGovernor:
         self._large.measured(process_bytes)
         # 2. Then whichever is more: what the process is above its budget, or what waits for room.
         excess = max(process_bytes - self._memory_bytes, self._large.wanted_bytes)
+        # 3. Nobody is ended for what lies in cycles that only the collector finds.
+        if process_bytes > self._memory_bytes and CYCLES.for_memory():
+            excess = max(self._cache.relieve() - self._memory_bytes, self._large.wanted_bytes)
         if excess <= 0:
             return
-        # 3. Only stalled readers pay, and the largest first: that ends the fewest.
+        # 4. Only stalled readers pay, and the largest first: that ends the fewest.
         stalled = [each for each in subscriptions if each.last.stalled_for(now) >= PATIENCE_S]
         stalled.sort(key=lambda each: each.last.nbytes, reverse=True)
         for subscription in stalled:
