@@ -240,7 +240,7 @@ class DebeziumDecoder:
             key = document_key(message, after or before)
         if len(before or b"") + len(after or b"") > self._record_bytes_max:
             raise Unusable(f"images above {self._record_bytes_max} bytes")
-        row = self._keys.of(operation, entity_type, key, before, after)
+        row = self._keys.of(operation, entity_type, identity.short, key, before, after)
         if (
             operation == READ
             and source.snapshot == "incremental"

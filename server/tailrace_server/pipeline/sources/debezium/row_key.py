@@ -99,6 +99,7 @@ class RowKeys:
         self,
         operation: int,
         entity_type: str,
+        table: str,
         message_key: bytes | None,
         before: bytes | None,
         after: bytes | None,
@@ -108,6 +109,7 @@ class RowKeys:
         Args:
             operation: Of the change.
             entity_type: Of the row.
+            table: The table's name alone.
             message_key: JSON of the key that the line carries, ``null`` included; None where it carries none.
             before: Image before the change.
             after: Image after it.
@@ -124,7 +126,7 @@ class RowKeys:
             return self._whole_row(operation, before, after)
         row = members(image) if image else {}
         old = members(before) if before and operation == UPDATE else {}
-        names, values = self._columns(entity_type, message_key, row, old)
+        names, values = self._columns(entity_type, table, message_key, row, old)
         primary_key = key_text(values)
         if primary_key is None:
             raise Unusable(f"a key column is null: {', '.join(names)}")
@@ -169,13 +171,17 @@ class RowKeys:
     def _columns(
         self,
         entity_type: str,
+        table: str,
         message_key: bytes | None,
         row: Mapping[str, msgspec.Raw],
         old: Mapping[str, msgspec.Raw],
     ) -> tuple[tuple[str, ...], Sequence[bytes | msgspec.Raw]]:
         """Return names and texts of the key's columns."""
         # 1. What the operator says of this table. A delete may come without image; then the message key tells.
-        names = self._given.get(entity_type) or self._given.get(entity_type.rpartition(".")[2], ())
+        #    A name that has a dot of its own is not taken apart: `a.b` is not the table `b`.
+        names = self._given.get(entity_type, ())
+        if not names and entity_type.endswith(f".{table}"):
+            names = self._given.get(table, ())
         if names and all(name in row for name in names):
             return names, [row[name] for name in names]
         told = None if message_key is None else _told(entity_type, message_key)

@@ -23,6 +23,8 @@ class TableIdentity(NamedTuple):
     entity_type: str
     table: str
     """The table's full name."""
+    short: str
+    """The table's name alone."""
     connector: str | None
     """``connector:name``, as much of it as there is."""
 
@@ -100,7 +102,7 @@ class TableIdentities:
         bound = self._bindings.tables.get(entity_type, name)
         if bound != name and (mapped is None or levels_in(bound)[-len(mapped) :] == mapped):
             raise Unusable(_other_table(entity_type, levels, bound))
-        return TableIdentity(entity_type, name, connector)
+        return TableIdentity(entity_type, name, table, connector)
 
     def _check_connector(self, connector: str | None) -> None:
         wanted = self._bindings.connector if self._connector is None else self._connector

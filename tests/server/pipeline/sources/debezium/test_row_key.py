@@ -126,6 +126,16 @@ def test_the_operator_wins_over_the_message_and_the_message_over_what_is_declare
     assert one(INSERT, keys={"*": ("id",)}, mapping=mapping).primary_key == "x"
 
 
+def test_the_key_of_a_table_is_not_taken_for_one_whose_name_ends_alike() -> None:
+    keys = {"product": ("tenant", "id")}
+    source = {**postgres(1), "schema": "public", "table": "product"}
+    long = envelope("c", source, after=INSERT["after"])
+    assert one(long, keys=keys, entity_type_from="schema.table").primary_key == "[3,7]"
+    dotted = envelope("c", {**source, "table": "old.product"}, after=INSERT["after"])
+    for form in ("table", "schema.table"):
+        assert "no key" in refused(dotted, keys=keys, entity_type_from=form)
+
+
 def test_a_removal_without_image_is_named_by_the_message_key() -> None:
     gone = envelope("d", postgres(1))
     told = {"key": {"id": 7, "tenant": 3}, "value": gone}
