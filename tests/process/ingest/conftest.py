@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,16 +23,20 @@ from tests.server.pipeline.shapes import BY_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Return the session that all tests share; its start is most of what they cost."""
-    with spark_session("tests", master="local[2]") as session:
-        yield session
+    with pytest.MonkeyPatch.context() as patch:
+        # Workers import nothing from the current folder, and a source of the tests is a module of theirs.
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        with spark_session("tests", master="local[2]") as session:
+            yield session
 
 
 class Source:

@@ -359,7 +359,7 @@ def test_line_numbers_count_the_whole_file_also_where_spark_splits_it(
         [file] = (source.catalog / "quarantine").iterdir()
         assert orjson.loads(file.read_text())["line"] == 400
         state = CommitLog.open(source.catalog).state
-        assert state.source_positions == {"file:00001.json": 401}
+        assert state.source_positions["file:00001.json"] == 401
         assert published(source.catalog) == 400
 
 
@@ -510,7 +510,8 @@ def test_any_frame_of_strings_will_do(source: Source, rows: int) -> None:
                 sink.batch(source.spark.createDataFrame(frame, "value string"), number)
         sink.tick()
     assert [body["source_count"] for body in leads(source.catalog)] == [1, 2]
-    assert CommitLog.open(source.catalog).state.source_positions == {}
+    positions = CommitLog.open(source.catalog).state.source_positions
+    assert not [name for name in positions if name.startswith("file:")]
 
 
 @pytest.mark.parametrize("rows", [0, 1_000])
