@@ -9,10 +9,17 @@ r"""Live changes as server-sent events, for ``EventSource`` and ``curl``.
 
 Every id is a cursor: a browser that reconnects sends the last one as ``Last-Event-ID`` and misses nothing.
 There is no demand; the socket's pace is the demand.
+
+An ``EventSource`` takes every answer but 200 for final and never asks again. So a GET that may succeed later is
+answered with a stream that ends at once::
+
+    retry: 2718\nevent: error\ndata: {a Problem Details object}\n\n
 """
 
 from __future__ import annotations
 
+import random
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,7 +31,13 @@ from tailrace.capture import Heartbeat
 from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
-from tailrace_server.api.errors import encoded_problem, logged
+from tailrace_server.api.errors import (
+    HTTP_OWN_RETRIABLE,
+    encoded_problem,
+    encoded_refusal,
+    logged,
+    problem,
+)
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.forms import CaptureForm, form_of, form_of_query
@@ -46,6 +59,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("tailrace.rest")
 
+_AGAIN_MIN_MS: Final = 1_000
+_AGAIN_MAX_MS: Final = 5_000
+_LAST_EVENT_ID: Final = ("lastEventId", "Last-Event-ID")
+"""Parameters that stand for the header."""
+_PASSED_OVER: Final = (*_LAST_EVENT_ID, "_")
+"""Parameters that say nothing of what is wanted; libraries add ``_`` so that nobody caches the answer."""
 _HEADERS: Final = {
     "Content-Type": EVENTS_TYPE,
     "Cache-Control": "no-store",
@@ -60,10 +79,42 @@ async def live(
 
     Raises:
         TailraceError: Before the stream begins: the subscribe is refused.
+        HTTPException: The same, by HTTP itself.
     """
     accepted(request, (EVENTS_TYPE,))
     if request.method == "HEAD":
         return Response(headers=_HEADERS)
+    try:
+        return await _opened(request, engine, settings, sockets, catalog)
+    except HTTPException as error:
+        if request.method != "GET" or error.status_code not in HTTP_OWN_RETRIABLE:
+            raise
+        sockets.count_error("http", InvalidRequest.code)
+        return _later(encoded_refusal(InvalidRequest(error.detail), error.status_code))
+    except TailraceError as error:
+        if request.method != "GET" or not _may_pass(error):
+            raise
+        found = logged(error, _log)
+        sockets.count_error("http", found.code)
+        return _later(encoded_problem(found))
+
+
+def _may_pass(error: TailraceError) -> bool:
+    """Return whether the same request may be answered otherwise later: the fault is not the client's."""
+    status = problem(error)["status"]
+    assert isinstance(status, int)
+    return error.retriable or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _later(body: bytes) -> Response:
+    """Return the answer after which a browser asks again, each of many in a moment of its own."""
+    wait_ms = random.randint(_AGAIN_MIN_MS, _AGAIN_MAX_MS)
+    return Response(b"retry: %d\nevent: error\ndata: %s\n\n" % (wait_ms, body), headers=_HEADERS)
+
+
+async def _opened(
+    request: Request, engine: Engine, settings: HttpSettings, sockets: Sockets, catalog: str
+) -> EventStream:
     if not sockets.enter():
         raise HTTPException(429, str(sockets.refusal()))
     try:
@@ -91,14 +142,21 @@ async def live(
 async def _asked(
     request: Request, settings: HttpSettings, criteria_max: int
 ) -> tuple[CaptureForm, SubscribeRequest]:
-    """Return the form and the request; ``Last-Event-ID`` stands above any start that the URL or body names."""
+    """Return the form and the request; ``Last-Event-ID`` stands above any start that the URL or body names.
+
+    It may also be a parameter: a page that makes a new ``EventSource`` cannot set headers. The header is newer,
+    since the browser sends it when it reconnects.
+    """
+    last = request.headers.get("last-event-id")
     if request.method == "POST":
         form, value = form_of(await asked_body(request, settings))
         message = from_json(SubscribeRequest, value, criteria_max=criteria_max, without=ELSEWHERE)
     else:
-        form, pairs = form_of_query(parameters(request))
+        given = parameters(request)
+        last = last or next((text for name, text in given if name in _LAST_EVENT_ID and text), None)
+        own = [(name, text) for name, text in given if name not in _PASSED_OVER]
+        form, pairs = form_of_query(own)
         message = from_query(SubscribeRequest, pairs, criteria_max=criteria_max, without=ELSEWHERE)
-    last = request.headers.get("last-event-id")
     if last:
         for name in ("since_version", "since_index", "from_time"):
             message.ClearField(name)

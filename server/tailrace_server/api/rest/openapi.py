@@ -94,6 +94,7 @@ def document() -> dict[str, Any]:
                 "parameters": [
                     *_parameters(found["Subscribe"], found["Criteria"], without="request"),
                     {**_query("Last-Event-ID", reference("Cursor")), "in": "header"},
+                    _query("lastEventId", reference("Cursor")),
                 ],
             },
             "post": _get(

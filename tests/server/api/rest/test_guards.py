@@ -495,7 +495,7 @@ async def test_above_the_limit_of_connections_a_handshake_is_refused(serve: Serv
     served = await serve(HttpSettings(http_connections=1))
     async with served.socket():
         headers = {"accept": "text/event-stream"}
-        answer = await served.http.get(LIVE, headers=headers)
+        answer = await served.http.post(LIVE, headers=headers, json={})
         assert (answer.status_code, answer.json()["status"]) == (429, 429)
         assert answer.json()["retriable"]
         answer = await served.http.get(LIVE, headers=HANDSHAKE)
