@@ -15,6 +15,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from threading import Event
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -22,6 +23,7 @@ from msgspec import structs
 
 from tailrace.cdcv2 import Progress, Update, Writer
 from tailrace.errors import ImagesMissing, InvalidRequest
+from tailrace.schema import Origin
 from tailrace_server.cdcv2 import AvroForm, write_container
 from tailrace_server.export.diffs import Differences, ImageCheck
 from tailrace_server.export.errors import FolderTaken, ImageUnfit
@@ -30,12 +32,13 @@ from tailrace_server.export.row_form import RowForm
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.files.documents import ColumnDocument
 from tailrace_server.wal.record.unavailable import unavailable
-from tailrace_server.wal.schema.restating import first_stated
+from tailrace_server.wal.schema.common_type import common_type
+from tailrace_server.wal.schema.restating import first_stated, read_as
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_records import EntityRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tailrace.cdcv2 import Statement
@@ -136,16 +139,16 @@ class Cdcv2Export:
             #    is an insert depends on all records before it.
             published = log.view.published
             known = records.columns_in(log.view.schema_of(published))
-            check, seen = ImageCheck(records), {known}
+            check, seen = ImageCheck(records), dict.fromkeys([known])
             stopping = stopping or Event()
             for version in records.versions(log.view.oldest.version, published + 1):
                 if stopping.is_set():
                     raise InterruptedError("stopped before the first message")
                 check.see(version)
-                seen.add(version.columns)
+                seen[version.columns] = None
             # 4. Fix the columns. They never change once the folder has an identity, since all files of a
             #    stream share one schema.
-            columns: Sequence[Column] = _columns_of(known, seen)
+            columns: Sequence[Column] = _columns_of(known, seen, first_stated(log.view.schemas))
             if found is not None:
                 columns = found.stream_columns()
             if settings.like is not None:
@@ -290,22 +293,41 @@ def _wanted(settings: ExportSettings, log: CommitLog, records: EntityRecords) ->
 
 
 def _columns_of(
-    known: tuple[Column, ...], seen: Iterable[tuple[Column, ...]]
+    known: tuple[Column, ...],
+    seen: Collection[tuple[Column, ...]],
+    stated: Mapping[int, Column],
 ) -> tuple[Column, ...]:
-    """Return the columns of a new stream, which are the known ones.
+    """Return the columns of a new stream: the known ones, each in the type that holds its whole history.
 
     A column is not nullable only if it never was, is not dropped, and was never absent.
 
     Args:
         known: The columns as of the published version.
         seen: The columns as of each version.
+        stated: By id, each column as it was first stated.
     """
+    history: dict[int, list[Column]] = {}
+    for column in chain(*seen, known):
+        history.setdefault(column.id, []).append(read_as(column, stated.get(column.id)))
     always = set.intersection(
         *({column.id for column in each if not column.nullable} for each in seen)
     )
     return tuple(
-        replace(column, nullable=column.dropped or column.id not in always) for column in known
+        replace(
+            _holding(column, history[column.id]),
+            nullable=column.dropped or column.id not in always,
+        )
+        for column in known
     )
+
+
+def _holding(column: Column, history: Sequence[Column]) -> Column:
+    """Return a column in the type that holds all values that it has had."""
+    found = common_type([(each.sql_type, each.encoding) for each in history])
+    if found == (column.sql_type, column.encoding):
+        return column
+    sql_type, encoding = found
+    return replace(column, sql_type=sql_type, encoding=encoding, origin=Origin.DECLARED)
 
 
 def _like(folder: Path, wanted: StreamIdentity) -> Sequence[Column]:

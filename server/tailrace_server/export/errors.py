@@ -40,7 +40,7 @@ class ImageUnfit(TailraceError):
     def __init__(self, version: int, key: str | None, reason: str) -> None:
         super().__init__(
             f"version {version}, key {key!r}: {reason}; go on in a new folder, with "
-            f"--since {version}, whose stream takes the schema as it is now"
+            f"--since {version}, whose stream takes types that hold the whole history"
         )
         self.version = version
         self.key = key

@@ -40,8 +40,12 @@ import orjson
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.unavailable import DEFAULT
-from tailrace_server.wal.schema.column_types import joined
-from tailrace_server.wal.schema.restating import read_as, restated_image
+from tailrace_server.wal.schema.restating import (
+    conversion_of,
+    read_as,
+    restated_image,
+    restated_or_shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -184,7 +188,7 @@ class RowForm:
         }
 
     def _conversions_of(self, columns: Sequence[Column]) -> Conversions:
-        """Return the columns of a version whose values mean something else as the form reads them."""
+        """Return the columns of a version whose values the form has otherwise."""
         stated = self._stated()
         found: Conversions = {}
         for column in columns:
@@ -194,9 +198,9 @@ class RowForm:
             read, own = (
                 read_as(each, stated.get(column.id)) for each in (column, self.columns[place])
             )
-            written, wanted = (read.sql_type, read.encoding), (own.sql_type, own.encoding)
-            if not read.inferred and joined(written, wanted) is None:
-                found[column.name] = written, wanted
+            conversion = conversion_of(read, (own.sql_type, own.encoding))
+            if conversion is not None:
+                found[column.name] = conversion
         return found
 
     def _restated(self, image: bytes) -> bytes:
@@ -206,7 +210,9 @@ class RowForm:
             Unfit: A value has no exact form there.
         """
         texts = _texts(image)
-        found, inexact = restated_image(image, self._conversions, self.unavailable)
+        found, inexact = restated_image(
+            image, self._conversions, self.unavailable, restated_or_shown
+        )
         for name in inexact:
             written, wanted = (_stated_label(each) for each in self._conversions[name])
             raise Unfit(f"column {name!r}: {_shown(texts[name])} of {written} is no {wanted}")

@@ -19,7 +19,7 @@ ERRORS: dict[str, tuple[TailraceError, dict[str, str]]] = {
         {"folder": "out"},
     ),
     "version 7, key '1': column 'price' is null or absent; go on in a new folder, with --since 7, "
-    "whose stream takes the schema as it is now": (
+    "whose stream takes types that hold the whole history": (
         ImageUnfit(7, "1", "column 'price' is null or absent"),
         {"version": "7", "key": "1"},
     ),

@@ -21,8 +21,12 @@ from tailrace_server.pipeline.column_listing import announced
 from tailrace_server.pipeline.images import hidden, members
 from tailrace_server.pipeline.pending import write_pending
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
-from tailrace_server.wal.schema.column_types import joined
-from tailrace_server.wal.schema.restating import first_stated, read_as, restated_image
+from tailrace_server.wal.schema.restating import (
+    conversion_of,
+    first_stated,
+    read_as,
+    restated_image,
+)
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.entity_records import EntityRecords
 
@@ -124,9 +128,9 @@ def _conversions(
     for column in columns:
         now = wanted.get(names.get(column.id, column.name))
         read = read_as(column, stated.get(column.id))
-        written = (read.sql_type, read.encoding)
-        if now is not None and not read.inferred and joined(written, now) is None:
-            found[column.name] = written, now
+        conversion = None if now is None else conversion_of(read, now)
+        if conversion is not None:
+            found[column.name] = conversion
     return found
 
 

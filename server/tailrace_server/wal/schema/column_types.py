@@ -183,7 +183,7 @@ def fault_of(
     if kind is not None:
         found = _kind_of_value(value)
         return None if found == kind else f"{_shown(value)} is no {kind}, as {encoding} requires"
-    base, first, second = _parts(sql_type)
+    base, first, second = parts_of(sql_type)
     if base == JSON:
         return None
     if base == BOOLEAN:
@@ -203,7 +203,8 @@ def fault_of(
     return None
 
 
-def _parts(sql_type: str) -> tuple[str, int | None, int | None]:
+def parts_of(sql_type: str) -> tuple[str, int | None, int | None]:
+    """Return the name of an SQL type, and its parameters, as far as it has them."""
     found = _TYPE.fullmatch(sql_type)
     assert found is not None, sql_type
     first, second = (None if part is None else int(part) for part in found.groups()[1:])
@@ -264,7 +265,10 @@ def joined(
         return before
     if before[1] != after[1] or before[0] is None or after[0] is None:
         return None
-    (base, first, second), (other, other_first, other_second) = _parts(before[0]), _parts(after[0])
+    (base, first, second), (other, other_first, other_second) = (
+        parts_of(before[0]),
+        parts_of(after[0]),
+    )
     for order in (tuple(_INTEGERS), _FLOATS):
         if base in order and other in order:
             return max(before, after, key=lambda each: order.index(each[0] or ""))
@@ -278,7 +282,7 @@ def joined(
 def may_become(inferred: str | None, sql_type: str, encoding: str) -> bool:
     """Whether values of an inferred type may be those of a stated one, as far as the kind of JSON tells."""
     kind = _kind_of(encoding)
-    base = _parts(sql_type)[0]
+    base = parts_of(sql_type)[0]
     if inferred is None or (base == JSON and kind is None):
         return True
     if inferred == BOOLEAN:

@@ -28,6 +28,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+import numpy as np
 import orjson
 
 from tailrace_server.wal.record.columns import decode_members
@@ -37,12 +38,13 @@ from tailrace_server.wal.schema.column_types import (
     JSON,
     VARCHAR,
     fault_of,
+    joined,
     may_become,
     type_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tailrace.schema import Column, Schema
     from tailrace_server.wal.record.unavailable import Unavailable
@@ -53,9 +55,11 @@ Conversions = dict[str, tuple[Stated, Stated]]
 """Column → what it is written in, and what it is to be written in."""
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
-_NUMERIC: Final = ("SMALLINT", "INTEGER", "BIGINT", "REAL", "DOUBLE", DECIMAL)
-_SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
-_UNITS: Final[Mapping[str, tuple[str, int]]] = {
+NUMERIC: Final = ("SMALLINT", "INTEGER", "BIGINT", "REAL", "DOUBLE", DECIMAL)
+"""Types whose values are numbers."""
+SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
+"""Encoding of an unscaled number → its scale."""
+UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "debezium.Date": ("day", 1),
     "connect.Date": ("day", 1),
     "debezium.Time": ("time", 1_000_000),
@@ -68,7 +72,7 @@ _UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "debezium.NanoTimestamp": ("moment", 1),
 }
 """Encodings that count → what of, and its units in one: days, or nanoseconds."""
-_TEXTS: Final = tuple(
+TEXTS: Final = tuple(
     f"debezium.{name}"
     for name in (
         "ZonedTime",
@@ -81,8 +85,10 @@ _TEXTS: Final = tuple(
         "EnumSet",
     )
 )
-_AS_TEXT: Final = ((VARCHAR, "json"), (VARCHAR, "debezium.Enum"), (VARCHAR, "debezium.EnumSet"))
+"""Encodings that are texts."""
+AS_TEXT: Final = ((VARCHAR, "json"), (VARCHAR, "debezium.Enum"), (VARCHAR, "debezium.EnumSet"))
 """Types and encodings that have any text."""
+_SECOND: Final = 1_000_000_000
 _DIGITS_MAX: Final = 10_000
 _EXACTLY: Final = Context(
     prec=_DIGITS_MAX, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
@@ -130,10 +136,38 @@ def restated(
     return found
 
 
+def restated_or_shown(
+    value: bytes, written: Stated, wanted: Stated, unavailable: Unavailable = DEFAULT
+) -> bytes | None:
+    """Return the same as `restated`; as a text also what shows a value that is none, as readers do.
+
+    A moment is its ISO 8601 text, as in GraphQL; a truth and an object are their JSON text.
+    """
+    found = restated(value, written, wanted, unavailable)
+    if found is not None or (base_of(wanted[0]), wanted[1]) != (VARCHAR, "json"):
+        return found
+    try:
+        meaning = _meaning(value, written)
+    except (ArithmeticError, ValueError, TypeError, KeyError):
+        meaning = None
+    if isinstance(meaning, _Count):
+        return msgspec.json.encode(_shown(meaning))
+    return value if value[:1] == b'"' else msgspec.json.encode(value.decode())
+
+
 def restated_image(
-    image: bytes, conversions: Conversions, unavailable: Unavailable = DEFAULT
+    image: bytes,
+    conversions: Conversions,
+    unavailable: Unavailable = DEFAULT,
+    restate: Callable[[bytes, Stated, Stated, Unavailable], bytes | None] = restated,
 ) -> tuple[bytes, list[str]]:
     """Return an image with the values that can be restated, and the columns whose values cannot.
+
+    Args:
+        image: Text of a JSON object.
+        conversions: The columns to restate.
+        unavailable: Tells values that the source did not send.
+        restate: `restated` or `restated_or_shown`.
 
     Raises:
         msgspec.DecodeError: It is no JSON object.
@@ -144,7 +178,7 @@ def restated_image(
         value = bytes(row.get(name, b"null"))
         if value == b"null":
             continue
-        found = restated(value, written, wanted, unavailable)
+        found = restate(value, written, wanted, unavailable)
         if found is None:
             inexact.append(name)
         else:
@@ -180,6 +214,23 @@ def read_as(column: Column, stated: Column | None) -> Column:
     return stated if fits else column
 
 
+def conversion_of(read: Column, wanted: Stated) -> tuple[Stated, Stated] | None:
+    """Return what values are written in and what to write them in; None if they stay as they are.
+
+    Args:
+        read: The column that says how the values are read (`read_as`).
+        wanted: The type and encoding to have them in.
+    """
+    written = (read.sql_type, read.encoding)
+    sql_type, encoding = wanted
+    if read.sql_type is None or sql_type is None or joined(written, wanted) is not None:
+        return None
+    # An inferred type is a kind of JSON: a type that has this kind in ``json`` reads the same text.
+    if read.inferred and encoding == "json" and may_become(read.sql_type, sql_type, encoding):
+        return None
+    return written, wanted
+
+
 def misread(written: str, read: str) -> bool:
     """Return whether a text of one encoding means something else in another, and nothing shows it.
 
@@ -187,41 +238,58 @@ def misread(written: str, read: str) -> bool:
     """
     if read in (written, "json"):
         return False
-    if written in _UNITS:
-        return _UNITS.get(read) != _UNITS[written]
-    return _SCALED.fullmatch(written) is not None
+    if written in UNITS:
+        return UNITS.get(read) != UNITS[written]
+    return SCALED.fullmatch(written) is not None
 
 
 def _meaning(value: bytes, written: Stated) -> _Meaning | None:
     """Return what a value means; None where nothing but its own type and encoding says it."""
     sql_type, encoding = written
-    if encoding in _UNITS:
-        kind, unit = _UNITS[encoding]
+    if encoding in UNITS:
+        kind, unit = UNITS[encoding]
         return _Count(kind, int(value) * unit)
-    if (scaled := _SCALED.fullmatch(encoding)) is not None:
+    if (scaled := SCALED.fullmatch(encoding)) is not None:
         return _unscaled(orjson.loads(value), int(scaled[1]))
     if encoding == "debezium.VariableScaleDecimal":
         members = orjson.loads(value)
         return _unscaled(members["value"], int(members["scale"]))
-    if encoding in ("decimal.string", *_TEXTS):
+    if encoding in ("decimal.string", *TEXTS):
         found = orjson.loads(value)
         return Decimal(found) if encoding == "decimal.string" else str(found)
-    if encoding == "debezium.Year" or (encoding == "json" and _base(sql_type) in _NUMERIC):
+    if encoding == "json" and base_of(sql_type) in ("REAL", "DOUBLE"):
+        return Decimal(value.decode()).normalize(_EXACTLY)  # 5.0 is 5, as in the source's own text
+    if encoding == "debezium.Year" or (encoding == "json" and base_of(sql_type) in NUMERIC):
         return Decimal(value.decode())
     if encoding == "json" and value[:1] == b'"' and sql_type not in (None, JSON):
         return str(orjson.loads(value))
     return None
 
 
+def _shown(count: _Count) -> str:
+    """Return the ISO 8601 text of a day, moment or time; six digits behind a second, or nine, or none."""
+    if count.kind == "day":
+        return str(np.datetime64(count.value, "D"))
+    seconds, rest = divmod(count.value if count.kind == "moment" else abs(count.value), _SECOND)
+    fraction = ""
+    if rest:
+        fraction = f".{rest:09d}" if rest % 1_000 else f".{rest // 1_000:06d}"
+    if count.kind == "moment":
+        return f"{np.datetime64(seconds, 's')}{fraction}"
+    minutes, second = divmod(seconds, 60)
+    sign = "-" if count.value < 0 else ""
+    return f"{sign}{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}{fraction}"
+
+
 def _written(meaning: _Meaning, sql_type: str, encoding: str) -> bytes | None:
     """Return the text of a meaning in a type and encoding; None if it has none there."""
-    base = _base(sql_type)
+    base = base_of(sql_type)
     if isinstance(meaning, _Count):
-        kind, unit = _UNITS.get(encoding, ("", 1))
+        kind, unit = UNITS.get(encoding, ("", 1))
         exact = kind == meaning.kind and meaning.value % unit == 0
         return b"%d" % (meaning.value // unit) if exact else None
     if isinstance(meaning, str):
-        if (base, encoding) in _AS_TEXT:
+        if (base, encoding) in AS_TEXT:
             return msgspec.json.encode(meaning)
         if not _NUMBER.fullmatch(meaning):
             return None
@@ -231,7 +299,7 @@ def _written(meaning: _Meaning, sql_type: str, encoding: str) -> bytes | None:
 
 def _number(value: Decimal, base: str, encoding: str) -> bytes | None:
     """Return the text of a number."""
-    if (scaled := _SCALED.fullmatch(encoding)) is not None:
+    if (scaled := SCALED.fullmatch(encoding)) is not None:
         return msgspec.json.encode(_scaled(value, int(scaled[1])))
     if encoding == "debezium.VariableScaleDecimal":
         scale = max(0, -int(value.as_tuple().exponent))
@@ -247,7 +315,7 @@ def _number(value: Decimal, base: str, encoding: str) -> bytes | None:
         return digits.encode() if Decimal(repr(float(digits))) == value else None
     if base == DECIMAL:
         return digits.encode()
-    return _whole(value) if base in _NUMERIC else None
+    return _whole(value) if base in NUMERIC else None
 
 
 def _whole(value: Decimal) -> bytes | None:
@@ -276,5 +344,6 @@ def _unscaled(text: str, scale: int) -> Decimal:
     return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale, _EXACTLY)
 
 
-def _base(sql_type: str | None) -> str:
+def base_of(sql_type: str | None) -> str:
+    """Return the name of an SQL type without its parameters; empty where it is not known."""
     return re.split(r"[ (]", sql_type or "", maxsplit=1)[0]

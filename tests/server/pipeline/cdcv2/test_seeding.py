@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +13,9 @@ from pyspark import TaskContext
 
 from tailrace.cdcv2 import Progress, Update
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.cdcv2.files import FilePart, read_part
+from tailrace_server.cdcv2 import write_line
+from tailrace_server.cdcv2.schema import documented_schema
+from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema, read_part
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict, finished_rows
 from tailrace_server.pipeline.cdcv2.ingest import WRITER
 from tailrace_server.pipeline.cdcv2.seeding import seed_index
@@ -28,13 +32,30 @@ from tests.process.ingest.reading import data
 from tests.server.pipeline.cdcv2 import test_product_times as products
 from tests.server.pipeline.cdcv2.streams import SCHEMA
 from tests.server.pipeline.cdcv2.test_ingest import Stream, finished, told, update
+from tests.server.pipeline.feeds import Feed
+from tests.server.pipeline.shapes import envelope, line, postgres, with_listing
+from tests.support.column_kinds import (
+    FINE_MONEY,
+    INT,
+    MICROS,
+    MILLIS,
+    MONEY,
+    TEXT,
+    Moment,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support import column_kinds
+
 ONE = b'{"id": 1, "name": "\\u00e4", "price": 7}'
 """Not as the stream itself would write it: `HELD`."""
 HELD = {"id": 1, "name": "ä", "price": 7}
+MS = 1_700_000_000_123_000_000
+"""A moment of whole milliseconds, in nanoseconds."""
+SEEN = replace(INT, field={})
+"""A number that nothing announces."""
 RENAMES = """
 [entity_types.product]
 renamed_from = "article"
@@ -135,6 +156,65 @@ def test_records_under_former_names_of_type_and_column_are_known(stream: Stream)
     stream.add(update((1, "new", 7), 1, 1), finished(0, 2, t1=1))
     stream.ingest(take_over=True)
     assert befores(stream, 3) == {"1": {"id": 1, "name": "a", "price": 7}}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "avro", "was", "held", "new"),
+    [
+        (
+            (MILLIS, MICROS),
+            {"type": "long", "logicalType": "timestamp-micros"},
+            (Moment(MS), Moment(MS + 1_000)),
+            (MS // 1_000, MS // 1_000 + 1),
+            7,
+        ),
+        (
+            (MICROS, MILLIS),
+            {"type": "long", "logicalType": "timestamp-micros"},
+            (Moment(MS + 1_000), Moment(MS)),
+            (MS // 1_000 + 1, MS // 1_000),
+            7,
+        ),
+        (
+            (MONEY, FINE_MONEY),
+            {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 4},
+            (Decimal("5.00"), Decimal("0.7812")),
+            ("AMNQ", "HoQ="),
+            b"\x07",
+        ),
+        ((INT, TEXT), "string", (Decimal(5), "seven"), ("5", "seven"), "new"),
+        (
+            (SEEN, SEEN),
+            {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 4},
+            (Decimal(5), Decimal(0)),
+            ("AMNQ", "AA=="),
+            b"\x07",
+        ),
+    ],
+    ids=["finer moments", "coarser moments", "finer decimals", "numbers to texts", "seen numbers"],
+)
+def test_rows_of_both_sides_of_a_change_are_known_as_the_stream_writes_them(
+    stream: Stream,
+    kinds: tuple[column_kinds.Kind, column_kinds.Kind],
+    avro: Any,
+    was: tuple[Any, Any],
+    held: tuple[Any, Any],
+    new: Any,
+) -> None:
+    """So the first change of each has its row before, and the row that stays is no change."""
+    feed = Feed(stream.log)
+    for key, (kind, meaning) in enumerate(zip(kinds, was, strict=True), 1):
+        images = {"after": {"id": key, "c": kind.written(meaning)}}
+        record = envelope("c", postgres(key), **images)
+        feed.batch(with_listing({"c": kind.field}, record) if kind.field else line(record))
+    fields = [{"name": "id", "type": "long"}, {"name": "c", "type": avro}]
+    data_schema = {"type": "record", "name": "data", "fields": fields}
+    stream.schema = StreamSchema(json.dumps(documented_schema(data_schema)))
+    messages: list[Any] = [update((key, new), 1, 1) for key in (1, 2)]
+    lines = (write_line(stream.schema.form, each) for each in (*messages, finished(0, 2, t1=2)))
+    stream.raw(b"".join(lines))
+    stream.ingest(take_over=True)
+    assert befores(stream, 3) == {str(key): {"id": key, "c": held[key - 1]} for key in (1, 2)}
 
 
 def test_a_first_batch_that_failed_leaves_nothing_and_the_next_reads_the_log_anew(
