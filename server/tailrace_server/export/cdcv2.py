@@ -98,7 +98,7 @@ class Cdcv2Export:
             identity.stream_columns(), lambda: first_stated(log.view.schemas)
         )
         self._avro = AvroForm.of_data(form.avro_record())
-        self._differences = Differences(records, form)
+        self._differences = Differences(records, form, check.layouts)
         self._check = check
         self._checked = checked
         """The last version whose images have been checked."""

@@ -10,13 +10,16 @@ REMOVE, EXPIRE                   (before, -1)
 REMOVE without a key             (each row, minus its count): a truncate
 ===============================  ==========================================================
 
+If the columns have changed since the key's row was stated, that row goes instead of ``before``: the source may
+have altered it without a record (a dropped column, a default, a rounded number).
+
 The differences of a version are summed for each row, and zeros are left out. The collection of rows at a
 version is the sum of all differences up to it, also if transactions came late.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tailrace.criteria import Operation
 from tailrace.errors import ImagesMissing
@@ -26,13 +29,23 @@ from tailrace_server.export.row_form import Unfit
 from tailrace_server.wal.record.columns import multiplicity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator, Set
 
+    from tailrace.schema import Column
     from tailrace_server.export.row_form import Row, RowForm
     from tailrace_server.wal.state.entity_records import EntityRecords, Record, Version
 
 Rows = dict["Row", int]
 """Row → its count, or the change of its count; never 0."""
+
+
+_HALF: Final = -1
+"""No version: the last rows are not kept, or were left within a version."""
+
+Layout = tuple["Hashable", ...]
+"""Of each column its id, type and encoding, and whether it is dropped."""
+LastRows = dict[str, tuple["Row", Layout]]
+"""Key → its last row, and the layout that it was read by."""
 
 
 def multiplicity(record: Record) -> int | None:
@@ -48,6 +61,10 @@ class ImageCheck:
     def __init__(self, records: EntityRecords) -> None:
         self._records = records
         self._live = LiveKeys()
+        self.layouts: set[Layout] = set()
+        """The columns of the versions so far, as far as they decide what a row is."""
+        self._columns: tuple[Column, ...] | None = None
+        """The columns of the last version."""
 
     def see(self, version: Version) -> None:
         """Check one version.
@@ -56,6 +73,9 @@ class ImageCheck:
             ImagesMissing: A record lacks an image. An UPSERT without ``before`` is an insert, unless its key
                 has a row already or the record names changed columns.
         """
+        if version.columns is not self._columns:  # the versions of a schema share them
+            self._columns = version.columns
+            self.layouts.add(_layout(version.columns))
         for record in version.records:
             if record.key is None:  # a truncate: no key has a row any more
                 self._live.clear()
@@ -80,10 +100,21 @@ class ImageCheck:
 class Differences:
     """Differences of one entity type's versions, in the form of one stream."""
 
-    def __init__(self, records: EntityRecords, form: RowForm) -> None:
-        """Keep the records to read and the form of their rows."""
+    def __init__(self, records: EntityRecords, form: RowForm, layouts: Set[Layout]) -> None:
+        """Keep what to read, and how.
+
+        Args:
+            records: The records to read.
+            form: The form of their rows.
+            layouts: Of all versions up to those that are asked for; may grow. With more than one, the last row
+                of each key is held in memory.
+        """
         self._records = records
         self._form = form
+        self._layouts = layouts
+        self._last: LastRows = {}
+        """The last rows of keys after the version `_at`, if there are several layouts."""
+        self._at = 0
 
     def between(self, first: int, stop: int) -> Iterator[tuple[int, Rows]]:
         """Yield (version, differences) from ``first`` up to ``stop``, exclusive; skip versions without any.
@@ -92,10 +123,14 @@ class Differences:
             ImageUnfit: An image does not fit the form.
             PositionCompacted, LogCorrupted: As ``EntityRecords.versions``.
         """
+        self._catch_up(first - 1)
         for version in self._records.versions(first, stop):
+            self._at = _HALF
             rows = self._of(version)
+            self._at = version.number if self._altered else _HALF
             if rows:
                 yield version.number, rows
+        self._at = stop - 1 if self._altered else _HALF
 
     def collection(self, version: int) -> Rows:
         """Return the rows at a version, added up from the log's beginning.
@@ -103,29 +138,48 @@ class Differences:
         All rows are held in memory. Errors as `between`; PositionCompacted if the log's beginning is gone.
         """
         rows: Rows = {}
+        last: LastRows = {}
         for each in self._records.versions(1, version + 1):
-            self._add(rows, each)
+            self._add(rows, each, last)
         return rows
+
+    @property
+    def _altered(self) -> bool:
+        return len(self._layouts) > 1
+
+    def _catch_up(self, version: int) -> None:
+        """Read the last rows of keys as of a version, from what the log still has; only if they are needed."""
+        if not self._altered or self._at == version:
+            return
+        self._last = {}
+        oldest = self._records.view.oldest.version
+        for each in self._records.versions(oldest, max(oldest, version + 1)):
+            self._add({}, each, self._last)
+        self._at = version
 
     def _of(self, version: Version) -> Rows:
         if all(record.key is not None for record in version.records):
             rows: Rows = {}
-            self._add(rows, version)
+            self._add(rows, version, self._last)
             return rows
         # A truncate removes every row, so its differences need the whole collection before it. Truncates are
         # rare enough that the collection is not kept up to date for them.
         before = self.collection(version.number - 1)
         rows = dict(before)
-        self._add(rows, version)
+        self._add(rows, version, self._last)
         for row, count in before.items():
             _add(rows, row, -count)
         return rows
 
-    def _add(self, rows: Rows, version: Version) -> None:
-        """Apply the records of a version to rows; a truncate empties them."""
+    def _add(self, rows: Rows, version: Version, last: LastRows) -> None:
+        """Apply the records of a version to rows, and to the last rows; a truncate empties them."""
+        # A late record is older than what the log has of its key already: it belongs before that, not behind.
+        follow = self._altered and not self._records.is_late(version.number)
+        layout = _layout(version.columns) if follow else ()
         for record in version.records:
             if record.key is None:
                 rows.clear()
+                last.clear()
                 continue
             diff = multiplicity(record)
             if diff is not None:
@@ -133,16 +187,31 @@ class Differences:
                 assert row is not None
                 _add(rows, self._row(version, record, row), diff)
                 continue
+            held = last.get(record.key) if follow else None
             if record.before is not None:
-                _add(rows, self._row(version, record, record.before), -1)
+                # The row as it was given, also where a change of the columns left no form of it in ``before``.
+                if held is not None and held[1] != layout:
+                    went = held[0]
+                else:
+                    went = self._row(version, record, record.before)
+                _add(rows, went, -1)
+            if follow:
+                last.pop(record.key, None)
             if record.after is not None and record.operation == Operation.UPSERT:
-                _add(rows, self._row(version, record, record.after), 1)
+                came = self._row(version, record, record.after)
+                _add(rows, came, 1)
+                if follow:
+                    last[record.key] = came, layout
 
     def _row(self, version: Version, record: Record, image: bytes) -> Row:
         try:
             return self._form.row(image, version.columns)
         except Unfit as error:
             raise ImageUnfit(version.number, record.key, str(error)) from None
+
+
+def _layout(columns: tuple[Column, ...]) -> Layout:
+    return tuple((each.id, each.sql_type, each.encoding, each.dropped) for each in columns)
 
 
 def _add(rows: Rows, row: Row, diff: int) -> None:

@@ -39,7 +39,7 @@ def records_of(root: Path, *transactions: list[Mutation]) -> Iterator[EntityReco
 
 def differences(records: EntityRecords) -> Differences:
     first = next(iter(records.versions(1, 10)))
-    return Differences(records, RowForm(first.columns))
+    return Differences(records, RowForm(first.columns), set())
 
 
 def test_differences_add_up_to_the_collection_of_each_version(log_root: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_version_whose_changes_cancel_is_left_out(log_root: Path) -> None:
 def test_an_image_that_does_not_fit_is_named_by_version_and_key(log_root: Path) -> None:
     with records_of(log_root, [item(1, None, 1)]) as records:
         columns = next(iter(records.versions(1, 2))).columns
-        found = Differences(records, RowForm(columns[:1]))
+        found = Differences(records, RowForm(columns[:1]), set())
         with pytest.raises(ImageUnfit, match="version 1, key '1': column 'price'"):
             list(found.between(1, 2))
 

@@ -77,6 +77,8 @@ class EntityRecords:
         columns = schema.entity_types[entity_type]
         self._identity = columns[0].id if columns else None
         self._names: dict[int, str | None] = {}
+        self._late_in: tuple[BatchRef | None, set[int]] = (None, set())
+        """The batch that was last asked for late versions, and those."""
 
     @property
     def view(self) -> LogView:
@@ -125,13 +127,31 @@ class EntityRecords:
 
     def is_late(self, version: int) -> bool:
         """Return whether a version holds what came too late for the one it belongs to, as its lead says."""
+        missed = ""
+        while True:
+            try:
+                return version in self._late_versions(version)
+            except SegmentMissing as missing:
+                if missing.path == missed and not self._refreshed():
+                    raise LogCorrupted(missing.path, 0, "the segment is missing") from missing
+                missed = missing.path
+                self._refreshed()
+
+    def _late_versions(self, version: int) -> set[int]:
+        """Return the late ones of the versions whose leads are in one batch with a version's."""
         view = self.view
-        place = view.find(Position(version, 0))
-        ref = view.batch(place)
-        head = self._reader.head(ref)
-        row = int(np.searchsorted(head.versions, version))
-        lead = self._reader.body(ref, ("after",))["after"][row].as_py()
-        return bool(orjson.loads(lead or b"{}").get("late"))
+        ref = view.batch(view.find(Position(version, 0)))
+        # One after the other is asked for: the leads of a batch are read once.
+        if ref != self._late_in[0]:
+            head = self._reader.head(ref)
+            leads = self._reader.body(ref, ("after",))["after"]
+            numbers, rows = np.unique(head.versions, return_index=True)
+            if ref.first.index:  # the lead of the first version is in the batch before
+                numbers, rows = numbers[1:], rows[1:]
+            found = zip(numbers.tolist(), leads.take(pa.array(rows)).to_pylist(), strict=True)
+            late = {number for number, lead in found if orjson.loads(lead or b"{}").get("late")}
+            self._late_in = ref, late
+        return self._late_in[1]
 
     def _refreshed(self) -> bool:
         return self._log.refresh() is not None
