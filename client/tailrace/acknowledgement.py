@@ -47,3 +47,5 @@ class Acknowledgement:
     limits: Limits
     features: frozenset[str]
     """What this server can do beyond the first release of the protocol."""
+    unknown_names: tuple[str, ...] = ()
+    """Entity types and columns in the criteria that the log does not have; what they name is waited for."""

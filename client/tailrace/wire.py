@@ -191,6 +191,7 @@ def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgem
             request_bytes=limits.request_bytes,
         ),
         features=frozenset(message.features),
+        unknown_names=tuple(message.unknown_names),
     )
 
 

@@ -102,6 +102,7 @@ class JsonAcknowledgement:
         self.start = Position(**value["start"])
         self.published: int = value["publishedVersion"]
         self.heartbeat_interval_s: float = value["heartbeatIntervalMs"] / 1000
+        self.unknown_names: tuple[str, ...] = tuple(value["unknownNames"])
 
 
 def error(problem: dict[str, Any]) -> TailraceError:

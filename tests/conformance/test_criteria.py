@@ -191,3 +191,17 @@ async def test_contract_29_one_subscription_follows_all_changes_of_schema_and_da
         },
         {"what": "column_added", "column": "lid"},
     ]
+
+
+async def test_names_that_the_log_lacks_are_told_to_who_waits_for_them(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """The subscription stands: what they name may come."""
+    writer.write(*SHOP)
+    driver = await serve()
+    criteria = Criteria(entity_type=("odrer", "product"), container_name=("prise", "price"))
+    subscription = await driver.subscribe((criteria,))
+    assert subscription.acknowledgement.unknown_names == ("odrer", "prise")
+    writer.write([upsert("9", "odrer", prise=1)])
+    (capture,) = await collect(subscription, 1)
+    assert (capture.entity_type, capture.container_name) == ("odrer", "prise")

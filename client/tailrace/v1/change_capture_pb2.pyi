@@ -431,6 +431,7 @@ class Acknowledgement(_message.Message):
     OVERRUN_POLICY_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
+    UNKNOWN_NAMES_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.str
     """Name of the subscription in the server's logs and statistics."""
     catalog: _builtins.str
@@ -452,6 +453,12 @@ class Acknowledgement(_message.Message):
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of what this server can do beyond this file's first release. None so far."""
 
+    @_builtins.property
+    def unknown_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Entity types in the criteria that no published version has, and columns that the entity types asked for do not
+        have now. The subscription stands, and waits for them; most often the name is written wrongly. At most 100.
+        """
+
     def __init__(
         self,
         *,
@@ -465,10 +472,11 @@ class Acknowledgement(_message.Message):
         overrun_policy: Global___OverrunPolicy.ValueType = ...,
         limits: Global___Limits | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
+        unknown_names: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_names", b"unknown_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

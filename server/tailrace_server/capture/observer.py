@@ -27,6 +27,7 @@ from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.matching.predicate import NO_IMAGES
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.run import Run
+from tailrace_server.capture.matching.unknown_names import unknown_names
 from tailrace_server.capture.reading.catalog_reader import first_position
 from tailrace_server.capture.reading.small_commits import FrameRequest
 from tailrace_server.capture.statistics import ObserverStatistics
@@ -138,7 +139,7 @@ class Observer:
             raise again(self._ended)
         publisher = self._by_criteria.get(key) or self._open_publisher(predicate)
         subscription = Subscription(
-            self._acknowledge(found, options),
+            self._acknowledge(found, options, unknown_names(self.log.view, key)),
             self.log,
             publisher,
             options,
@@ -346,7 +347,7 @@ class Observer:
         return publisher
 
     def _acknowledge(
-        self, start: ResolvedStart, options: DeliveryOptions
+        self, start: ResolvedStart, options: DeliveryOptions, unknown: tuple[str, ...]
     ) -> SubscribeAcknowledgement:
         view = self.log.view
         return SubscribeAcknowledgement(
@@ -360,6 +361,7 @@ class Observer:
             queue_captures=options.queue_captures,
             message_bytes=options.message_bytes,
             max_message_bytes=options.max_message_bytes,
+            unknown_names=unknown,
         )
 
 

@@ -114,6 +114,12 @@ async def _watch(server: str, wanted: WatchOptions, form: OutputForm, *, heartbe
             f"subscription {acknowledgement.subscription_id}; "
             f"published so far: {acknowledgement.published}; Ctrl-C ends"
         )
+        if acknowledgement.unknown_names:
+            names = ", ".join(map(repr, acknowledgement.unknown_names))
+            note(
+                f"no entity type or column is called {names} yet: waiting for it; if the name is misspelt, "
+                f"GET /v1/catalogs/{acknowledgement.catalog}/schema lists all of them"
+            )
         shown.cursor = subscription.cursor
         try:
             async for message in subscription.messages():

@@ -40,6 +40,7 @@ def acknowledgement(
             send_deadline_ms=milliseconds(send_deadline_s),
             request_bytes=request_bytes,
         ),
+        unknown_names=value.unknown_names,
     )
     return SubscribeResponse(acknowledgement=message).SerializeToString()
 

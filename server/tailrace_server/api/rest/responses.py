@@ -39,6 +39,7 @@ def acknowledgement(
             "sendDeadlineMs": milliseconds(send_deadline_s),
             "requestBytes": request_bytes,
         },
+        "unknownNames": list(value.unknown_names),
     }
 
 

@@ -35,6 +35,8 @@ class SubscribeAcknowledgement:
     queue_captures: int
     message_bytes: int
     max_message_bytes: int
+    unknown_names: tuple[str, ...] = ()
+    """Entity types and columns in the criteria that the log does not have: `unknown_names`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -378,7 +378,9 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for(serve: Serve) -> No
     served = await serve(HttpSettings(request_body_s=0.1))
 
     reader, slow = await asyncio.open_connection("127.0.0.1", served.port)
-    slow.write(f"POST {CHANGES}/query HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode())
+    slow.write(
+        f"POST {CHANGES}/query HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{{".encode()
+    )
     assert (await reader.readline()).startswith(b"HTTP/1.1 408")
     slow.close()
     await slow.wait_closed()

@@ -46,6 +46,7 @@ def test_an_acknowledgement_says_the_same_as_over_grpc() -> None:
         queue_captures=10,
         message_bytes=20,
         max_message_bytes=30,
+        unknown_names=("odrer",),
     )
     found = responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
     sent = grpc_responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)

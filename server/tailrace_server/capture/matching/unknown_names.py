@@ -1,0 +1,46 @@
+"""Names in criteria that nothing in the log has. A subscription to them waits, perhaps for a misspelt name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace.criteria import Criteria
+    from tailrace_server.wal.state.view import LogView
+
+NAMES_MAX: Final = 100
+"""Names that are told of at most, and looked for in older schemas."""
+
+
+def unknown_names(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...]:
+    """Return entity types that no published version has, and columns that no entity type asked for has now.
+
+    In the order in which the criteria name them, each once. Dropped columns count as there.
+    """
+    found: dict[str, None] = {}
+    for name, is_type in _unknown_now(view, criteria):
+        # An entity type that was renamed has records under its old name.
+        if is_type and any(name in schema.entity_types for schema in view.schemas):
+            continue
+        found[name] = None
+        if len(found) == NAMES_MAX:
+            break
+    return tuple(found)
+
+
+def _unknown_now(view: LogView, criteria: Sequence[Criteria]) -> Iterator[tuple[str, bool]]:
+    """Yield names that the newest schema lacks, and whether each is an entity type's."""
+    types = view.schema_of(view.published).entity_types
+    for one in criteria:
+        for entity_type in one.entity_type:
+            if entity_type not in types:
+                yield entity_type, True
+        if one.container_name:
+            asked = [types[name] for name in one.entity_type or types if name in types]
+            columns = {column.name for each in asked for column in each}
+            for name in one.container_name:
+                # Of an entity type that is unknown itself nothing more is said.
+                if name not in columns and (asked or not one.entity_type):
+                    yield name, False
