@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria
     from tailrace_server.wal.state.view import LogView
 
-NAMES_MAX: Final = 100
+_NAMES_MAX: Final = 100
 """Names that are told of at most, and looked for in older schemas."""
 
 
@@ -25,7 +25,7 @@ def unknown_names(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...
         if is_type and any(name in schema.entity_types for schema in view.schemas):
             continue
         found[name] = None
-        if len(found) == NAMES_MAX:
+        if len(found) == _NAMES_MAX:
             break
     return tuple(found)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tailrace.criteria import Criteria
-from tailrace_server.capture.matching.unknown_names import NAMES_MAX, unknown_names
+from tailrace_server.capture.matching.unknown_names import unknown_names
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -53,6 +53,6 @@ def test_names_that_nothing_in_the_log_has_are_told(
 
 
 def test_not_more_names_are_told_than_anybody_reads(root: Path) -> None:
-    names = tuple(f"n{number}" for number in range(10 * NAMES_MAX))
+    names = tuple(f"n{number}" for number in range(1_000))
     view = open_catalog(root, "shop").view
-    assert unknown_names(view, [Criteria(entity_type=names)]) == tuple(sorted(names)[:NAMES_MAX])
+    assert unknown_names(view, [Criteria(entity_type=names)]) == tuple(sorted(names)[:100])
