@@ -64,7 +64,11 @@ async def test_metrics_are_the_statistics_in_openmetrics(log_root: Path) -> None
             [open_one] = (await server.get("/subscriptions")).json()
             assert (open_one["mode"], open_one["delivered"]) == ("live", 6)
             [wanted] = (await server.get("/publishers")).json()
-            assert (wanted["catalog"], wanted["subscriptions"]) == ("shop", 1)
+            assert (wanted["catalog"], wanted["criteria"], wanted["subscriptions"]) == (
+                "shop",
+                [],
+                1,
+            )
             assert wanted["ring_evicted"] == 0
             answer = await server.get("/metrics", "application/openmetrics-text")
         assert answer.headers["content-type"].startswith("application/openmetrics-text")

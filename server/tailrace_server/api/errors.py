@@ -122,13 +122,15 @@ _TEXT_MAX: Final = 600
 
 
 def logged(error: Exception, log: BoundLogger) -> TailraceError:
-    """Return an error as one of the tree, on its way to a client; what is our fault is in the log first.
+    """Return an error as one of the tree, on its way to a client; what is ours to mend is in the log first.
 
     A client is told one line of it; where it came from is for whoever has the server's log.
     """
     found = as_tailrace_error(error)
     if found.code == errors.InternalError.code:
         log.error("internal error", error=str(found), exc_info=found.__cause__ or found)
+    elif isinstance(found, errors.LogCorrupted):
+        log.error("damaged log", error=str(found))
     return found
 
 

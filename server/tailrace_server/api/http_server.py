@@ -1,9 +1,9 @@
 """HTTP of the server process, on uvicorn: ``/health``, ``/metrics`` and two listings; the faces at ``/v1``.
 
 ``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
-subscribers are accepted; ``unreadable`` says of each catalog whose log cannot be read why. While a face
-accepts nobody it answers 503 with the status ``degraded``, and ``not_accepting`` says why. From the first
-signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
+subscribers are accepted. ``unreadable`` says of each catalog whose log cannot be read why; the status is then
+``degraded``. While a face accepts nobody it is that too, with 503, and ``not_accepting`` says why. From the
+first signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
 subscriptions end. ``/subscriptions`` lists those that are open, one object each with its catalog
 (``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: their lag, and whether they
 are served from the log. ``/publishers`` has one object for each distinct criteria, with the fields of
@@ -18,7 +18,6 @@ import heapq
 import os
 import socket
 from dataclasses import asdict
-from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -45,19 +44,20 @@ from tailrace_server.errors import CannotStart
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client import CollectorRegistry
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from tailrace.criteria import Criteria
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.statistics import SubscriptionStatistics
 
 _BACKLOG: Final = 1024
 _PUBLISHERS_MAX: Final = 1_000
-_CRITERIA_CHARACTERS: Final = 500
-"""Shown of each publisher's criteria, which may name 10,000 keys."""
+_VALUES_SHOWN: Final = 20
+"""Of each list in a publisher's criteria, which may name 100,000 keys."""
 _STOP_S: Final = 2
 """How long an answer that is under way may take once the server stops."""
 
@@ -208,7 +208,8 @@ class HttpFace:
     async def _health(self, _request: Request) -> Response:
         statistics = self._engine.statistics(ANONYMOUS)
         not_accepting = self._not_accepting()
-        status = "stopping" if self.stopping else "degraded" if not_accepting else "serving"
+        degraded = not_accepting or statistics.unreadable
+        status = "stopping" if self.stopping else "degraded" if degraded else "serving"
         body = {
             "status": status,
             "catalogs": len(self._engine.catalogs(ANONYMOUS)),
@@ -216,7 +217,8 @@ class HttpFace:
             "not_accepting": dict(not_accepting),
             "subscriptions": statistics.subscriptions,
         }
-        return JSONResponse(body, 200 if status == "serving" else 503)
+        # For the sake of one catalog the others are not taken away: what they need can be had here.
+        return JSONResponse(body, 503 if self.stopping or not_accepting else 200)
 
     async def _metrics(self, request: Request) -> Response:
         try:
@@ -239,11 +241,14 @@ class HttpFace:
             self._engine.publishers(ANONYMOUS),
             key=lambda each: len(each[1].subscriptions),
         )
-        found = []
-        for catalog, publisher in largest:
-            fields = asdict(publisher.statistics())
-            criteria = shorten(fields.pop("criteria"), _CRITERIA_CHARACTERS, placeholder=" …")
-            found.append({"catalog": catalog, "criteria": criteria, **fields})
+        found = [
+            {
+                "catalog": catalog,
+                "criteria": criteria_form(publisher.predicate.criteria),
+                **asdict(publisher.statistics()),
+            }
+            for catalog, publisher in largest
+        ]
         return JSONResponse(found)
 
 
@@ -282,6 +287,27 @@ def _plain(statistics: SubscriptionStatistics) -> dict[str, object]:
     """Return a record's fields as JSON has them; the position as the command line writes it."""
     fields = {name: getattr(statistics, name) for name in statistics.__slots__}
     return {**fields, "position": str(statistics.position)}
+
+
+def criteria_form(criteria: Sequence[Criteria]) -> list[dict[str, object]]:
+    """Return criteria as requests have them in JSON; of a long list the first values, and how many there are."""
+    shown = []
+    for one in criteria[:_VALUES_SHOWN]:
+        form: dict[str, object] = {} if one.area is None else {"area": one.area.name}
+        lists: dict[str, Sequence[str]] = {
+            "entityType": one.entity_type,
+            "primaryKey": one.primary_key,
+            "operation": [each.name for each in one.operation],
+            "containerType": [each.name for each in one.container_type],
+            "containerName": one.container_name,
+        }
+        for name, values in lists.items():
+            if values:
+                form[name] = list(values[:_VALUES_SHOWN])
+            if len(values) > _VALUES_SHOWN:
+                form[f"{name}Count"] = len(values)
+        shown.append(form)
+    return shown
 
 
 def bind(address: Address, flag: str) -> socket.socket:

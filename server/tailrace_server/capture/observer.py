@@ -231,7 +231,9 @@ class Observer:
                 await self._route_batch()
             except SegmentMissing as missing:
                 await self._see_newer(missing)
-            except LogError:
+            except LogError as error:
+                place = {"catalog": log.view.name, "row": log.routed}
+                _log.error("batch unreadable", **place, error=str(error))
                 self._pass_unreadable()
             except Exception:  # our bug; the subscriptions concerned meet it when they read
                 _log.exception("batch not routed", catalog=log.view.name, row=log.routed)

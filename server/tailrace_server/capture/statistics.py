@@ -41,7 +41,6 @@ class SubscriptionStatistics:
 class PublisherStatistics:
     """One publisher, now."""
 
-    criteria: str
     subscriptions: int
     ring_captures: int
     ring_bytes: int

@@ -7,14 +7,22 @@ from uuid import UUID
 
 import grpc
 import pytest
+import structlog
 from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from structlog.testing import capture_logs
 
 from tailrace import errors
 from tailrace.errors import TailraceError
 from tailrace.position import END, Position
 from tailrace.transport.grpc_status import error_of, rebuild
-from tailrace_server.api.errors import GRPC_STATUS, HTTP_STATUS, encoded_problem, grpc_status
+from tailrace_server.api.errors import (
+    GRPC_STATUS,
+    HTTP_STATUS,
+    encoded_problem,
+    grpc_status,
+    logged,
+)
 from tailrace_server.errors import as_tailrace_error
 
 ONE = UUID("6f1c2a5e-0b0e-4d4f-9c39-5d3f6a1b2c3d")
@@ -160,3 +168,14 @@ def test_why_a_server_cannot_be_reached_is_told_without_the_layers_of_grpc(
     said: str, told: str
 ) -> None:
     assert str(error_of(rpc_error(grpc.StatusCode.UNAVAILABLE, said))) == told
+
+
+def test_a_damaged_log_is_an_error_line_and_a_request_that_is_wrong_is_none() -> None:
+    with capture_logs() as lines:
+        for error in (
+            errors.LogCorrupted("segments/1/a.arrow", 4711, "crc"),
+            errors.InvalidRequest("no"),
+        ):
+            assert logged(error, structlog.get_logger()) is error
+    assert [(line["event"], line["log_level"]) for line in lines] == [("damaged log", "error")]
+    assert "segments/1/a.arrow" in lines[0]["error"]

@@ -81,7 +81,6 @@ class Publisher(Generic[_Subscription]):
     def statistics(self) -> PublisherStatistics:
         """Return the figures of this moment."""
         return PublisherStatistics(
-            criteria=repr(self.predicate.criteria),
             subscriptions=len(self.subscriptions),
             ring_captures=self.ring.captures,
             ring_bytes=self.ring.bytes,

@@ -1,0 +1,66 @@
+"""What the listener says of itself. The running server: tests/process/test_serve.py."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import httpx
+
+from tailrace.criteria import Area, ContainerType, Criteria, Operation
+from tailrace_server.api.http_server import criteria_form
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.settings import EngineSettings
+from tests.conformance.http_drivers import listening
+from tests.server.wal.logs import write
+from tests.support.inprocess import PATIENCE_S
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_criteria_are_shown_as_requests_have_them() -> None:
+    found = criteria_form(
+        [
+            Criteria(),
+            Criteria(
+                area=Area.DATA,
+                entity_type=("product",),
+                operation=(Operation.UPSERT,),
+                container_type=(ContainerType.PRICE,),
+            ),
+        ]
+    )
+    assert found == [
+        {},
+        {
+            "area": "DATA",
+            "entityType": ["product"],
+            "operation": ["UPSERT"],
+            "containerType": ["PRICE"],
+        },
+    ]
+
+
+def test_of_many_values_the_first_are_shown_and_their_number() -> None:
+    keys = tuple(f"{number:06}" for number in range(100_000))
+    [shown] = criteria_form([Criteria(primary_key=keys)])
+    assert shown == {"primaryKey": list(keys[:20]), "primaryKeyCount": 100_000}
+    assert len(criteria_form([Criteria(entity_type=(str(n),)) for n in range(100)])) == 20
+
+
+async def test_health_says_that_a_catalog_cannot_be_read_and_goes_on_with_the_others(
+    log_root: Path,
+) -> None:
+    write(log_root, "shop", 1)
+    write(log_root, "broken", 1)
+    (log_root / "broken" / "catalog.json").write_bytes(b"{}\n")
+    async with (
+        Engine(log_root, EngineSettings()) as engine,
+        listening(engine) as face,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{face.address.port}") as http,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        answer = await http.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
+        assert list(answer.json()["unreadable"]) == ["broken"]
