@@ -3,8 +3,8 @@
 ``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
 subscribers are accepted. ``unreadable`` says of each catalog whose log cannot be read why; the status is then
 ``degraded``. While a face accepts nobody it is that too, with 503, and ``not_accepting`` says why. From the
-first signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
-subscriptions end. ``/subscriptions`` lists those that are open, one object each with its catalog
+first signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while
+open subscriptions end. ``/subscriptions`` lists those that are open, one object each with its catalog
 (``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: their lag, and whether they
 are served from the log. ``/publishers`` has one object for each distinct criteria, with the fields of
 `PublisherStatistics`, the 1,000 with most subscriptions.
@@ -290,7 +290,7 @@ def _plain(statistics: SubscriptionStatistics) -> dict[str, object]:
 
 
 def criteria_form(criteria: Sequence[Criteria]) -> list[dict[str, object]]:
-    """Return criteria as requests have them in JSON; of a long list the first values, and how many there are."""
+    """Return criteria as requests have them in JSON; of a long list the first values and their number."""
     shown = []
     for one in criteria[:_VALUES_SHOWN]:
         form: dict[str, object] = {} if one.area is None else {"area": one.area.name}
