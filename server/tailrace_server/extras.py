@@ -17,6 +17,7 @@ EXTRAS: Final = {
         "grpc_health",
         "grpc_reflection",
         "grpc_status",
+        "h11",
         "llvmlite",
         "msgspec",
         "numba",

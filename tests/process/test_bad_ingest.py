@@ -110,7 +110,8 @@ def test_a_mapping_and_what_to_do_with_what_it_cannot_hold_reach_the_ingest(
 ) -> None:
     mapping = tmp_path / "shop.toml"
     mapping.write_text("[entity_types.product.columns.price]\ntype = 'BIGINT'\n")
-    priced = line(envelope("c", postgres(1, 1), after={"id": 1, "price": "much"}))
+    message = envelope("c", postgres(1, 1), after={"id": 1, "price": "much"})
+    priced = line({"key": {"id": 1}, "value": message})
     (source / "priced.json").write_bytes(priced + b"\n")
     options = ("--schema", str(mapping), "--on-incompatible", "stop")
     status, error = ingest(source, log_root, *COMMAND, options=options)

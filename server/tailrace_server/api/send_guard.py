@@ -6,8 +6,11 @@ A stream notes when its write began, which costs next to nothing a message. The 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
+import sys
+import termios
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Final
@@ -24,15 +27,23 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 def drop(transport: asyncio.Transport) -> None:
-    """Drop a connection with whatever its peer has not read, what the kernel holds for it included.
+    """Drop a connection with whatever its peer has not taken, what the kernel holds for it included.
 
-    Merely closed, the kernel would keep all of that for as long as the peer keeps its window shut.
+    Merely closed, the kernel would keep all of that for as long as the peer keeps its window shut. Where it
+    holds nothing, a reset would only take from the peer what that has received and not read yet.
     """
     peer = transport.get_extra_info("socket")
     if peer is not None and not transport.is_closing():
         with suppress(OSError):
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            if transport.get_write_buffer_size() or _held_by_kernel(peer):
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
     transport.abort()
+
+
+def _held_by_kernel(peer: socket.socket) -> int:
+    """Return the bytes that were written and that the peer's kernel has not acknowledged."""
+    queued = fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(queued, sys.byteorder)
 
 
 class ReaderGone(Exception):

@@ -86,6 +86,12 @@ class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
         if not task.cancelled():
             task.exception()  # whoever awaits it has it as well; at a stop nobody does
 
+    def let_go(self) -> None:
+        """Hold nothing that holds this object."""
+        self.on_crash = lambda error: None
+        for task in self._tasks:
+            task.cancel()
+
     def _serving_task_crash_handler(self, task: asyncio.Task[None]) -> None:
         """Tell of it. grpc.aio would shut the server down in a task that fails and that nobody awaits."""
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -139,3 +145,10 @@ def accepting_server(
     for service, handlers in services.items():
         server.add_registered_method_handlers(service, dict(handlers))  # type: ignore[attr-defined]  # newer
     return server
+
+
+def forget(server: grpc.aio.Server) -> None:
+    """Let go of a server that has stopped: what it calls at a crash, and the calls that it awaited, hold it."""
+    core = getattr(server, "_server", None)
+    if isinstance(core, _CoreServer):
+        core.let_go()

@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2
 from tailrace.transport.grpc import SERVICE
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.grpc import knock
-from tailrace_server.api.grpc.call_acceptor import accepting_server
+from tailrace_server.api.grpc.call_acceptor import accepting_server, forget
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.grpc.standard_services import standard_services
@@ -238,3 +238,4 @@ async def _stop(server: grpc.aio.Server, deadline_s: float | None) -> None:
     with suppress(Exception):
         await server.stop(deadline_s)
     await server.stop(deadline_s)
+    forget(server)

@@ -290,7 +290,7 @@ def test_upkeep_is_a_process_that_ends_with_its_writer(
             writer.commit()
             writer.publish()
             (child,) = upkeep_processes()
-            assert child.cmdline()[2:] == [
+            assert child.cmdline()[-2:] == [
                 "tailrace_server.wal.upkeep.process",
                 str(log_root / "shop"),
             ]
