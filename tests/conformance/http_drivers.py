@@ -226,6 +226,8 @@ class _EventSubscription:
 
     async def begin(self) -> None:
         fields = await self._event()
+        if fields["event"] == b"error":
+            raise json_captures.error(msgspec.json.decode(fields["data"]))
         assert fields["event"] == b"subscribed"
         self.acknowledgement = JsonAcknowledgement(msgspec.json.decode(fields["data"]))
         self._expect_id(fields, self.acknowledgement.resume_cursor)
