@@ -151,13 +151,18 @@ def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple
     return code, text, ((DETAILS_KEY, status.SerializeToString()),)
 
 
+def http_status(error: TailraceError) -> int:
+    """Return the status of an HTTP answer that tells an error."""
+    return next(HTTP_STATUS[cls] for cls in type(error).__mro__ if cls in HTTP_STATUS)
+
+
 def problem(error: TailraceError) -> dict[str, object]:
     """Return an error as a Problem Details object."""
     code = error.code
     return {
         "type": PROBLEM_URN + code.lower().replace("_", "-"),
         "title": code.replace("_", " ").capitalize(),
-        "status": next(HTTP_STATUS[cls] for cls in type(error).__mro__ if cls in HTTP_STATUS),
+        "status": http_status(error),
         "detail": _shortened(str(error)),
         "code": code,
         "retriable": error.retriable,

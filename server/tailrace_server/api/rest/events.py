@@ -35,8 +35,8 @@ from tailrace_server.api.errors import (
     HTTP_OWN_RETRIABLE,
     encoded_problem,
     encoded_refusal,
+    http_status,
     logged,
-    problem,
 )
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import responses
@@ -101,9 +101,7 @@ async def live(
 
 def _may_pass(error: TailraceError) -> bool:
     """Return whether the same request may be answered otherwise later: the fault is not the client's."""
-    status = problem(error)["status"]
-    assert isinstance(status, int)
-    return error.retriable or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return error.retriable or http_status(error) >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _later(body: bytes) -> Response:

@@ -32,8 +32,8 @@ from tailrace_server.api.errors import (
     PROBLEM_TYPE,
     encoded_problem,
     encoded_refusal,
+    http_status,
     logged,
-    problem,
 )
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
@@ -167,10 +167,7 @@ class RestFace:
 
 def refused(error: TailraceError) -> Response:
     """Return an error as an answer."""
-    body = problem(error)
-    status = body["status"]
-    assert isinstance(status, int)
-    return Response(encoded_problem(error), status, media_type=PROBLEM_TYPE)
+    return Response(encoded_problem(error), http_status(error), media_type=PROBLEM_TYPE)
 
 
 def http_problem(request: Request, error: Exception) -> Response:

@@ -144,7 +144,9 @@ class CommitLog:
         with self._lock:
             if new_entries is None:
                 self._check_last_entry()
-            read = self.advance() if new_entries is None else self.follow_entries(new_entries)
+                read = self.advance()
+            else:
+                read = self.follow_entries(new_entries)
             before, state = self.view, self.state
             seen = (before.published, before.revision, before.oldest)
             if seen == (state.published, state.revision, state.oldest):
