@@ -103,12 +103,15 @@ async def breaks(stage: Stage, client: tailrace.Client, stream: Any) -> None:
 
 
 async def is_cancelled(stage: Stage, client: tailrace.Client, stream: Any) -> None:
+    entered = asyncio.Event()
+
     async def read() -> None:
         async with stream:
+            entered.set()
             await exhausted(stream)
 
     reading = asyncio.create_task(read())
-    await asyncio.sleep(0.05)
+    await entered.wait()
     reading.cancel()
     with suppress(asyncio.CancelledError):
         await reading
