@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
 from tailrace_server.capture.codecs.columns import EMPTY, Codec
-from tailrace_server.capture.codecs.json import digits, escaped
+from tailrace_server.capture.codecs.json import cursor_parts, escaped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,13 +47,9 @@ class CloudEventsCodec(Codec):
         """Return one event a capture."""
         columns = columns.gathered()
         uuid = columns.catalog_uuid
-        ordinals = _text(b"0") if columns.ordinals is None else digits(columns.ordinals)
-        dot = _text(b".")
-        head = b'{"specversion":"1.0","id":"1.%s.' % uuid.hex.encode()
         data = pc.binary_replace_slice(self._objects.encode(columns), -1, _END, b"},")
         return pc.binary_join_element_wise(
-            *(_text(head), digits(columns.versions), dot, digits(columns.indexes), dot, ordinals),
-            *(dot, digits(columns.timestamps)),
+            *(_text(b'{"specversion":"1.0","id":"'), *cursor_parts(columns)),
             *(_text(b'","source":"urn:uuid:%s"' % str(uuid).encode()), _kinds(columns)),
             *(_text(b',"time":"'), _times(columns.timestamps)),
             *(_text(b'Z","datacontenttype":"application/json","data":'), data, EMPTY),

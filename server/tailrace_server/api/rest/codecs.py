@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tailrace_server.capture.codecs import Codec
 from tailrace_server.capture.codecs.columns import EMPTY
-from tailrace_server.capture.codecs.json import digits
+from tailrace_server.capture.codecs.json import cursor_parts
 
 if TYPE_CHECKING:
     from tailrace_server.capture.codecs import CaptureColumns
@@ -57,14 +57,8 @@ class EventsCodec(Codec):
         objects = pc.binary_replace_slice(
             _on_one_line(self._objects.encode(columns)), -1, _END, b"\n\n"
         )
-        dot = pa.scalar(b".", pa.binary())
-        ordinals = (
-            pa.scalar(b"0", pa.binary()) if columns.ordinals is None else digits(columns.ordinals)
-        )
         return pc.binary_join_element_wise(
-            pa.scalar(b"id: 1.%s." % columns.catalog_uuid.hex.encode(), pa.binary()),
-            *(digits(columns.versions), dot, digits(columns.indexes), dot, ordinals),
-            *(dot, digits(columns.timestamps)),
+            *(pa.scalar(b"id: ", pa.binary()), *cursor_parts(columns)),
             *(pa.scalar(b"\ndata: ", pa.binary()), objects, EMPTY),
         )
 

@@ -76,6 +76,16 @@ class JsonCodec(Codec):
         return header_frame[:-2] + b',"omittedBytes":%d},' % omitted_bytes
 
 
+def cursor_parts(columns: CaptureColumns) -> list[pa.Array | pa.Scalar]:
+    """Return what the cursors of captures are joined from."""
+    dot = _text(b".")
+    ordinals = _text(b"0") if columns.ordinals is None else digits(columns.ordinals)
+    return [
+        *(_text(b"1.%s." % columns.catalog_uuid.hex.encode()), digits(columns.versions), dot),
+        *(digits(columns.indexes), dot, ordinals, dot, digits(columns.timestamps)),
+    ]
+
+
 def quoted(texts: pa.BinaryArray) -> pa.BinaryArray:
     """Return texts as JSON strings; null stays null."""
     return pc.binary_join_element_wise(_QUOTE, escaped(texts), _QUOTE, EMPTY)
