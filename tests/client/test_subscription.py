@@ -332,6 +332,21 @@ async def test_nobody_there_is_a_connect_timeout(quick_retry: Retry) -> None:
             await client.subscribe("shop").__aenter__()
 
 
+async def test_attempts_that_end_at_any_moment_of_connecting_leave_no_task() -> None:
+    async with ScriptedServer() as server:
+        gone = server.target
+
+    async def attempt(connect_s: float) -> None:
+        async with tailrace.connect(gone, timeouts=Timeouts(connect_s=connect_s)) as client:
+            with pytest.raises(tailrace.TransportError):
+                await client.subscribe("shop").__aenter__()
+
+    # What looks for leftover tasks after every test is what judges. The moments are those of an event loop
+    # that does not debug.
+    asyncio.get_running_loop().set_debug(False)
+    await asyncio.gather(*(attempt(0.001 * number) for number in range(50) for _ in range(4)))
+
+
 async def test_a_server_that_never_acknowledges_is_a_connect_timeout() -> None:
     async def script(call: Call) -> None:
         await call.silence()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -70,8 +71,10 @@ class GrpcTransport:
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> GrpcStream:
         """Begin a call with many requests."""
-        call = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)(requests)
-        return GrpcStream(call, self)
+        call = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)()  # type: ignore[call-arg]  # optional, which the stubs do not know
+        # A task of ours sends them: grpc.aio's own waits for ever if the call fails before its headers are
+        # sent, since to cancel a call that has ended does not reach it.
+        return GrpcStream(call, self, asyncio.create_task(_send(call, requests)))
 
     def read(self, method: str, request: bytes) -> GrpcStream:
         """Begin a call with one request and many answers."""
@@ -101,10 +104,12 @@ class GrpcStream:
         self,
         call: grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes],
         transport: GrpcTransport,
+        sending: asyncio.Task[None] | None = None,
     ) -> None:
-        """Take over a call that has begun."""
+        """Take over a call that has begun, and the task that sends its requests."""
         self._call = call
         self._transport = transport
+        self._sending = sending
         self._closed = False
 
     async def receive(self) -> bytes | None:
@@ -132,6 +137,18 @@ class GrpcStream:
         """End the call, if it has not ended."""
         self._closed = True
         self._call.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
+
+
+async def _send(
+    call: grpc.aio.StreamStreamCall[bytes, bytes], requests: AsyncIterator[bytes]
+) -> None:
+    """Send requests until they or the call end. How a call ended is said to the one who receives."""
+    with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
+        async for request in requests:
+            await call.write(request)
+        await call.done_writing()
 
 
 def _cancelled_from_outside() -> bool:
