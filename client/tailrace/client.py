@@ -32,6 +32,7 @@ from tailrace.schema import Catalog
 from tailrace.subscription import Subscription
 from tailrace.transport.event_loop import OnOneLoop
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
+from tailrace.transport.target import Target
 from tailrace.update_subscription import UpdateSubscription
 from tailrace.v1.catalog_pb2 import (
     GetSchemaRequest,
@@ -424,26 +425,22 @@ def connect(
     """Return a client of the server at ``host:port``; use it under ``async with``.
 
     Args:
-        target: Where the server listens, or any gRPC name.
+        target: Where the server listens: ``host:port``, ``host`` for port 7411, the same after ``grpc://`` or
+            ``http://``, or any gRPC name. After ``https://`` or ``grpcs://`` it needs credentials.
         credentials: TLS; None speaks plain text.
         timeouts: How long to wait for answers.
         retry: How patient subscriptions are with a server that is gone.
 
     Raises:
-        InvalidRequest: The target is no text, or its port is none.
+        InvalidRequest: The target is no address, or one of TLS without credentials.
     """
-    named: object = target
-    if not isinstance(named, str) or not named:
-        raise InvalidRequest(f"connect({target!r}): a server is named as host:port")
-    port = target.rpartition(":")[2]
-    if port.isdecimal() and int(port) > _PORT_MAX:
-        raise InvalidRequest(f"connect({target!r}): there is no port {port}")
+    try:
+        found = Target.parse(target, tls=credentials is not None)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"connect: {error}") from None
     return Client(
-        partial(GrpcTransport, target, credentials=credentials), timeouts=timeouts, retry=retry
+        partial(GrpcTransport, found, credentials=credentials), timeouts=timeouts, retry=retry
     )
-
-
-_PORT_MAX = 65_535
 
 
 def _closed() -> Transport:

@@ -234,7 +234,9 @@ class Link:
             async with asyncio.timeout(patience_s):
                 data = await stream.receive()
         except TimeoutError:
-            raise ConnectTimeout(f"no acknowledgement within {patience_s:g} s") from None
+            raise ConnectTimeout(
+                f"no acknowledgement within {patience_s:g} s{self._transport.route}"
+            ) from None
         message = wire.subscribe_response(data)
         if not message.HasField("acknowledgement"):
             raise TransportError("the first message is not an acknowledgement")

@@ -30,6 +30,10 @@ class Stream(Protocol):
 class Transport(Protocol):
     """A connection to a server; opened by its first call, reopened when it broke."""
 
+    @property
+    def route(self) -> str:
+        """What stands between, for messages of what did not come; empty where nothing does."""
+
     def open(self, method: str, requests: AsyncIterator[bytes]) -> Stream:
         """Begin a call with many requests. Nothing is awaited; errors come from ``receive``."""
 

@@ -10,10 +10,14 @@ import grpc
 import grpc.aio
 
 from tailrace.errors import SubscriptionClosed, TransportError
+from tailrace.transport.environment_proxy import is_loopback, proxy_to
 from tailrace.transport.grpc_status import error_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from tailrace.errors import TailraceError
+    from tailrace.transport.target import Target
 
 SERVICE: Final = "tailrace.v1.ChangeCapture"
 
@@ -46,28 +50,39 @@ class GrpcTransport:
 
     def __init__(
         self,
-        target: str,
+        target: Target,
         *,
         credentials: grpc.ChannelCredentials | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        """Bind to ``host:port``; nothing is sent before the first call.
+        """Bind to a server; nothing is sent before the first call.
 
         Args:
-            target: Where the server listens, or any gRPC name.
+            target: Where the server listens.
             credentials: TLS; None speaks plain text.
             max_message_bytes: Largest message taken.
         """
+        self._proxy = proxy_to(target.host)
         options = (
             *_OPTIONS,
+            ("grpc.enable_http_proxy", 0 if is_loopback(target.host) else 1),
             ("grpc.max_receive_message_length", max_message_bytes + _FRAMING_BYTES),
         )
         if credentials is None:
-            self._channel = grpc.aio.insecure_channel(target, options)
+            self._channel = grpc.aio.insecure_channel(target.name, options)
         else:
-            self._channel = grpc.aio.secure_channel(target, credentials, options)
+            self._channel = grpc.aio.secure_channel(target.name, credentials, options)
         self.closed = False
         """Whether ``close`` was called."""
+
+    @property
+    def route(self) -> str:
+        """What stands between, for messages: nothing, or the environment's proxy."""
+        return "" if self._proxy is None else f", through {self._proxy}"
+
+    def failure(self, error: grpc.aio.AioRpcError) -> TailraceError:
+        """Return what a failed call means."""
+        return error_of(error, self._proxy)
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> GrpcStream:
         """Begin a call with many requests."""
@@ -88,7 +103,7 @@ class GrpcTransport:
                 request, timeout=timeout_s
             )
         except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
+            raise self.failure(error) from error
         return answer
 
     async def close(self) -> None:
@@ -122,7 +137,7 @@ class GrpcStream:
         try:
             message = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise error_of(error) from error
+            raise self._transport.failure(error) from error
         except grpc.aio.UsageError as error:
             raise SubscriptionClosed("the connection was closed") from error
         except asyncio.CancelledError:

@@ -23,6 +23,8 @@ from tailrace.v1.status_pb2 import ErrorDetail, ErrorStatus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from tailrace.transport.environment_proxy import EnvironmentProxy
+
 DETAILS_KEY: Final = "grpc-status-details-bin"
 DETAIL_TYPE: Final = "type.googleapis.com/google.rpc.ErrorInfo"
 DOMAIN: Final = "tailrace"
@@ -102,6 +104,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
 _UNREACHABLE: Final = re.compile(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)")
 _UNKNOWN_NAME: Final = re.compile(r"errors resolving (\S+): \[.*: ([^:\]]+)\]")
 _OTHER_PROTOCOL: Final = re.compile(r"ipv[46]:(\S+): Failed parsing HTTP/2 .*http1\.x server")
+_PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]+)")
 """What core says of a connection that did not come about, in the midst of its layers."""
 
 
@@ -124,14 +127,14 @@ def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceEr
     return error
 
 
-def error_of(error: grpc.aio.AioRpcError) -> TailraceError:
-    """Return what a failed call means."""
+def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None) -> TailraceError:
+    """Return what a failed call means; ``proxy`` is what stands between, if anything does."""
     detail = _detail(error)
     if detail is not None:
         rebuilt = rebuild(detail.reason, error.details() or "", detail.metadata)
         if rebuilt is not None:
             return rebuilt
-    return _by_status(error.code(), error.details() or error.code().name)
+    return _by_status(error.code(), error.details() or error.code().name, proxy)
 
 
 def _detail(error: grpc.aio.AioRpcError) -> ErrorDetail | None:
@@ -155,7 +158,9 @@ def _our_detail(value: bytes) -> ErrorDetail | None:
     return None
 
 
-def _by_status(code: grpc.StatusCode, details: str) -> TailraceError:
+def _by_status(
+    code: grpc.StatusCode, details: str, proxy: EnvironmentProxy | None
+) -> TailraceError:
     match code:
         case grpc.StatusCode.UNIMPLEMENTED:
             return Unsupported("method", details)
@@ -175,9 +180,20 @@ def _by_status(code: grpc.StatusCode, details: str) -> TailraceError:
         case grpc.StatusCode.UNAVAILABLE if (
             match := _UNREACHABLE.search(details) or _UNKNOWN_NAME.search(details)
         ) is not None:
-            reason = match[2].strip()
+            reason = f"{match[2].strip()[0].lower()}{match[2].strip()[1:]}"
+            found = unquote(match[1])
+            if proxy is not None:
+                return TransportError(
+                    f"cannot reach {proxy.host}: {found}: {reason}; that is {proxy}"
+                )
+            return TransportError(f"cannot reach {found}: {reason}")
+        case grpc.StatusCode.UNAVAILABLE if (
+            proxy is not None and (match := _PROXY_REFUSED.search(details)) is not None
+        ):
             return TransportError(
-                f"cannot reach {unquote(match[1])}: {reason[0].lower()}{reason[1:]}"
+                f"cannot reach {proxy.host}: refused with HTTP status {match[1]} by {proxy}"
             )
+        case grpc.StatusCode.DEADLINE_EXCEEDED if proxy is not None:
+            return TransportError(f"deadline exceeded: {details}, through {proxy}")
         case _:
             return TransportError(f"{code.name.lower().replace('_', ' ')}: {details}")

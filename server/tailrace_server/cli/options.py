@@ -24,7 +24,8 @@ from tailrace.criteria import (
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Index, Position, TimestampMicros, Version
-from tailrace_server.units import Address, parse_seconds
+from tailrace.transport.target import Target
+from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
     from tailrace.criteria import Start
@@ -43,7 +44,7 @@ Server = Annotated[
         "--server",
         metavar="HOST:PORT",
         envvar="TAILRACE_SERVER",
-        help="gRPC address of the server.",
+        help="gRPC address of the server; port 7411 where none is named.",
     ),
 ]
 LogRoot = Annotated[
@@ -292,18 +293,15 @@ def content_of(bodies: str) -> Content:
 
 
 def server_of(text: str) -> str:
-    """Return the address of a server, checked.
+    """Return the address of a server, checked as `tailrace.connect` does.
 
     Raises:
         InvalidRequest: It is not an address.
     """
     try:
-        address = Address.parse(text)
-    except ValueError as error:
-        raise InvalidRequest(f"--server {text!r}: {error}") from error
-    if address.port == 0:
-        raise InvalidRequest(f"--server {text!r}: port 0 is none that one can connect to")
-    return str(address)
+        return Target.parse(text).name
+    except InvalidRequest as error:
+        raise InvalidRequest(f"--server {error}") from error
 
 
 def _named(kind: type[_Named], text: str, option: str) -> _Named:

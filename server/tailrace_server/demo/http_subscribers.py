@@ -96,7 +96,9 @@ async def _socket(
     url: str, subprotocol: str, payload: object, take: Callable[[msgspec.Raw], None]
 ) -> None:
     """Subscribe once, after graphql-transport-ws, and take every message of the subscription."""
-    async with connect(url, subprotocols=[Subprotocol(subprotocol)], max_size=None) as socket:
+    async with connect(
+        url, subprotocols=[Subprotocol(subprotocol)], max_size=None, proxy=None
+    ) as socket:
         await socket.send(json.dumps({"type": "connection_init"}))
         await socket.recv()
         await socket.send(json.dumps({"type": "subscribe", "id": "1", "payload": payload}))

@@ -130,9 +130,3 @@ def test_bodies(bodies: str, content: Content) -> None:
 def test_an_unknown_body_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="--body: no body named 'image'"):
         options.content_of("before,image")
-
-
-@pytest.mark.parametrize("server", ["localhost", "localhost:0", "http://localhost:80"])
-def test_an_address_that_is_none_is_refused(server: str) -> None:
-    with pytest.raises(InvalidRequest, match="--server"):
-        options.server_of(server)

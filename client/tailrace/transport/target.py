@@ -1,0 +1,95 @@
+"""Where a server is, as people write it: the one reader of addresses for `connect` and the commands.
+
+::
+
+    localhost              127.0.0.1:7411        [::1]:7411     ::1          port 7411 where none is named
+    grpc://host:7411       http://host:7411      plain text
+    grpcs://host           https://host          TLS, port 443 where none is named; needs credentials
+    dns:///host:7411       unix:/run/socket  …   gRPC's own names, handed on as they are
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final, NamedTuple
+
+from tailrace.errors import InvalidRequest
+
+DEFAULT_PORT: Final = 7411
+"""The port of ``tailrace serve --grpc``."""
+_TLS_PORT: Final = 443
+_PORT_LARGEST: Final = 65_535
+_PLAIN: Final = ("grpc", "http")
+_TLS: Final = ("grpcs", "https")
+_OF_GRPC: Final = re.compile(r"(?:dns|unix|unix-abstract|vsock|ipv4|ipv6|xds):\S+", re.ASCII)
+_SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.ASCII | re.DOTALL)
+_ADDRESS: Final = re.compile(r"(?:\[([^\[\]\s]+)\]|([^:\[\]\s/?#@,]+))(?::([0-9]*))?", re.ASCII)
+_FORMS: Final = "a server is named as host:port, as 127.0.0.1:7411 or [::1]:7411"
+
+
+class Target(NamedTuple):
+    """A server, as gRPC names it."""
+
+    name: str
+    """What gRPC resolves and connects to."""
+    host: str
+    """The host in it, without brackets; empty in gRPC's own names."""
+
+    @classmethod
+    def parse(cls, text: object, *, tls: bool = False) -> Target:
+        """Read the address of a server; ``tls`` says whether there are credentials for TLS.
+
+        Raises:
+            InvalidRequest: It is none, or not one for this kind of connection; says what to write instead.
+        """
+        if not isinstance(text, str) or not text:
+            raise InvalidRequest(f"{text!r}: {_FORMS}")
+        if (scheme := _SCHEME.fullmatch(text)) is not None and not _OF_GRPC.fullmatch(text):
+            return cls._of_url(text, scheme[1].lower(), scheme[2], tls=tls)
+        if _OF_GRPC.fullmatch(text):
+            return cls(text, "")
+        return cls._of_address(text, text, DEFAULT_PORT)
+
+    @classmethod
+    def _of_url(cls, text: str, scheme: str, rest: str, *, tls: bool) -> Target:
+        if scheme not in _PLAIN + _TLS:
+            raise InvalidRequest(f"{text!r}: the client speaks gRPC, not {scheme}; {_FORMS}")
+        if scheme in _TLS and not tls:
+            raise InvalidRequest(
+                f"{text!r}: TLS is not there yet, neither in `tailrace serve` nor in its commands: write "
+                "host:port for plain text. Behind a proxy that ends TLS, a Python program passes "
+                "credentials=grpc.ssl_channel_credentials() to connect"
+            )
+        if scheme in _PLAIN and tls:
+            raise InvalidRequest(
+                f"{text!r}: {scheme}:// is plain text, and the credentials are for TLS; leave one of them out"
+            )
+        authority, _, path = rest.partition("/")
+        if path or "?" in authority or "#" in authority:
+            raise InvalidRequest(f"{text!r}: gRPC has no path; {_FORMS}")
+        if "@" in authority:
+            raise InvalidRequest(f"{text!r}: there is no user to log in; {_FORMS}")
+        return cls._of_address(text, authority, _TLS_PORT if scheme in _TLS else DEFAULT_PORT)
+
+    @classmethod
+    def _of_address(cls, text: str, address: str, default: int) -> Target:
+        if _is_ipv6(address):
+            return cls(f"[{address}]:{default}", address)
+        found = _ADDRESS.fullmatch(address)
+        if found is None or found[3] == "" or (found[1] and not _is_ipv6(found[1])):
+            raise InvalidRequest(f"{text!r}: {_FORMS}")
+        port = default if found[3] is None else int(found[3][:9])
+        if not 0 < port <= _PORT_LARGEST:
+            raise InvalidRequest(f"{text!r}: there is no port {port} that one can connect to")
+        return cls(
+            f"[{found[1]}]:{port}" if found[1] else f"{found[2]}:{port}", found[1] or found[2]
+        )
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
