@@ -43,7 +43,8 @@ async def test_the_quickstart_works_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    feed, ingest, serve, watch = (shlex.split(block) for block in blocks("Quickstart", "sh"))
+    play, feed, ingest, serve, watch = (shlex.split(block) for block in blocks("Quickstart", "sh"))
+    assert play == ["tailrace", "play"]  # test_play.py
     curl, grpcurl = (shlex.split(block) for block in blocks("Clients", "sh"))
     assert feed[:2] == ["python", "-m"]
     await run(*feed[1:], "--transactions", "50")

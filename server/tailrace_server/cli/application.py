@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "play": ("tailrace_server.demo.play", "play"),
     "demo": ("tailrace_server.demo.command", "demo"),
     "ingest": ("tailrace_server.cli.ingest", "ingest_app"),
     "export": ("tailrace_server.cli.export", "export_app"),

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import TailraceError
 from tailrace_server.demo.check import differs_from_source, judge, read_log
+from tailrace_server.demo.errors import DemoFailed
 from tailrace_server.demo.processes import Processes, stop
 from tailrace_server.demo.screen import Screen
+from tailrace_server.demo.server import CATALOG, start_server
 from tailrace_server.demo.watchers import SLOW, Watcher, capture_of, find, watchers_for
 from tailrace_server.wal.state.commit_log import CommitLog
 
@@ -31,27 +33,12 @@ if TYPE_CHECKING:
     from tailrace_server.demo.source import DemoSource
 
 
-CATALOG: Final = "shop"
 MOVES_MIN: Final = 2
 """How often the slow subscriber must have gone live → resync → live."""
-_PLACES: Final = (
-    ("GraphiQL", f"/v1/catalogs/{CATALOG}/graphql"),
-    ("the REST API", "/v1/docs"),
-    ("changes as they come", f"/v1/catalogs/{CATALOG}/changes/live?sinceVersion=0&body=after"),
-    ("history", f"/v1/catalogs/{CATALOG}/changes?reverse=true&limit=10&body=after"),
-    ("figures", "/metrics"),
-)
-"""What to open in a browser once the demo is over."""
 _POLL_S: Final = 0.15
 _QUIET_S: Final = 8.0
 """A source of unknown size is through when nothing was published for so long."""
 _SPARK_PATIENCE_S: Final = 90.0
-
-
-class DemoFailed(TailraceError):
-    """Something did not do what the demo shows; says what."""
-
-    code = "DEMO_FAILED"
 
 
 async def run_demo(source: DemoSource, folder: Path, *, stay: bool = False) -> int:
@@ -84,6 +71,7 @@ class _Demo:
         self._processes = processes
         self._http = ""
         self._grpc = ""
+        self._places: list[tuple[str, str]] = []
         self._rise = asyncio.Event()
         """Set when more has been published; the source clears it."""
         self._news = asyncio.Event()
@@ -123,7 +111,7 @@ class _Demo:
         """Print the server's addresses, and wait for Ctrl-C."""
         self._screen.addresses(
             "the server goes on, until Ctrl-C; look at",
-            [(what, f"http://{self._http}{path}") for what, path in _PLACES],
+            self._places,
         )
         me = asyncio.current_task()
         assert me is not None
@@ -142,27 +130,18 @@ class _Demo:
         ]
 
     async def _start_server(self, tasks: asyncio.TaskGroup) -> None:
-        server = await self._processes.start(
-            *("serve", "--log", self._log, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"),
-            *("--heartbeat-interval-s", "250ms", "--log-format", "json"),
+        server = await start_server(
+            *(self._processes, self._log, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"),
+            *("--heartbeat-interval-s", "250ms"),
             *("--ring-captures", self._source.ring_captures, "--queue-captures", "128"),
         )
-        self._running["server"] = server
-        assert server.stderr is not None
-        last = b""
-        async for line in server.stderr:
-            last = line
-            if b'"event": "serving"' in line:
-                serving = json.loads(line)
-                self._grpc, self._http = serving["grpc"], serving["http"]
-                break
-        else:
-            raise DemoFailed(f"the server did not start: {last.decode().strip()}")
+        self._running["server"] = server.process
+        self._grpc, self._http, self._places = server.grpc, server.http, server.places()
         self._screen.step(
             "server",
             f"listens on {self._grpc}; a ring holds {self._source.ring_captures:,} captures",
         )
-        tasks.create_task(self._watch_over("server", server))
+        tasks.create_task(self._watch_over("server", server.process))
 
     async def _start_spark(self, tasks: asyncio.TaskGroup) -> None:
         spark = await self._processes.start(

@@ -8,6 +8,7 @@ have: decimals as text and as bare numbers with zeros at the end, exponents, who
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -90,13 +91,30 @@ class ShopTransaction:
 class Shop:
     """The shop's tables, and the actions that change them."""
 
-    def __init__(self, seed: int, *, products: int = 200, customers: int = 300) -> None:
-        """Open the shop with some products and customers in it."""
+    def __init__(
+        self,
+        seed: int,
+        *,
+        products: int = 200,
+        customers: int = 300,
+        first_id: int = _FIRST_ID,
+        now_us: Callable[[], int] | None = None,
+    ) -> None:
+        """Open the shop with some products and customers in it.
+
+        Args:
+            seed: Equal seeds give equal actions.
+            products: How many there are on the first day.
+            customers: The same.
+            first_id: First id of customers and orders.
+            now_us: When a transaction begins, in microseconds since 1970; None makes the time up too.
+        """
         self._random = random.Random(seed)
         self._tables: dict[str, dict[tuple[str, ...], Row]] = {table: {} for table in KEYS}
         self._number = 700
+        self._clock = now_us
         self._now_us = _EPOCH_US
-        self._next_id = dict.fromkeys(KEYS, _FIRST_ID) | {"product": 1}
+        self._next_id = dict.fromkeys(KEYS, first_id) | {"product": 1}
         self._current = self._begin()
         self._current.snapshot = True
         for _ in range(products):
@@ -106,8 +124,8 @@ class Shop:
         for step in self._current.steps:
             step.op = "r"
 
-    def transactions(self, count: int) -> Iterator[ShopTransaction]:
-        """Yield the snapshot of the first day, then ``count`` transactions."""
+    def transactions(self, count: int | None = None) -> Iterator[ShopTransaction]:
+        """Yield the snapshot of the first day, then ``count`` transactions; None goes on for ever."""
         yield self._current
         actions: list[tuple[Callable[[], None], int]] = [
             (self._place_order, 40),
@@ -119,7 +137,7 @@ class Shop:
             (self._think_again, 3),
             (self._renumber_product, 2),
         ]
-        for _ in range(count):
+        for _ in itertools.count() if count is None else range(count):
             self._current = self._begin()
             while not self._current.steps:
                 [action] = self._random.choices([d for d, _ in actions], [w for _, w in actions])
@@ -128,7 +146,8 @@ class Shop:
 
     def _begin(self) -> ShopTransaction:
         self._number += self._random.choice((1, 1, 1, 2, 3))
-        self._now_us += self._random.randint(200, 900_000)
+        passed_us = self._random.randint(200, 900_000)
+        self._now_us = self._now_us + passed_us if self._clock is None else self._clock()
         return ShopTransaction(self._number, self._now_us)
 
     # Actions. Each adds steps to the current transaction, or none if it is not possible.
@@ -208,7 +227,9 @@ class Shop:
         self._update("customer", customer, change)
 
     def _reprice(self) -> None:
-        rows = self._random.sample(list(self._tables["product"].values()), 25)
+        """Change the price of one product in eight."""
+        products = list(self._tables["product"].values())
+        rows = self._random.sample(products, len(products) // 8)
         for row in rows:
             self._update("product", row, {"price": self._price(), "factor": self._factor()})
 

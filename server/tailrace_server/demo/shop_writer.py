@@ -1,0 +1,134 @@
+"""The writer of ``tailrace play``: a shop whose rows keep changing, written to a log as they do.
+
+``python -m tailrace_server.demo.shop_writer LOG --rate R`` writes until it is killed, which costs a log
+nothing, and prints a line for each version: what the shop did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tailrace.criteria import Operation
+from tailrace_server.demo.server import CATALOG
+from tailrace_server.feed.shop import Shop
+from tailrace_server.feed.topics import net_changes
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from tailrace_server.feed.topics import NetChange
+
+_MAPPING: Final = """
+[entity_types.product]
+key = ["id"]
+[entity_types.product.columns]
+price = {type = "DECIMAL(10,2)", encoding = "decimal.string"}
+
+[entity_types.customer]
+key = ["id"]
+[entity_types.customer.columns]
+since = {type = "TIMESTAMP", encoding = "debezium.MicroTimestamp"}
+
+[entity_types.order]
+key = ["id"]
+[entity_types.order.columns]
+total = {type = "DECIMAL(12,2)", encoding = "decimal.string"}
+placed_at = {type = "TIMESTAMP", encoding = "debezium.MicroTimestamp"}
+
+[entity_types.order_line]
+key = ["order_id", "line"]
+[entity_types.order_line.columns]
+price = {type = "DECIMAL(10,2)", encoding = "decimal.string"}
+"""
+_FIRST_ID: Final = 1_001
+"""Of customers and orders: ids that a person can read, and JavaScript too."""
+_SEED: Final = 7
+
+
+def write_shop(
+    log_root: Path, *, now_us: Callable[[], int], pause: Callable[[], None]
+) -> Generator[str]:
+    """Write the shop's transactions for ever, each durable and published before its line is yielded.
+
+    Args:
+        log_root: Folder of the log; the catalog is made in it.
+        now_us: The time of a transaction, in microseconds since 1970.
+        pause: Called between two of them.
+    """
+    shop = Shop(_SEED, products=24, customers=30, first_id=_FIRST_ID, now_us=now_us)
+    mapping = SchemaMapping.parse(_MAPPING)
+    with LogWriter.open(log_root, CATALOG, writer="play", mapping=mapping) as log:
+        for transaction in shop.transactions():
+            changes = net_changes(transaction)
+            if not changes:
+                continue
+            log.append(
+                [_mutation(change) for change in changes],
+                transaction_id=str(transaction.number),
+                source_timestamp=transaction.committed_us,
+            )
+            receipt = log.commit(publish=True)
+            assert receipt is not None  # there was something to commit
+            yield f"version {receipt.last_version}: {_in_words(changes)}"
+            pause()
+
+
+def _mutation(change: NetChange) -> Mutation:
+    return Mutation(
+        change.entity_type,
+        change.primary_key,
+        Operation.REMOVE if change.after is None else Operation.UPSERT,
+        None if change.before is None else change.before.encode(),
+        None if change.after is None else change.after.encode(),
+    )
+
+
+def _in_words(changes: Sequence[NetChange]) -> str:
+    """Return what happened, as "1 order inserted, 3 products updated"."""
+    counts = Counter((change.entity_type, _verb(change)) for change in changes)
+    return ", ".join(
+        f"{count} {entity_type.replace('_', ' ')}{'' if count == 1 else 's'} {verb}"
+        for (entity_type, verb), count in counts.items()
+    )
+
+
+def _verb(change: NetChange) -> str:
+    if change.before is None:
+        return "inserted"
+    return "removed" if change.after is None else "updated"
+
+
+class _Pace:
+    """So many turns a second. A turn that came late is not made up for."""
+
+    def __init__(self, rate: float) -> None:
+        self._interval_s = 1 / rate
+        self._due = time.monotonic()
+
+    def __call__(self) -> None:
+        """Wait until the next turn is due."""
+        now = time.monotonic()
+        self._due = max(self._due + self._interval_s, now)
+        time.sleep(self._due - now)
+
+
+def main() -> None:
+    """Write until killed."""
+    parser = argparse.ArgumentParser(prog="python -m tailrace_server.demo.shop_writer")
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--rate", type=float, required=True, help="transactions a second")
+    options = parser.parse_args()
+    pace = _Pace(options.rate)
+    for line in write_shop(options.log, now_us=lambda: time.time_ns() // 1_000, pause=pace):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
