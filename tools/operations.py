@@ -46,7 +46,8 @@ def rows() -> Iterator[str]:
         zeros(CacheStatistics),
         zeros(ObserverStatistics, catalog="", uuid=UUID(int=0)),
     )
-    engine = zeros(EngineStatistics, cache=cache, observers=(observer,), unreadable=nothing())
+    named = {"unreadable": nothing(), "latencies": nothing(), "disks": nothing()}
+    engine = zeros(EngineStatistics, cache=cache, observers=(observer,), **named)
     sockets = zeros(SocketStatistics, guards=nothing(), errors=nothing())
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(0, 0), version="")
     metrics.register_sockets(registry, lambda: sockets)

@@ -6,13 +6,14 @@ Every ``interval`` in which anything moved, and once more at the end::
     event="catalog statistics"  one for each catalog: published, committed, routed, publishers, rings
 
 The fields are those of `EngineStatistics` and `ObserverStatistics` under their own names, which /metrics shows
-too; ``cache_`` stands before those of the cache. Counters count since the process began.
+too; ``cache_`` stands before those of the cache. Counters count since the process began. The histogram of
+latencies is not among them; ``log_bytes`` is, null where it has not been measured.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -49,13 +50,19 @@ class StatisticsReporter:
         if marks == self._reported:
             return
         self._reported = marks
-        fields = asdict(found)
+        fields = asdict(replace(found, latencies={}))
         observers, cache = fields.pop("observers"), fields.pop("cache")
+        del fields["latencies"], fields["disks"]
         cached = {f"cache_{name}": value for name, value in cache.items()}
         fields["process_bytes"] = cached.pop("cache_process_bytes")
         _log.info("statistics", **fields, **cached)
         for observer in observers:
-            _log.info("catalog statistics", **observer | {"uuid": str(observer["uuid"])})
+            disk = found.disks.get(observer["catalog"])
+            occupied = None if disk is None else disk.nbytes
+            _log.info(
+                "catalog statistics",
+                **observer | {"uuid": str(observer["uuid"]), "log_bytes": occupied},
+            )
 
 
 def _marks(statistics: EngineStatistics) -> tuple[object, ...]:

@@ -7,6 +7,8 @@ from uuid import UUID
 
 from structlog.testing import capture_logs
 
+from tailrace_server.capture.disk_usage import DiskUsage
+from tailrace_server.capture.latency import LatencyHistogram
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 from tailrace_server.statistics_log import StatisticsReporter
@@ -22,6 +24,7 @@ SHOP = ObserverStatistics(
     subscriptions=1,
     batches_unreadable=0,
     ring_bytes=100,
+    newest_timestamp=7,
 )
 NOW = EngineStatistics(
     observers=(SHOP,),
@@ -38,6 +41,8 @@ NOW = EngineStatistics(
     message_bytes_max=65_536,
     waiting_for_memory=0,
     disconnected_for_memory=0,
+    latencies={"grpc": LatencyHistogram()},
+    disks={"shop": DiskUsage(8_192, 1 << 30)},
 )
 
 
@@ -55,10 +60,13 @@ def test_an_interval_in_which_something_moved_is_reported_with_every_number() ->
     )
     assert (engine["cache_bytes"], engine["cache_evicted"], engine["process_bytes"]) == (1, 5, 6)
     assert catalog["event"] == "catalog statistics"
-    assert {name: catalog[name] for name in ("catalog", "committed", "ring_bytes")} == {
+    assert {
+        name: catalog[name] for name in ("catalog", "committed", "ring_bytes", "log_bytes")
+    } == {
         "catalog": "shop",
         "committed": 4,
         "ring_bytes": 100,
+        "log_bytes": 8_192,
     }
 
 

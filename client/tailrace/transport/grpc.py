@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -45,6 +47,12 @@ _OPTIONS: Final = (
 )
 
 
+@cache
+def _user_agent() -> str:
+    """Return what servers are told of the program: that it is this client, and which."""
+    return f"tailrace-python/{version('tailrace')}"
+
+
 class GrpcTransport:
     """One channel. Make it on the event loop that uses it."""
 
@@ -66,6 +74,7 @@ class GrpcTransport:
         options = (
             *_OPTIONS,
             ("grpc.enable_http_proxy", 0 if is_loopback(target.host) else 1),
+            ("grpc.primary_user_agent", _user_agent()),
             ("grpc.max_receive_message_length", max_message_bytes + _FRAMING_BYTES),
         )
         if credentials is None:

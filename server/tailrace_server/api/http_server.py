@@ -4,20 +4,15 @@
 subscribers are accepted. ``unreadable`` says of each catalog whose log cannot be read why; the status is then
 ``degraded``. While a face accepts nobody it is that too, with 503, and ``not_accepting`` says why. From the
 first signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while
-open subscriptions end. ``/subscriptions`` lists those that are open, one object each with its catalog
-(``system`` for the log of catalogs) and the fields of `SubscriptionStatistics`: their lag, and whether they
-are served from the log. ``/publishers`` has one object for each distinct criteria, with the fields of
-`PublisherStatistics`, the 1,000 with most subscriptions.
+open subscriptions end. ``/subscriptions`` and ``/publishers`` are those of `listings`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import os
 import socket
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -28,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-from tailrace_server.api import metrics
+from tailrace_server.api import listings, metrics
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.http_hosts import Hosts, with_hosts
@@ -44,20 +39,15 @@ from tailrace_server.errors import CannotStart
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import CollectorRegistry
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from tailrace.criteria import Criteria
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.statistics import SubscriptionStatistics
 
 _BACKLOG: Final = 1024
-_PUBLISHERS_MAX: Final = 1_000
-_VALUES_SHOWN: Final = 20
-"""Of each list in a publisher's criteria, which may name 100,000 keys."""
 _STOP_S: Final = 2
 """How long an answer that is under way may take once the server stops."""
 
@@ -229,27 +219,10 @@ class HttpFace:
         return Response(text, media_type=media_type, headers={"Vary": "Accept"})
 
     async def _subscriptions(self, _request: Request) -> Response:
-        found = [
-            {"catalog": catalog, **_plain(subscription.statistics())}
-            for catalog, subscription in self._engine.subscriptions(ANONYMOUS)
-        ]
-        return JSONResponse(found)
+        return JSONResponse(await listings.subscriptions(self._engine, ANONYMOUS))
 
     async def _publishers(self, _request: Request) -> Response:
-        largest = heapq.nlargest(
-            _PUBLISHERS_MAX,
-            self._engine.publishers(ANONYMOUS),
-            key=lambda each: len(each[1].subscriptions),
-        )
-        found = [
-            {
-                "catalog": catalog,
-                "criteria": criteria_form(publisher.predicate.criteria),
-                **asdict(publisher.statistics()),
-            }
-            for catalog, publisher in largest
-        ]
-        return JSONResponse(found)
+        return JSONResponse(listings.publishers(self._engine, ANONYMOUS))
 
 
 def _with_connection(application: ASGIApp) -> ASGIApp:
@@ -281,33 +254,6 @@ def _with_origins(application: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
         allow_headers=("*",),
         expose_headers=("ETag", *HEADERS),
     )
-
-
-def _plain(statistics: SubscriptionStatistics) -> dict[str, object]:
-    """Return a record's fields as JSON has them; the position as the command line writes it."""
-    fields = {name: getattr(statistics, name) for name in statistics.__slots__}
-    return {**fields, "position": str(statistics.position)}
-
-
-def criteria_form(criteria: Sequence[Criteria]) -> list[dict[str, object]]:
-    """Return criteria as requests have them in JSON; of a long list the first values and their number."""
-    shown = []
-    for one in criteria[:_VALUES_SHOWN]:
-        form: dict[str, object] = {} if one.area is None else {"area": one.area.name}
-        lists: dict[str, Sequence[str]] = {
-            "entityType": one.entity_type,
-            "primaryKey": one.primary_key,
-            "operation": [each.name for each in one.operation],
-            "containerType": [each.name for each in one.container_type],
-            "containerName": one.container_name,
-        }
-        for name, values in lists.items():
-            if values:
-                form[name] = list(values[:_VALUES_SHOWN])
-            if len(values) > _VALUES_SHOWN:
-                form[f"{name}Count"] = len(values)
-        shown.append(form)
-    return shown
 
 
 def bind(address: Address, flag: str) -> socket.socket:

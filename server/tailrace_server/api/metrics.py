@@ -10,14 +10,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.documents import DocumentStatistics
     from tailrace_server.api.grpc import GrpcStatistics
     from tailrace_server.api.websocket.sockets import SocketStatistics
+    from tailrace_server.capture.disk_usage import DiskUsage
+    from tailrace_server.capture.latency import LatencyHistogram
     from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 
 TEXT_TYPE: Final = "text/plain"
@@ -70,15 +77,11 @@ class EngineCollector(Collector):
         self._statistics = statistics
         self._grpc = grpc
         self._version = version
-        self._started = time.time()
 
     def collect(self) -> Iterable[Metric]:
         """Return the families of this moment."""
         found = self._statistics()
         yield InfoMetricFamily("tailrace_build", "What runs.", {"version": self._version})
-        yield GaugeMetricFamily(
-            "tailrace_start_time_seconds", "When the process began, Unix time.", self._started
-        )
         for name, field, help_text in _ENGINE_COUNTERS:
             value = getattr(found, field)
             yield CounterMetricFamily(f"tailrace_{name}", help_text, value)
@@ -106,7 +109,9 @@ class EngineCollector(Collector):
         for code, count in sorted(grpc.errors.items()):
             errors.add_metric([code], count)
         yield errors
+        yield _latencies(found.latencies)
         yield from _catalogs(found.observers)
+        yield from _disks(found.disks)
         unreadable = GaugeMetricFamily(
             "tailrace_catalog_unreadable",
             "1 for each catalog whose log cannot be read now; /health says why.",
@@ -289,6 +294,7 @@ def registry(
     """
     made = CollectorRegistry()
     made.register(EngineCollector(statistics, grpc, version=version))
+    ProcessCollector(registry=made)
     return made
 
 
@@ -314,3 +320,42 @@ def _catalogs(observers: tuple[ObserverStatistics, ...]) -> Iterable[Metric]:
     for each in observers:
         unreadable.add_metric([each.catalog], each.batches_unreadable)
     yield unreadable
+    age = GaugeMetricFamily(
+        "tailrace_newest_commit_age_seconds",
+        "Since the newest published version was committed.",
+        labels=["catalog"],
+    )
+    now = time.time()
+    for each in observers:
+        if each.newest_timestamp:
+            age.add_metric([each.catalog], max(0.0, now - each.newest_timestamp / 1e6))
+    yield age
+
+
+def _latencies(found: Mapping[str, LatencyHistogram]) -> Metric:
+    latency = HistogramMetricFamily(
+        "tailrace_hand_over_latency_seconds",
+        "From a commit to the hand-over of its captures to the transport, once a message or a run of messages; "
+        "only of what was committed since the subscription began.",
+        labels=["transport"],
+    )
+    for transport, histogram in sorted(found.items()):
+        latency.add_metric([transport], histogram.cumulative(), histogram.sum_s)
+    return latency
+
+
+def _disks(found: Mapping[str, DiskUsage]) -> Iterable[Metric]:
+    occupied = GaugeMetricFamily(
+        "tailrace_log_bytes",
+        "On disk below the catalog's folder, measured once a minute at most.",
+        labels=["catalog"],
+    )
+    free = GaugeMetricFamily(
+        "tailrace_log_free_bytes",
+        "Left on the file system of the catalog's folder, measured with it.",
+        labels=["catalog"],
+    )
+    for name, usage in found.items():
+        occupied.add_metric([name], usage.nbytes)
+        free.add_metric([name], usage.free_bytes)
+    yield from (occupied, free)

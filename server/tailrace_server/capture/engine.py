@@ -23,7 +23,9 @@ from tailrace.errors import (
 from tailrace_server.capture.delivery.memory_budget import LargeMessages
 from tailrace_server.capture.delivery.memory_governor import MemoryGovernor
 from tailrace_server.capture.delivery.options import DEMAND_MAX, DeliveryOptions
+from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.delivery.ring import RingBudget
+from tailrace_server.capture.disk_usage import DiskMeasurements
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.observed_catalog import ObservedCatalog
@@ -101,6 +103,7 @@ class Engine:
         self._stack.push_async_callback(_shut_down, threads)
         self._folder_threads = ThreadPoolExecutor(_FOLDER_THREADS, "tailrace-folder")
         self._stack.push_async_callback(_shut_down, self._folder_threads)
+        self._disks = DiskMeasurements(self._root, self._folder_threads)
         self._cache = BatchCache(
             self.settings.memory_bytes,
             self.settings.frames_bytes,
@@ -169,6 +172,7 @@ class Engine:
         codec: Codec,
         demand: int | None = None,
         limits: SubscriptionLimits | None = None,
+        peer: Peer = IN_PROCESS,
     ) -> Subscription:
         """Subscribe to a catalog, or to the system log: catalogs created, dropped, replaced.
 
@@ -182,6 +186,7 @@ class Engine:
             demand: Captures that may be delivered at first; None = no accounting, the caller's pace
                 is the demand.
             limits: What differs from the engine's bounds.
+            peer: Whom it is for, as ``subscriptions`` then says.
 
         Raises:
             CatalogUnknown: No such catalog; names the known ones.
@@ -190,7 +195,7 @@ class Engine:
         """
         observer = await self._observer(caller, catalog)
         self._refuse_when_stopping()
-        options = self._options(content, codec, demand, limits)
+        options = self._options(content, codec, demand, limits, peer)
         subscription = await observer.subscribe(criteria, start, options)
         if (
             self._stopping
@@ -269,6 +274,12 @@ class Engine:
             message_bytes_max=self._large.message_bytes_max,
             waiting_for_memory=self._large.waiting,
             disconnected_for_memory=self._governor.disconnected,
+            latencies=dict(counters.latencies),
+            disks={
+                name: usage
+                for name, usage in sorted(self._disks.found.items())
+                if caller.may_read(name)
+            },
         )
 
     def subscriptions(self, caller: Principal) -> list[tuple[str, Subscription]]:
@@ -310,6 +321,7 @@ class Engine:
         codec: Codec,
         demand: int | None,
         limits: SubscriptionLimits | None,
+        peer: Peer,
     ) -> DeliveryOptions:
         settings, limits = self.settings, limits or SubscriptionLimits()
         if demand is not None and demand < 0:
@@ -323,6 +335,7 @@ class Engine:
             message_bytes=min(settings.message_bytes, max_message_bytes),
             max_message_bytes=max_message_bytes,
             heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
+            peer=peer,
         )
 
     def _refuse_when_stopping(self) -> None:
@@ -418,10 +431,11 @@ class Engine:
                 self._catalogs[name] = catalog
                 self._start(self._observe(name, catalog), f"observe {name}")
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._tasks.create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        return task
 
     async def _observe(self, name: str, catalog: ObservedCatalog) -> None:
         """Follow one catalog until it is gone."""
@@ -430,6 +444,7 @@ class Engine:
             if self._catalogs.get(name) is catalog:
                 del self._catalogs[name]
 
+        measuring = self._start(self._disks.follow(name), f"measure {name}")
         try:
             await catalog.run(forget)
         except CatalogReplaced as error:
@@ -437,6 +452,7 @@ class Engine:
         else:
             _log.info("catalog gone", catalog=name)
         finally:
+            measuring.cancel()
             catalog.opened.set()
             forget()
 

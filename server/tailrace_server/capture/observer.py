@@ -23,6 +23,7 @@ from tailrace_server.capture.delivery.routing_pace import RoutingPace
 from tailrace_server.capture.delivery.start import resolve
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.fairness import Turn
+from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.matching.predicate import NO_IMAGES
 from tailrace_server.capture.matching.router import Router
@@ -171,6 +172,7 @@ class Observer:
             subscriptions=sum(len(each.subscriptions) for each in publishers),
             batches_unreadable=self._batches_unreadable,
             ring_bytes=sum(each.ring.bytes for each in publishers),
+            newest_timestamp=log.view.newest_timestamp,
         )
 
     def publishers(self) -> tuple[Publisher[Subscription], ...]:
@@ -262,6 +264,7 @@ class Observer:
         # 2. Match, giving way to others. Rings and ``routed`` stay as they are until all is found.
         found = await self._find(grouped, images, ref.first_row + ref.rows)
         crowded = _is_crowded(found, ref.rows)
+        at = committed_at(view, ref.last.version)
         # 3. Append. From here to the end of the loop in one step: what a ring covers and what it holds agree.
         for publisher, selection in found:
             if isinstance(selection, Exception):
@@ -270,7 +273,7 @@ class Observer:
                     subscription.end(kept(selection))
                 continue
             first = first_position(grouped, selection.rows.item(0))
-            publisher.append(Run(ref, selection, first, crowded))
+            publisher.append(Run(ref, selection, first, crowded, at))
         log.pass_to(ref.first_row + ref.rows, ref.last)
         # 4. Only now wake: who takes earlier would find the ring and ``routed`` apart.
         await self._wake([publisher for publisher, _ in found])

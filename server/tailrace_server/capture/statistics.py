@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from tailrace_server.capture.latency import LatencyHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
+    from tailrace.criteria import Criteria
     from tailrace.position import Position
+    from tailrace_server.capture.delivery.peer import Peer
+    from tailrace_server.capture.disk_usage import DiskUsage
     from tailrace_server.capture.reading.batch_cache import CacheStatistics
 
 
@@ -18,6 +23,10 @@ class SubscriptionStatistics:
     """One subscription, now."""
 
     subscription_id: str
+    peer: Peer
+    criteria: tuple[Criteria, ...]
+    age_s: float
+    """Seconds since it was opened."""
     mode: str
     """``live`` or ``resync``."""
     demand: int | None
@@ -31,6 +40,10 @@ class SubscriptionStatistics:
     """Captures taken from ring or log and not yet handed over."""
     lag_records: int
     """Records published behind the position; 0 while its start is not published."""
+    lag_versions: int
+    """Versions of which something may still come; 0 where ``lag_records`` is."""
+    lag_s: float
+    """From the commit that was handed over last to the newest one, seconds; 0 where ``lag_records`` is."""
     resyncs: int
     """How often it fell from live into resync."""
     returns: int
@@ -67,6 +80,8 @@ class ObserverStatistics:
     batches_unreadable: int
     """Batches that the live path had to leave out, since it began."""
     ring_bytes: int
+    newest_timestamp: int
+    """Commit timestamp of ``published``, µs; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,10 @@ class EngineStatistics:
     """Subscriptions that wait until other large messages have gone, now."""
     disconnected_for_memory: int
     """Stalled subscriptions that were ended: the process was above its memory budget, or others waited."""
+    latencies: Mapping[str, LatencyHistogram]
+    """From commit to hand-over, by transport, for what was committed since its subscription began."""
+    disks: Mapping[str, DiskUsage]
+    """What the log of each catalog takes up, as last measured."""
 
 
 @dataclass(slots=True)
@@ -106,6 +125,11 @@ class Counters:
     heartbeats_sent: int = 0
     resyncs: int = 0
     returns: int = 0
+    latencies: dict[str, LatencyHistogram] = field(default_factory=dict)
+
+    def latencies_over(self, transport: str) -> LatencyHistogram:
+        """Return the histogram of a transport."""
+        return self.latencies.setdefault(transport, LatencyHistogram())
 
     @property
     def subscriptions(self) -> int:

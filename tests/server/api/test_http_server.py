@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from tailrace.criteria import Area, ContainerType, Criteria, Operation
-from tailrace_server.api.http_server import criteria_form
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.http_drivers import listening
@@ -17,36 +15,6 @@ from tests.support.inprocess import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_criteria_are_shown_as_requests_have_them() -> None:
-    found = criteria_form(
-        [
-            Criteria(),
-            Criteria(
-                area=Area.DATA,
-                entity_type=("product",),
-                operation=(Operation.UPSERT,),
-                container_type=(ContainerType.PRICE,),
-            ),
-        ]
-    )
-    assert found == [
-        {},
-        {
-            "area": "DATA",
-            "entityType": ["product"],
-            "operation": ["UPSERT"],
-            "containerType": ["PRICE"],
-        },
-    ]
-
-
-def test_of_many_values_the_first_are_shown_and_their_number() -> None:
-    keys = tuple(f"{number:06}" for number in range(100_000))
-    [shown] = criteria_form([Criteria(primary_key=keys)])
-    assert shown == {"primaryKey": list(keys[:20]), "primaryKeyCount": 100_000}
-    assert len(criteria_form([Criteria(entity_type=(str(n),)) for n in range(100)])) == 20
 
 
 async def test_health_says_that_a_catalog_cannot_be_read_and_goes_on_with_the_others(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.graphql.documents import Document
     from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
     from tailrace_server.wal.state.view import LogView
@@ -207,8 +208,8 @@ class GraphqlCatalog:
         except AnswerTooLarge as error:
             raise error.refusal() from None
 
-    async def begin(self, prepared: Prepared) -> Live:
-        """Begin a subscription by its compiled selection.
+    async def begin(self, prepared: Prepared, peer: Peer) -> Live:
+        """Begin a subscription of a peer by its compiled selection.
 
         Raises:
             TailraceError: What is wrong with what it asks for.
@@ -234,6 +235,7 @@ class GraphqlCatalog:
             content=wish.content,
             codec=selection.codec,
             limits=wish.limits,
+            peer=peer,
         )
         return Live(subscription, selection.key, bool(arguments.get("signals")))
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.byte_budget import ByteBudget
     from tailrace_server.api.graphql.catalog import GraphqlCatalog, Live
     from tailrace_server.api.websocket import SocketOperation
+    from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.reading.frames import Frames
 
 SUBPROTOCOL: Final = "graphql-transport-ws"
@@ -37,10 +38,11 @@ SUBPROTOCOL: Final = "graphql-transport-ws"
 class GraphqlSocketFace:
     """The face of one socket of a catalog."""
 
-    def __init__(self, catalog: GraphqlCatalog, answers: ByteBudget) -> None:
-        """Bind to a catalog; unread answers share a budget."""
+    def __init__(self, catalog: GraphqlCatalog, answers: ByteBudget, peer: Peer) -> None:
+        """Bind a peer to a catalog; unread answers share a budget."""
         self._catalog = catalog
         self._answers = answers
+        self._peer = peer
         self._turn = asyncio.Lock()
         """Of queries, so that one that does not read holds one answer, however many it asks for."""
         self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
@@ -67,7 +69,7 @@ class GraphqlSocketFace:
                 await operation.room()
                 await self._answer(operation, await catalog.execute(prepared))
             return
-        live = await catalog.begin(prepared)
+        live = await catalog.begin(prepared, self._peer)
         del prepared  # its document, with the schema, and its variables have been used
         operation.answered()
         catalog.documents.compiled += 1

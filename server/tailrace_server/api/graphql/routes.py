@@ -29,6 +29,7 @@ from tailrace_server.api.graphql.documents import DocumentCache
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.live import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.json_requests import decode
+from tailrace_server.api.peers import GRAPHQL_WEBSOCKET, over_http
 from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
 from tailrace_server.capture.principal import ANONYMOUS
@@ -88,7 +89,8 @@ class GraphqlFace:
         return found
 
     async def _live(self, websocket: WebSocket) -> None:
-        face = GraphqlSocketFace(self.catalog(_catalog_of(websocket)), self._sockets.answers)
+        peer = over_http(GRAPHQL_WEBSOCKET, websocket)
+        face = GraphqlSocketFace(self.catalog(_catalog_of(websocket)), self._sockets.answers, peer)
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
     async def _answer(self, request: Request) -> ASGIApp:

@@ -33,6 +33,7 @@ from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.grpc.updates import UpdateStream
+from tailrace_server.api.peers import over_grpc
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.capture.codecs import CDCV2, PROTOBUF
 from tailrace_server.capture.principal import ANONYMOUS
@@ -107,20 +108,20 @@ class ChangeCaptureService:
         """Stream changes; HTTP/2 flow control is the demand."""
         async with self._answering(context):
             request = self._parse(SubscribeRequest, data, context)
-            subscription = await self._subscribe(*requests.subscribe(request), demand=None)
+            subscription = await self._subscribe(*requests.subscribe(request), context, demand=None)
             _raise_if_any(await self._pump(subscription, context))
 
     async def subscribe_system(self, data: bytes, context: Context) -> None:
         """Stream the system log."""
         async with self._answering(context):
             wish = requests.subscribe_system(self._parse(SubscribeSystemRequest, data, context))
-            subscription = await self._subscribe(SYSTEM_CATALOG, wish, demand=None)
+            subscription = await self._subscribe(SYSTEM_CATALOG, wish, context, demand=None)
             _raise_if_any(await self._pump(subscription, context))
 
     async def subscribe_with_demand(self, _: object, context: Context) -> None:
         """Stream changes as far as they were requested."""
         async with self._answering(context):
-            subscription = await self._subscribe_by(await self._first(context))
+            subscription = await self._subscribe_by(await self._first(context), context)
             _raise_if_any(await self._pump_with_demand(subscription, context))
 
     async def read_changes(self, data: bytes, context: Context) -> None:
@@ -162,7 +163,9 @@ class ChangeCaptureService:
         self._unread.took(context.peer(), len(data))
         return parse(kind, data, criteria_max=self._engine.settings.criteria)
 
-    async def _subscribe(self, catalog: str, wish: Wish, *, demand: int | None) -> Subscription:
+    async def _subscribe(
+        self, catalog: str, wish: Wish, context: Context, *, demand: int | None
+    ) -> Subscription:
         return await self._engine.subscribe(
             ANONYMOUS,
             catalog,
@@ -172,6 +175,7 @@ class ChangeCaptureService:
             codec=CDCV2 if wish.cdcv2 else PROTOBUF,
             demand=demand,
             limits=wish.limits,
+            peer=over_grpc(context.peer(), context.invocation_metadata()),
         )
 
     async def _first(self, context: Context) -> DemandRequest:
@@ -185,14 +189,16 @@ class ChangeCaptureService:
             raise InvalidRequest("the request stream ended without a subscribe")
         return self._parse(DemandRequest, data, context)
 
-    async def _subscribe_by(self, first: DemandRequest) -> Subscription:
+    async def _subscribe_by(self, first: DemandRequest, context: Context) -> Subscription:
         demand = requests.demand(first.request) if first.HasField("request") else 0
         if first.HasField("subscribe") == first.HasField("subscribe_system"):
             raise InvalidRequest("the first message has exactly one of subscribe, subscribe_system")
         if first.HasField("subscribe"):
-            return await self._subscribe(*requests.subscribe(first.subscribe), demand=demand)
+            return await self._subscribe(
+                *requests.subscribe(first.subscribe), context, demand=demand
+            )
         wish = requests.subscribe_system(first.subscribe_system)
-        return await self._subscribe(SYSTEM_CATALOG, wish, demand=demand)
+        return await self._subscribe(SYSTEM_CATALOG, wish, context, demand=demand)
 
     async def _read_demand(self, subscription: Subscription, context: Context) -> None:
         """Add up requests until the client has no more; what it does wrong ends the subscription."""

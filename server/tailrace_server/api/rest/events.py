@@ -39,6 +39,7 @@ from tailrace_server.api.errors import (
     logged,
 )
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
+from tailrace_server.api.peers import REST_EVENTS, over_http
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.forms import CaptureForm, form_of, form_of_query
 from tailrace_server.api.rest.requests import EVENTS_TYPE, accepted, asked_body, parameters
@@ -129,6 +130,7 @@ async def _opened(
             content=wish.content,
             codec=form.events,
             limits=wish.limits,
+            peer=over_http(REST_EVENTS, request),
         )
     except BaseException:
         sockets.leave()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import SocketOperation
+    from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
 
@@ -60,11 +61,12 @@ class _Live:
 class LiveFace:
     """The face of one catalog's sockets."""
 
-    def __init__(self, engine: Engine, settings: HttpSettings, catalog: str) -> None:
-        """Bind to a catalog by name; whether there is one shows at a subscribe."""
+    def __init__(self, engine: Engine, settings: HttpSettings, catalog: str, peer: Peer) -> None:
+        """Bind a peer to a catalog by name; whether there is one shows at a subscribe."""
         self._engine = engine
         self._settings = settings
         self._catalog = catalog
+        self._peer = peer
 
     @property
     def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
@@ -96,6 +98,7 @@ class LiveFace:
             codec=state.form.objects,
             demand=state.demand,
             limits=wish.limits,
+            peer=self._peer,
         )
         operation.answered()
         subscription.on_end = partial(_on_end, operation)

@@ -35,6 +35,7 @@ from tailrace_server.api.errors import (
     http_status,
     logged,
 )
+from tailrace_server.api.peers import REST_WEBSOCKET, over_http
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.requests import no_parameters, parameters
@@ -134,7 +135,8 @@ class RestFace:
         except InvalidRequest as error:
             await self._sockets.refuse(websocket, error)
             return
-        face = LiveFace(self._engine, self._settings, _catalog_of(websocket))
+        peer = over_http(REST_WEBSOCKET, websocket)
+        face = LiveFace(self._engine, self._settings, _catalog_of(websocket), peer)
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
     def _answered(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -53,3 +55,4 @@ class DeliveryOptions:
     max_message_bytes: int
     """A capture above it comes as its header."""
     heartbeat_interval_s: float
+    peer: Peer = IN_PROCESS

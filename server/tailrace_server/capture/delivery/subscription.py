@@ -30,6 +30,8 @@ from tailrace.errors import (
     kept,
 )
 from tailrace.position import END, Position
+from tailrace_server.capture.delivery.delivery_counts import DeliveryCounts
+from tailrace_server.capture.delivery.lag import NO_LAG, lag_behind
 from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.live_and_resync import Intake, RefillResult
 from tailrace_server.capture.delivery.messages import MessageCutter, whole_messages
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.options import DeliveryOptions, SubscribeAcknowledgement
     from tailrace_server.capture.delivery.publisher import Publisher
     from tailrace_server.capture.delivery.start import ResolvedStart
+    from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.statistics import Counters
 
@@ -58,9 +61,8 @@ class Subscription:
     __slots__ = (
         "__weakref__",
         "_counters",
+        "_counts",
         "_cutter",
-        "_delivered",
-        "_delivered_bytes",
         "_demand",
         "_detach",
         "_ended_at",
@@ -115,15 +117,13 @@ class Subscription:
         """Wakes it for its next heartbeat; one for many waits."""
         self._time = asyncio.get_running_loop().time
         self._heartbeat_at = self._time() + options.heartbeat_interval_s
-        self._delivered = 0
-        self._delivered_bytes = 0
         self._uncounted = 0
         """Captures of the queue's first slice that were handed over and are still in it."""
         self._uncounted_bytes = 0
         self.on_end: Callable[[TailraceError], None] | None = None
         """Called once when it ends, for a transport that is busy with a message and not in ``receive``."""
+        self._counts = DeliveryCounts(counters, options.peer.transport)
         publisher.attach(self)
-        counters.subscriptions_opened += 1
         self._report_nothing_left()
 
     async def receive(self) -> Frames | Heartbeat:
@@ -209,8 +209,9 @@ class Subscription:
         """Count what ``ready`` handed over and take it out of the queue: before either is read."""
         if count := self._uncounted:
             assert self.last.frames is not None
+            run = self._intake.queue[0].run
             self._intake.deliver(count, self.last.frames.last)
-            self._count(count, self._uncounted_bytes)
+            self._count(count, self._uncounted_bytes, run)
             self._uncounted = self._uncounted_bytes = 0
 
     def request(self, n: int) -> None:
@@ -248,10 +249,7 @@ class Subscription:
         self.end(ServerStopping(f"the server is stopping; resume after {cursor}", cursor))
 
     def end_if_compacted(self) -> None:
-        """End one that waits for demand, and whose next record retention has taken meanwhile.
-
-        One that has demand learns of it where it reads.
-        """
+        """End one without demand whose next record retention has taken; others learn of it as they read."""
         self.count_delivered()
         if self._demand != 0 or self.error is not None:
             return
@@ -289,15 +287,21 @@ class Subscription:
         log, safe, start = self._log, self._safe_point(), self._waiting_start
         # Nothing is behind one whose start is still above what is published.
         early = start is not None and renewed(log, start).position.version > log.view.published
+        lag = NO_LAG if early else lag_behind(safe, log.view)
         return SubscriptionStatistics(
             subscription_id=self.acknowledgement.subscription_id,
+            peer=self.options.peer,
+            criteria=self._publisher.predicate.criteria,
+            age_s=self._counts.age_s,
             mode=self._intake.mode.value,
             demand=self._demand,
-            delivered=self._delivered,
-            delivered_bytes=self._delivered_bytes,
+            delivered=self._counts.captures,
+            delivered_bytes=self._counts.nbytes,
             position=Position(safe.version, safe.index),
             queued=self._intake.queued,
-            lag_records=0 if early else max(0, log.view.end_row - safe.rows),
+            lag_records=lag.records,
+            lag_versions=lag.versions,
+            lag_s=lag.seconds,
             resyncs=self._intake.resyncs,
             returns=self._intake.returns,
         )
@@ -411,17 +415,14 @@ class Subscription:
             if intake.queue:
                 frames = self._cutter.joined(intake, frames, self._demand, self.last.bytes_max)
             self._report_last_taken()
-        self._count(frames.count, len(frames.data))
+        self._count(frames.count, len(frames.data), first.run)
         self.last.frames, self.last.handed_at = frames, now
         return frames
 
-    def _count(self, captures: int, size: int) -> None:
+    def _count(self, captures: int, size: int, run: Run) -> None:
         if self._demand is not None:
             self._demand -= captures
-        self._delivered += captures
-        self._delivered_bytes += size
-        self._counters.captures_delivered += captures
-        self._counters.bytes_delivered += size
+        self._counts.add(captures, size, run)
 
     def _report_nothing_left(self) -> None:
         """Tell the publisher if nothing that is routed is left to queue, though no message is asked for."""
@@ -432,10 +433,8 @@ class Subscription:
             self._publisher.caught_up(self)
 
     def _report_last_taken(self) -> None:
-        """Tell the publisher if this is the last slice of what is routed; called where a slice begins and ends.
-
-        At its begin already, so that the next batch is routed while the last one is on its way.
-        """
+        """Tell the publisher if this is the last slice of what is routed, where a slice begins or ends."""
+        # At its begin already, so that the next batch is routed while the last one is on its way.
         queue = self._intake.queue
         if len(queue) > 1 or self._intake.next.row < self._log.routed:
             return

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace_server.capture.latency import NEVER
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ class Run:
     """Position of the record of the first capture."""
     crowded: bool = False
     """Whether the publishers match so much of the batch together that it is encoded whole, once."""
+    committed_at: float = NEVER
+    """When the batch's last version was committed, by `latency.committed_at`."""
 
     def __len__(self) -> int:
         """Return the number of captures."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import END, MAX_VERSION, Position
+from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.matching.run import Run, whole_batch
 from tailrace_server.capture.reading.batch_cache import CacheKind
@@ -319,7 +320,9 @@ class CatalogReader:
             )
             selection = predicate.select(grouped, images)
             if len(selection):
-                runs.append(Run(ref, selection, first_position(grouped, selection.rows.item(0))))
+                first = first_position(grouped, selection.rows.item(0))
+                at = committed_at(view, ref.last.version)
+                runs.append(Run(ref, selection, first, committed_at=at))
                 matched.append(grouped)
         last = refs[-1]
         nbytes = 200 + sum(run.nbytes for run in runs)

@@ -1,0 +1,99 @@
+"""``/subscriptions`` and ``/publishers``: what is open, for operators.
+
+A subscription is one object with its catalog (``system`` for the log of catalogs), the fields of
+`SubscriptionStatistics`, and those of its `Peer`; the 1,000 that are furthest behind, in records, come first. A
+publisher is one for each distinct criteria, with the fields of `PublisherStatistics`, the 1,000 with most
+subscriptions. `/health` and `/metrics` have the numbers of all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from tailrace_server.capture.fairness import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tailrace.criteria import Criteria
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.statistics import SubscriptionStatistics
+
+_SHOWN: Final = 1_000
+_VALUES_SHOWN: Final = 20
+"""Of each list in criteria, which may name 100,000 keys."""
+
+
+async def subscriptions(engine: Engine, caller: Principal) -> list[dict[str, object]]:
+    """Return the subscriptions that are furthest behind, in that order; gives way to others meanwhile."""
+    # One at a time, and of each only its figures are kept: there may be 100,000, each with 100,000 keys.
+    turn = Turn()
+    behind: list[tuple[int, int, str, SubscriptionStatistics]] = []
+    for place, (catalog, subscription) in enumerate(engine.subscriptions(caller)):
+        figures = subscription.statistics()
+        entry = (figures.lag_records, -place, catalog, figures)
+        if len(behind) < _SHOWN:
+            heapq.heappush(behind, entry)
+        else:
+            heapq.heappushpop(behind, entry)
+        if turn.is_over():
+            await turn.give_way()
+    shown = []
+    for _, _, catalog, figures in sorted(behind, reverse=True):
+        shown.append({"catalog": catalog, **_plain(figures)})
+        if turn.is_over():
+            await turn.give_way()
+    return shown
+
+
+def publishers(engine: Engine, caller: Principal) -> list[dict[str, object]]:
+    """Return the publishers with most subscriptions, in that order."""
+    largest = heapq.nlargest(
+        _SHOWN, engine.publishers(caller), key=lambda each: len(each[1].subscriptions)
+    )
+    return [
+        {
+            "catalog": catalog,
+            "criteria": criteria_form(publisher.predicate.criteria),
+            **asdict(publisher.statistics()),
+        }
+        for catalog, publisher in largest
+    ]
+
+
+def _plain(figures: SubscriptionStatistics) -> dict[str, object]:
+    """Return a record's fields as JSON has them; the position as the command line writes it."""
+    fields = {name: getattr(figures, name) for name in figures.__slots__}
+    peer = fields.pop("peer")
+    return fields | {
+        "transport": peer.transport,
+        "peer": peer.address,
+        "client": peer.client,
+        "criteria": criteria_form(figures.criteria),
+        "age_s": round(figures.age_s, 3),
+        "position": str(figures.position),
+    }
+
+
+def criteria_form(criteria: Sequence[Criteria]) -> list[dict[str, object]]:
+    """Return criteria as requests have them in JSON; of a long list the first values and their number."""
+    shown = []
+    for one in criteria[:_VALUES_SHOWN]:
+        form: dict[str, object] = {} if one.area is None else {"area": one.area.name}
+        lists: dict[str, Sequence[str]] = {
+            "entityType": one.entity_type,
+            "primaryKey": one.primary_key,
+            "operation": [each.name for each in one.operation],
+            "containerType": [each.name for each in one.container_type],
+            "containerName": one.container_name,
+        }
+        for name, values in lists.items():
+            if values:
+                form[name] = list(values[:_VALUES_SHOWN])
+            if len(values) > _VALUES_SHOWN:
+                form[f"{name}Count"] = len(values)
+        shown.append(form)
+    return shown

@@ -1,0 +1,22 @@
+"""Whom a subscription is for, as its face sees it: shown to operators, and nothing is decided by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a subscription."""
+
+    transport: str
+    """How it is served, one of few names: ``grpc``, ``rest_websocket`` … It is a label of metrics."""
+    address: str = ""
+    """Host and port; empty where there is none, as behind a socket with a path."""
+    client: str = ""
+    """What the program calls itself: the user agent as it was sent; empty where it says nothing."""
+
+
+IN_PROCESS: Final = Peer("process")
+"""A caller of the engine in its own process."""

@@ -1,0 +1,100 @@
+"""What the logs of catalogs take up on disk, measured now and then in a thread of its own.
+
+A folder of 100,000 files takes a second to walk. So nobody waits for it: `Engine.statistics` has what was found
+last, and a folder that takes long is walked less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+_EVERY_S: Final = 60.0
+_SHARE: Final = 50
+"""A walk takes at most one part in so many of the time."""
+_BLOCK_BYTES: Final = 512
+"""Of ``st_blocks``, whatever the file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """One catalog's folder, as last measured."""
+
+    nbytes: int
+    """What its files occupy, those that wait for deletion and the quarantine among them."""
+    free_bytes: int
+    """What its file system has left for this user."""
+
+
+class DiskMeasurements:
+    """The newest measurement of each catalog under a log root. Lives on the event loop."""
+
+    def __init__(self, root: Path, threads: Executor) -> None:
+        """Bind to a log root; the folders are walked in ``threads``."""
+        self._root = root
+        self._threads = threads
+        self.found: dict[str, DiskUsage] = {}
+        """By catalog; one that has not been measured yet is missing."""
+
+    async def follow(self, catalog: str) -> None:
+        """Measure a catalog at intervals until cancelled; then it is forgotten."""
+        loop, stopping = asyncio.get_running_loop(), threading.Event()
+        try:
+            while True:
+                begun = loop.time()
+                path = self._root / catalog
+                usage = await loop.run_in_executor(self._threads, measured, path, stopping)
+                if usage is not None:
+                    self.found[catalog] = usage
+                await asyncio.sleep(max(_EVERY_S, _SHARE * (loop.time() - begun)))
+        finally:
+            stopping.set()  # the walk is still on its way, and the threads are waited for
+            self.found.pop(catalog, None)
+
+
+def measured(folder: Path, stopping: threading.Event) -> DiskUsage | None:
+    """Walk a folder; None if it cannot be read at all, or ``stopping`` was set.
+
+    What goes while it is walked is not counted.
+    """
+    total = 0
+    try:
+        room = os.statvfs(folder)
+        waiting = [os.fspath(folder)]
+        while waiting:
+            for entry in _entries(waiting.pop()):
+                if stopping.is_set():
+                    return None
+                size = _occupied(entry)
+                if size is None:
+                    waiting.append(entry.path)
+                else:
+                    total += size
+    except OSError:
+        return None
+    return DiskUsage(total, room.f_bavail * room.f_frsize)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _occupied(entry: os.DirEntry[str]) -> int | None:
+    """Return the bytes of a file; None for a folder."""
+    try:
+        if entry.is_dir(follow_symlinks=False):
+            return None
+        return entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+    except OSError:
+        return 0

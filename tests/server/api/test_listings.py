@@ -1,0 +1,112 @@
+"""What operators see of subscriptions and publishers. Peers over each transport: tests/conformance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.criteria import Area, ContainerType, Criteria, Operation, Since
+from tailrace.position import Position
+from tailrace_server.api import listings
+from tailrace_server.api.listings import criteria_form
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.delivery.peer import Peer
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
+from tests.server.capture.test_engine import upsert
+from tests.support.inprocess import receive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from tests.support.inprocess import ModelWriter
+
+
+async def test_a_subscription_names_peer_client_criteria_and_age(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    async with Engine(log_root) as engine:
+        await engine.subscribe(
+            ANONYMOUS,
+            "shop",
+            (Criteria(entity_type=("product",)),),
+            codec=JSON,
+            peer=Peer("rest_events", "10.0.0.7:50112", "curl/8.5.0"),
+        )
+        [found] = await listings.subscriptions(engine, ANONYMOUS)
+    assert {name: found[name] for name in ("catalog", "transport", "peer", "client")} == {
+        "catalog": "shop",
+        "transport": "rest_events",
+        "peer": "10.0.0.7:50112",
+        "client": "curl/8.5.0",
+    }
+    assert found["criteria"] == [{"entityType": ["product"]}]
+    assert isinstance(found["age_s"], float)
+    assert found["age_s"] >= 0
+
+
+async def test_those_that_are_furthest_behind_come_first_and_only_they_where_there_are_many(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listings, "_SHOWN", 2)
+    for key in range(3):
+        writer.write([upsert(key)])
+    async with Engine(log_root) as engine:
+        for version in (3, 0, 2):
+            await engine.subscribe(
+                ANONYMOUS, "shop", start=Since(Position(version)), codec=JSON, demand=0
+            )
+        found = await listings.subscriptions(engine, ANONYMOUS)
+    assert [each["lag_versions"] for each in found] == [3, 2]
+
+
+async def test_lag_counts_records_versions_and_seconds_and_is_none_once_caught_up(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    for key in range(3):
+        writer.write([upsert(key)])
+    async with Engine(log_root) as engine:
+        subscription = await engine.subscribe(
+            ANONYMOUS, "shop", start=Since(Position(0)), codec=JSON, demand=2
+        )
+        await receive(subscription, 2)
+        view = await engine.view(ANONYMOUS, "shop")
+        behind = subscription.statistics()
+        assert (behind.lag_records, behind.lag_versions) == (4, 2)
+        apart_us = view.timestamp_of(3) - view.timestamp_of(1)
+        assert behind.lag_s == apart_us / 1e6 > 0
+        subscription.request(4)
+        await receive(subscription, 4)
+        done = subscription.statistics()
+        assert (done.lag_records, done.lag_versions, done.lag_s) == (0, 0, 0)
+
+
+def test_criteria_are_shown_as_requests_have_them() -> None:
+    found = criteria_form(
+        [
+            Criteria(),
+            Criteria(
+                area=Area.DATA,
+                entity_type=("product",),
+                operation=(Operation.UPSERT,),
+                container_type=(ContainerType.PRICE,),
+            ),
+        ]
+    )
+    assert found == [
+        {},
+        {
+            "area": "DATA",
+            "entityType": ["product"],
+            "operation": ["UPSERT"],
+            "containerType": ["PRICE"],
+        },
+    ]
+
+
+def test_of_many_values_the_first_are_shown_and_their_number() -> None:
+    keys = tuple(f"{number:06}" for number in range(100_000))
+    [shown] = criteria_form([Criteria(primary_key=keys)])
+    assert shown == {"primaryKey": list(keys[:20]), "primaryKeyCount": 100_000}
+    assert len(criteria_form([Criteria(entity_type=(str(n),)) for n in range(100)])) == 20
