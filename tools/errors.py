@@ -63,6 +63,11 @@ A gRPC status without details comes from gRPC itself or from a proxy. `UNAVAILAB
 worth a retry: a server or proxy that stops cancels its calls. Only `RESOURCE_EXHAUSTED` for a message
 that is larger than allowed is not, nor is any other status.
 
+A program that does not read details may go by the status alone: it ends at `INVALID_ARGUMENT`,
+`NOT_FOUND`, `FAILED_PRECONDITION`, `OUT_OF_RANGE`, `UNIMPLEMENTED`, `PERMISSION_DENIED` and
+`UNAUTHENTICATED`, and comes back after any other. It then also comes back to a log that is damaged, so
+it should say why it does.
+
 ## Values that GraphQL cannot show
 
 Such a field is null, and an error with its path stands beside the data. The subscription or query

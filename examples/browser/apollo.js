@@ -12,14 +12,17 @@ const query = gql`subscription Products($sinceVersion: Long, $after: String) {
   onProductChange(sinceVersion: $sinceVersion, after: $after) {
     version index cursor operation primaryKey
     after { id name price }
+    omittedBytes
   }
 }`;
 let start = { sinceVersion: 0 };
 
 function follow() {
-  // Without the cache: a change is no state of a product that could be asked for again.
-  client.subscribe({ query, variables: start, fetchPolicy: "no-cache" }).subscribe(({ data, error }) => {
-    if (!error) {
+  // Without the cache: a change is no state of a product that could be asked for again. With all errors: by
+  // default Apollo drops a whole change for one value that cannot be shown.
+  const options = { query, variables: start, fetchPolicy: "no-cache", errorPolicy: "all" };
+  client.subscribe(options).subscribe(({ data, error }) => {
+    if (data) {
       show(data.onProductChange);
       start = { after: data.onProductChange.cursor }; // whoever comes back goes on exactly here
     } else if (error.errors?.[0].extensions.retriable ?? true) {

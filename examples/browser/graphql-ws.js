@@ -11,6 +11,7 @@ const query = `subscription Products($sinceVersion: Long, $after: String) {
   onProductChange(sinceVersion: $sinceVersion, after: $after) {
     version index cursor operation primaryKey
     after { id name price }
+    omittedBytes
   }
 }`;
 let start = { sinceVersion: 0 };

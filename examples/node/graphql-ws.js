@@ -15,6 +15,7 @@ const query = `subscription Products($sinceVersion: Long, $after: String) {
   onProductChange(sinceVersion: $sinceVersion, after: $after) {
     version index cursor operation primaryKey
     after { id name price }
+    omittedBytes
   }
 }`;
 let start = { sinceVersion: 0 };
@@ -22,9 +23,10 @@ let start = { sinceVersion: 0 };
 for (;;) {
   try {
     for await (const { data, errors } of client.iterate({ query, variables: start })) {
-      if (errors) throw errors;
-      const { version, index, cursor, operation, primaryKey, after } = data.onProductChange;
-      console.log(`${version}:${index} ${operation} ${primaryKey} ${JSON.stringify(after)}`);
+      errors?.forEach(({ message }) => console.error(message)); // a value that is null in the data
+      const { version, index, cursor, operation, primaryKey, after, omittedBytes } = data.onProductChange;
+      const image = omittedBytes ? `(${omittedBytes} bytes left out)` : JSON.stringify(after);
+      console.log(`${version}:${index} ${operation} ${primaryKey} ${image}`);
       start = { after: cursor }; // whoever comes back goes on exactly here
     }
   } catch (reason) {
@@ -33,6 +35,7 @@ for (;;) {
       console.error(reason[0].message);
       process.exit(1);
     }
+    console.error(reason.reason || reason.message || reason[0]?.message || reason);
     await wait(1000);
   }
 }

@@ -21,6 +21,8 @@ const proto = loadSync("tailrace/v1/change_capture.proto", { includeDirs, enums:
 const { ChangeCapture } = loadPackageDefinition(proto).tailrace.v1;
 const client = new ChangeCapture(values.server, credentials.createInsecure());
 const wish = { catalog, criteria: [{ area: "AREA_DATA", entityType: ["product"] }], body: ["BODY_AFTER"] };
+const { INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED } = status;
+const refused = [INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED];
 let start = { sinceVersion: 0 };
 
 function follow() {
@@ -29,19 +31,20 @@ function follow() {
   call.on("data", async ({ acknowledgement, captures = [] }) => {
     call.pause();
     log ??= acknowledgement.catalogUuid.replaceAll("-", ""); // the first message has it
-    for (const { version, index, operation, primaryKey, after = null } of captures)
-      console.log(`${version}:${index} ${operation.slice(10)} ${primaryKey} ${after}`);
+    for (const { version, index, operation, primaryKey, after = null, omittedBytes } of captures) {
+      // A row above maxMessageBytes, 4 MiB unless we ask for another bound, comes without its body.
+      const image = omittedBytes ? `(${omittedBytes} bytes left out)` : after;
+      console.log(`${version}:${index} ${operation.slice(10)} ${primaryKey} ${image}`);
+    }
     const last = captures.at(-1);
     if (last) start = { after: `1.${log}.${last.version}.${last.index}.0` }; // of rows; columns have an ordinal
     if (captures.length && enter) await enter.next();
     call.resume();
   });
   call.on("error", (error) => {
-    if (error.code !== status.UNAVAILABLE) {
-      console.error(error.details);
-      process.exit(1);
-    }
-    setTimeout(follow, 1000); // goes on exactly behind the last change
+    console.error(error.details);
+    if (refused.includes(error.code)) process.exit(1);
+    setTimeout(follow, 1000); // any other status may be a cut: goes on exactly behind the last change
   });
 }
 follow();

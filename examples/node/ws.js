@@ -21,8 +21,11 @@ function follow() {
     if (type === "connection_ack") say({ type: "subscribe", id: "1", payload: { ...wish, ...start } });
     if (type === "ping") say({ type: "pong" });
     if (type === "next") {
-      for (const { version, index, operation, primaryKey, after } of payload.captures)
-        console.log(`${version}:${index} ${operation} ${primaryKey} ${JSON.stringify(after)}`);
+      for (const { version, index, operation, primaryKey, after, omittedBytes } of payload.captures) {
+        // A row above maxMessageBytes, 4 MiB unless we ask for another bound, comes without its body.
+        const image = omittedBytes ? `(${omittedBytes} bytes left out)` : JSON.stringify(after);
+        console.log(`${version}:${index} ${operation} ${primaryKey} ${image}`);
+      }
       start = { after: payload.cursor }; // whoever comes back goes on exactly here
       say({ type: "request", id: "1", payload: { n: payload.captures.length } });
     }

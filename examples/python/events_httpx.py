@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from contextlib import suppress
 
@@ -28,25 +29,36 @@ def follow(server: str, catalog: str) -> None:
                     answer.raise_for_status()
                     event: dict[str, str] = {}
                     for line in answer.iter_lines():
-                        name, _, value = line.partition(": ")
-                        if name:
+                        if line:
+                            name, _, value = line.partition(": ")
                             event[name] = value
                             continue
                         if "event" not in event:  # the others are signals, with a name
                             show(**json.loads(event["data"]))
+                        elif event["event"] == "error":
+                            print(json.loads(event["data"])["detail"], file=sys.stderr)
                         if "id" in event:  # whoever comes back goes on exactly here
                             headers["last-event-id"] = event["id"]
                         event = {}
-            except httpx.TransportError:
-                pass
+            except httpx.HTTPError as error:
+                print(error, file=sys.stderr)
             time.sleep(1)
 
 
 def show(
-    *, version: int, index: int, operation: str, primaryKey: str, after: object, **_: object
+    *,
+    version: int,
+    index: int,
+    operation: str,
+    primaryKey: str,
+    after: object = None,
+    omittedBytes: int = 0,
+    **_: object,
 ) -> None:
     """Print a change; the names are those of its JSON."""
     image = json.dumps(after, ensure_ascii=False, separators=(",", ":"))
+    if omittedBytes:  # a row above maxMessageBytes, 4 MiB unless we ask for another bound
+        image = f"({omittedBytes} bytes left out)"
     print(f"{version}:{index} {operation} {primaryKey} {image}", flush=True)
 
 

@@ -6,6 +6,7 @@ python examples/python/grpc_by_reflection.py shop --server 127.0.0.1:7411
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from contextlib import suppress
 
@@ -14,6 +15,14 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
+)
+
+REFUSED = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.UNIMPLEMENTED,
 )
 
 
@@ -39,6 +48,8 @@ def follow(server: str, catalog: str) -> None:
                 for each in message.captures:
                     operation = operations[each.operation].name.removeprefix("OPERATION_")
                     image = each.after.decode() if each.HasField("after") else "null"
+                    if each.omitted_bytes:  # a row above max_message_bytes, 4 MiB unless asked for
+                        image = f"({each.omitted_bytes} bytes left out)"
                     print(
                         f"{each.version}:{each.index}",
                         operation,
@@ -49,8 +60,9 @@ def follow(server: str, catalog: str) -> None:
                     # Whoever comes back goes on exactly here.
                     start = {"after": f"1.{log}.{each.version}.{each.index}.{each.ordinal}"}
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            if error.code() in REFUSED:
                 raise SystemExit(error.details()) from None
+            print(error.details(), file=sys.stderr)  # any other status may be a cut
         time.sleep(1)
 
 

@@ -38,10 +38,19 @@ async def follow(server: str, catalog: str) -> str:
 
 
 def show(
-    *, version: int, index: int, operation: str, primaryKey: str, after: object, **_: object
+    *,
+    version: int,
+    index: int,
+    operation: str,
+    primaryKey: str,
+    after: object = None,
+    omittedBytes: int = 0,
+    **_: object,
 ) -> None:
     """Print a change; the names are those of its JSON."""
     image = json.dumps(after, ensure_ascii=False, separators=(",", ":"))
+    if omittedBytes:  # a row above maxMessageBytes, 4 MiB unless we ask for another bound
+        image = f"({omittedBytes} bytes left out)"
     print(f"{version}:{index} {operation} {primaryKey} {image}", flush=True)
 
 

@@ -1,22 +1,28 @@
 """The clients that people already have, each by its example: they print exactly the changes.
 
-The server is killed once and stopped once meanwhile, and more is written before it is back: nobody misses a
-change or is shown one twice.
+The server is killed once and stopped once meanwhile, and more is written before it is back. A proxy cuts them
+at random bytes, in the middle of a row too. Nobody misses a change or is shown one twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
+import re
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grpc
+import grpc.aio
 import pytest
+from grpc import StatusCode
 
 import tailrace
 from tailrace import Area, ContainerType, Criteria, Operation
+from tailrace.transport.grpc import SERVICE
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import DeclaredColumn, DeclaredType, SchemaMapping
@@ -24,6 +30,7 @@ from tests.process.commands import KILL, TERMINATE, ServerProcess
 from tests.support.browser import chromium
 from tests.support.inprocess import know
 from tests.support.programs import PATIENCE_S, Program, found
+from tests.support.proxy import FaultyProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -46,6 +53,14 @@ PROGRAMS = {
 """The examples that are programs, and which listener each asks."""
 QUICK = {"WEBSOCKETS_BACKOFF_INITIAL_DELAY": "0.5"}
 """The library's own first wait for a lost server is up to 5 s."""
+
+REFUSED_S = 1.5
+"""How long connections are refused: the examples try once a second, and nobody else sees that they do."""
+LARGE = 3 << 19
+"""Bytes of a row that is above what a library takes at once by default."""
+TOO_LARGE = 5 << 20
+"""Bytes of a row that comes without its body."""
+LEFT_OUT = re.compile(r"\(\d{7} bytes left out\)")
 
 
 class Shop:
@@ -75,7 +90,8 @@ class Shop:
             gone = Mutation("product", key, operation=removal, before=_text(row))
             self._writer.append([order, upsert, order, gone])
             upserted, removed = (3, 5) if self._version == 1 else (2, 4)
-            self.lines.append(f"{self._version}:{upserted} UPSERT {key} {_text(row).decode()}")
+            image = _text(row).decode() if len(note) < TOO_LARGE else "(left out)"
+            self.lines.append(f"{self._version}:{upserted} UPSERT {key} {image}")
             self.lines.append(f"{self._version}:{removed} {removal.name} {key} null")
         self._writer.commit()
         self._writer.publish()
@@ -138,9 +154,78 @@ async def test_pages_show_exactly_the_changes_through_a_kill_and_a_stop(
         assert not broken
 
 
+async def test_pages_go_on_exactly_where_they_were_cut(log_root: Path, shop: Shop) -> None:
+    _trade_large_rows(shop)
+    async with pages_served() as origin, chromium() as browser, AsyncExitStack() as stack:
+        server = ServerProcess(log_root, options=("--ws-origins", origin))
+        await stack.enter_async_context(server.up())
+
+        async def follow(name: str) -> None:
+            page = await browser.new_page()
+            async with cutting(server.http) as proxy:
+                address = f"127.0.0.1:{proxy.port}"
+                await page.goto(f"{origin}/{name}.html?server={address}&catalog=shop")
+                await _cut_again_and_again(proxy, random.Random(name))
+                lines = await shown(page, len(shop.lines))
+                assert (name, _without_sizes(lines)) == (name, shop.lines)
+                await page.close()
+
+        async with asyncio.TaskGroup() as tasks:
+            for name in PAGES:
+                tasks.create_task(follow(name))
+
+
+def _trade_large_rows(shop: Shop) -> None:
+    """Publish rows above what libraries take by default, rows whose bodies are left out, and others between."""
+    shop.trade(1, note="x" * LARGE)
+    for size in (TOO_LARGE, LARGE, TOO_LARGE):
+        shop.trade(15, note="x" * 10_000)
+        shop.trade(1, note="x" * size)
+    shop.trade(15)
+
+
+@asynccontextmanager
+async def cutting(address: str) -> AsyncIterator[FaultyProxy]:
+    """Stand before a listener, and cut the first who connects in the middle of the first row."""
+    async with FaultyProxy(int(address.rpartition(":")[2])) as proxy:
+        proxy.cut_after(LARGE // 2)
+        yield proxy
+
+
+async def _cut_again_and_again(proxy: FaultyProxy, chance: random.Random) -> None:
+    """Cut at random bytes, of a handshake as of rows; then refuse connections for a while."""
+    any_place = (int(2 ** chance.uniform(0, 16)) for _ in range(4))
+    # The large row comes whole at the second attempt, and the next large one is behind all that follow.
+    for size in (LARGE + chance.randrange(100_000), *any_place, LARGE // 2):
+        async with asyncio.timeout(PATIENCE_S):
+            await proxy.was_cut()
+        proxy.cut_after(size, politely=chance.random() < 0.5)
+    async with asyncio.timeout(PATIENCE_S):
+        await proxy.was_cut()
+    await proxy.refuse()
+    await asyncio.sleep(REFUSED_S)
+    await proxy.accept()
+
+
+def _without_sizes(lines: list[str]) -> list[str]:
+    return [LEFT_OUT.sub("(left out)", line) for line in lines]
+
+
 async def _all_have(shop: Shop, pages: dict[str, Page]) -> None:
     for name, page in pages.items():
         assert (name, await shown(page, len(shop.lines))) == (name, shop.lines)
+
+
+async def test_a_page_shows_why_an_event_stream_is_refused_for_good(
+    log_root: Path, shop: Shop
+) -> None:
+    async with pages_served() as origin, chromium() as browser:
+        server = ServerProcess(log_root, options=("--ws-origins", origin))
+        async with server.up():
+            page = await browser.new_page()
+            await page.goto(f"{origin}/eventsource.html?server={server.http}&catalog=shpo")
+            (line,) = await shown(page, 1)
+            assert "no catalog named 'shpo'; known catalogs: shop" in line
 
 
 async def test_a_page_of_another_origin_is_refused(log_root: Path, shop: Shop) -> None:
@@ -182,6 +267,50 @@ async def test_programs_print_exactly_the_changes_through_a_kill_and_a_stop(
             shop.trade(3)
 
 
+async def test_programs_go_on_exactly_where_they_were_cut(log_root: Path, shop: Shop) -> None:
+    _trade_large_rows(shop)
+    server = ServerProcess(log_root)
+    async with server.up(), AsyncExitStack() as stack:
+        proxies: list[FaultyProxy] = []
+        programs: dict[str, Program] = {}
+        async with asyncio.TaskGroup() as tasks:
+            for path, face in PROGRAMS.items():
+                proxy = await stack.enter_async_context(cutting(getattr(server, face)))
+                proxies.append(proxy)
+                run = program(path, "shop", "--server", f"127.0.0.1:{proxy.port}")
+                programs[path] = await stack.enter_async_context(run)
+                tasks.create_task(_cut_again_and_again(proxy, random.Random(path)))
+        await _all_printed(shop, programs)
+        for proxy in proxies:  # once more, in what is live
+            proxy.cut_after(100)
+        shop.trade(3)
+        for proxy in proxies:
+            await proxy.was_cut()
+        shop.trade(3)
+        await _all_printed(shop, programs)
+
+
+async def test_grpc_js_comes_back_after_whatever_a_proxy_ends_a_call_with() -> None:
+    """What a server does not say itself has no details: those of a proxy that resets streams or stops."""
+    codes = [StatusCode.INTERNAL, StatusCode.CANCELLED, StatusCode.UNKNOWN, StatusCode.ABORTED]
+
+    async def end(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        await context.abort(codes.pop(0) if codes else StatusCode.NOT_FOUND, "ended by a proxy")
+
+    handlers = {"Subscribe": grpc.unary_stream_rpc_method_handler(end)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with program("node/grpc.js", "shop", "--server", f"127.0.0.1:{port}") as called:
+            async with asyncio.timeout(PATIENCE_S):
+                assert await called.process.wait() == 1
+    finally:
+        await server.stop(0)
+    assert not codes
+
+
 @pytest.mark.parametrize("path", PROGRAMS)
 async def test_a_refusal_is_told_in_a_line(log_root: Path, shop: Shop, path: str) -> None:
     server = ServerProcess(log_root)
@@ -202,7 +331,8 @@ def program(path: str, *arguments: str) -> Program:
 
 async def _all_printed(shop: Shop, programs: dict[str, Program]) -> None:
     for path, each in programs.items():
-        assert (path, await each.printed(len(shop.lines))) == (path, shop.lines)
+        lines = await each.printed(len(shop.lines))
+        assert (path, _without_sizes(lines)) == (path, shop.lines)
 
 
 async def test_contract_13_a_paused_grpc_js_reader_bounds_what_it_is_sent(

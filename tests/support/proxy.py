@@ -1,4 +1,4 @@
-"""A TCP proxy between client and server that cuts and stalls when told to."""
+"""A TCP proxy between client and server that cuts, stalls and refuses when told to."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class FaultyProxy:
         self._flowing.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._budget: int | None = None
+        self._politely = False
+        self._was_cut = asyncio.Event()
         self.cuts = 0
         """Connections that were cut."""
         self.port = 0
@@ -44,10 +46,29 @@ class FaultyProxy:
         """Cut every connection, now, in the middle of whatever it carries."""
         self.cuts += len(self._writers) > 0
         self._abort()
+        self._was_cut.set()
 
-    def cut_after(self, size: int) -> None:
-        """Cut every connection once so many bytes more have come from the server."""
-        self._budget = size
+    def cut_after(self, size: int, *, politely: bool = False) -> None:
+        """Cut every connection once so many bytes more have come from the server.
+
+        Politely: the client is given them all, and then an end in good order, as by a proxy that stops.
+        """
+        self._budget, self._politely = size, politely
+        self._was_cut.clear()
+
+    async def was_cut(self) -> None:
+        """Wait until the bytes of ``cut_after`` have come."""
+        await self._was_cut.wait()
+
+    async def refuse(self) -> None:
+        """Cut every connection, and refuse new ones."""
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    async def accept(self) -> None:
+        """Take connections again, on the same port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     def stall(self) -> None:
         """Carry nothing, and keep the connections open."""
@@ -89,6 +110,9 @@ class FaultyProxy:
                 await writer.drain()
                 if counted and self._budget == 0:
                     self._budget = None
+                    if self._politely:
+                        writer.close()
+                        await writer.wait_closed()
                     self.cut()
         except OSError:
             pass
