@@ -4,12 +4,14 @@ Start::
 
     log root fit to serve? ─▶ ports bound ─▶ engine opens the catalogs ─▶ faces accept ─▶ "serving"
 
-Stop, on SIGTERM or Ctrl-C, in this order (a second signal ends the process at once)::
+Stop, on SIGTERM or Ctrl-C, in this order; stop_deadline.py ends the process if it takes too long, and at a
+second signal::
 
-    /health says 503, nobody new is accepted
-    every subscription ends with ServerStopping and the cursor that it resumes from
-    transports get until the stop deadline to deliver that
-    faces close, then the engine with its threads
+    at once                       /health says 503, nobody new is accepted
+                                  every subscription ends with ServerStopping and its resume cursor
+    until 5/8 of the deadline     readers take that, and requests under way are answered
+    then                          every connection that is left is cut; the engine closes with its threads
+    15/16 of it                   the process ends, whatever hangs
 
 Whatever keeps the process from starting is found before the first subscriber is accepted, and raised
 as `CannotStart` in one sentence. Once everything stands, the event ``serving`` is logged with the
@@ -21,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
@@ -41,6 +42,7 @@ from tailrace_server.errors import CannotStart
 from tailrace_server.log_root import check_log_root
 from tailrace_server.process import raise_descriptor_limit, schedule
 from tailrace_server.statistics_log import StatisticsReporter
+from tailrace_server.stop_deadline import StopDeadline
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ if TYPE_CHECKING:
 
     from tailrace_server.settings import ServerSettings
 
-SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_READERS_SHARE: Final = 5 / 8
+"""Of the stop deadline, for readers to take their last message, and for what is under way to be answered."""
 _log = structlog.get_logger("tailrace.server")
 
 
@@ -72,24 +75,8 @@ def run(settings: ServerSettings) -> int:
 
 async def _run(settings: ServerSettings) -> None:
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, _on_signal, number, stopping)
-    try:
+    with StopDeadline(settings.stop_deadline_s, stopping):
         await serve(settings, stopping)
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
-
-
-def _on_signal(number: int, stopping: asyncio.Event) -> None:
-    """Stop in good order at the first signal, at once at the second."""
-    name = signal.Signals(number).name
-    if stopping.is_set():
-        _log.warning("stopped at once", signal=name)
-        os._exit(128 + number)
-    _log.info("stopping", signal=name)
-    stopping.set()
 
 
 async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
@@ -99,7 +86,6 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         CannotStart: An address cannot be bound.
     """
     assert settings.log is not None
-    deadline_s = settings.engine.stop_deadline_s
     engine = Engine(settings.log, settings.engine)
     grpc = GrpcServer(engine, settings.grpc_face)
     statistics = partial(engine.statistics, ANONYMOUS)
@@ -130,6 +116,9 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         collections = tasks.create_task(CYCLES.run(), name="collector of cycles")
         watching = tasks.create_task(watch.run(), name="watch of the faces")
         await stopping.wait()
+        readers_until = (
+            asyncio.get_running_loop().time() + settings.stop_deadline_s * _READERS_SHARE
+        )
         # 3. /health says 503 first, so that a balancer sends nobody here while subscriptions end. No listener
         #    is renewed from here on.
         reports.cancel()
@@ -142,14 +131,20 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         engine.stop_subscriptions()
         # 4. Both faces deliver their last messages at the same time, under one deadline.
         async with asyncio.TaskGroup() as faces:
-            faces.create_task(grpc.stop(deadline_s), name="stop gRPC")
+            faces.create_task(grpc.stop(_left(readers_until)), name="stop gRPC")
             if http is not None:
-                faces.create_task(http.drain(deadline_s), name="drain HTTP")
-        # 5. HTTP closes last: until here it answered /health and /metrics.
+                faces.create_task(http.drain(_left(readers_until)), name="drain HTTP")
+        # 5. HTTP closes last: until here it answered /health and /metrics. What it still has under way has the
+        #    same deadline.
         if http is not None:
-            http.stop()
+            http.stop(_left(readers_until))
         reporter.report()
     _log.info("stopped", subscriptions_ended=ended)
+
+
+def _left(until: float) -> float:
+    """Return how many seconds are left until a time of the event loop."""
+    return max(0.0, until - asyncio.get_running_loop().time())
 
 
 def _http(

@@ -89,6 +89,12 @@ class ServerSettings:
         "seconds",
         "how often the server connects to its own ports: one that accepts nobody is told and renewed",
     )
+    stop_deadline_s: float = setting(
+        8.0,
+        "seconds",
+        "from SIGTERM to the end of the process, whoever is slow: less than the ten after which most service "
+        "managers kill it; five eighths are for readers to take their last message",
+    )
     scheduling: Scheduling = setting(
         "batch",
         "name",

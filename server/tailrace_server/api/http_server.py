@@ -22,6 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+from uvicorn.protocols.utils import ClientDisconnected
 
 from tailrace_server.api import listings, metrics
 from tailrace_server.api.face_watch import reachable
@@ -32,6 +33,7 @@ from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
 from tailrace_server.api.rest.requests import accepted
 from tailrace_server.api.rest.streaming import CONNECTION
+from tailrace_server.api.send_guard import drop
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.principal import ANONYMOUS
@@ -48,14 +50,13 @@ if TYPE_CHECKING:
     from tailrace_server.capture.engine import Engine
 
 _BACKLOG: Final = 1024
-_STOP_S: Final = 2
-"""How long an answer that is under way may take once the server stops."""
+_CUT_AGAIN_S: Final = 0.25
 
 
 class _Uvicorn(uvicorn.Server):
     """Uvicorn without its signal handlers: they would raise the signal again after ``serve()``.
 
-    Then the other faces would never stop in good order. The process has one handler, in app.py.
+    Then the other faces would never stop in good order. The process has one handler, in stop_deadline.py.
     """
 
     @contextlib.contextmanager
@@ -99,6 +100,8 @@ class HttpFace:
         self.ended = asyncio.Event()
         """Never set: that this listener is gone is only seen from outside."""
         self._not_accepting = not_accepting
+        self._cutting: asyncio.TimerHandle | None = None
+        """Runs from ``stop`` on: when what is left is cut."""
         self._engine = engine
         self._registry = registry
         bounds = engine.settings
@@ -135,7 +138,6 @@ class HttpFace:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=_STOP_S,
             )
         )
 
@@ -154,6 +156,8 @@ class HttpFace:
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
+            if self._cutting is not None:
+                self._cutting.cancel()
             self._socket.close()
 
     async def knock(self) -> None:
@@ -191,9 +195,24 @@ class HttpFace:
         """
         await self.sockets.stop(deadline_s)
 
-    def stop(self) -> None:
-        """Accept no more and let ``serve`` return once what is under way has been answered."""
+    def stop(self, deadline_s: float = 1.0) -> None:
+        """Accept no more and let ``serve`` return once what is under way has been answered.
+
+        What has not been answered, or not been read, after ``deadline_s`` is cut. Idempotent.
+        """
         self._server.should_exit = True
+        if self._cutting is None:
+            self._cutting = asyncio.get_running_loop().call_later(deadline_s, self._cut)
+
+    def _cut(self) -> None:
+        """Drop every connection, and end what works for one; repeated, as a connection may have come since."""
+        state = self._server.server_state
+        for connection in tuple(state.connections):
+            drop(connection.transport)
+        # Each of them learns first that nobody is there any more: the loop keeps this order.
+        for task in state.tasks:
+            task.cancel()
+        self._cutting = asyncio.get_running_loop().call_later(_CUT_AGAIN_S, self._cut)
 
     async def _health(self, _request: Request) -> Response:
         statistics = self._engine.statistics(ANONYMOUS)
@@ -234,6 +253,10 @@ def _with_connection(application: ASGIApp) -> ASGIApp:
             scope[CONNECTION] = AnsweredConnection(cycle)
         try:
             await application(scope, receive, send)
+        except asyncio.CancelledError:
+            # Only `_cut` cancels these tasks. Uvicorn would log it as an error of ours, with its frames.
+            if scope["type"] == "websocket":
+                raise ClientDisconnected from None
         finally:
             scope.pop(CONNECTION, None)  # it holds the cycle, and that the scope
 

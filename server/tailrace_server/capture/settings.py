@@ -75,9 +75,6 @@ class EngineSettings:
         "seconds",
         "how long a write may stay blocked before the subscription ends as too slow",
     )
-    stop_deadline_s: float = setting(
-        10.0, "seconds", "how long a graceful stop waits for subscribers to take their last message"
-    )
     scan_batches: int = setting(
         32, "batches", "how much of the log one resync step reads before others have their turn"
     )

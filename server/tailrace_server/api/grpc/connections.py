@@ -34,6 +34,23 @@ def disconnect(peer: str) -> bool:
     return found
 
 
+def disconnect_all(port: int) -> None:
+    """Shut down every connection to a port of this process, whatever its peer reads. Linux only."""
+    if not os.path.isdir(_DESCRIPTORS):
+        return
+    for name in os.listdir(_DESCRIPTORS):
+        with suppress(OSError):  # it is closed by now, no socket, or not connected
+            if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
+                _shut_down_at(int(name), port)
+
+
+def _shut_down_at(descriptor: int, port: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        if copy.family in {socket.AF_INET, socket.AF_INET6} and copy.getsockname()[1] == port:
+            copy.getpeername()  # the listener has none, and is left alone
+            copy.shutdown(socket.SHUT_RDWR)
+
+
 def _shut_down(descriptor: int, peer: tuple[str, str]) -> bool:
     """Shut down a socket if it is connected to a host and port; core, whose it is, closes it then."""
     with socket.socket(fileno=os.dup(descriptor)) as copy:

@@ -17,6 +17,7 @@ from tailrace.transport.grpc import SERVICE
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.grpc import knock
 from tailrace_server.api.grpc.call_acceptor import accepting_server, forget
+from tailrace_server.api.grpc.connections import disconnect_all
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.grpc.standard_services import standard_services
@@ -37,6 +38,7 @@ before it is unpacked. 61 KB unpack to 64 MiB, and requests are small."""
 _PORT_TRIES: Final = 100
 _PORT_RETRY_S: Final = 0.02
 """How often, and how soon again, a port is tried that an earlier server of ours is about to leave."""
+_CUT_AGAIN_S: Final = 0.25
 _LIFETIME_S: Final = 10 * 365 * 86_400.0
 """Longer than any stream is open."""
 _log = structlog.get_logger("tailrace.grpc")
@@ -207,10 +209,24 @@ class GrpcServer:
             return
         await self._health.enter_graceful_shutdown()
         self._service.stop_subscriptions()
+        cutting = asyncio.create_task(self._cut_after(deadline_s), name="cut gRPC")
         async with asyncio.TaskGroup() as tasks:
             for each in (*filter(None, (server,)), *earlier):
                 tasks.create_task(_stop(each, deadline_s))
         await asyncio.gather(*earlier.values())
+        cutting.cancel()
+        await asyncio.wait((cutting,))
+
+    async def _cut_after(self, deadline_s: float) -> None:
+        """Cut the connections that are left after so long, until cancelled.
+
+        Core says goodbye on each of them, and waits up to 20 s for a peer to read that; one that has said
+        nothing yet has its handshake's time.
+        """
+        await asyncio.sleep(deadline_s)
+        while True:
+            await asyncio.to_thread(disconnect_all, self._address.port)
+            await asyncio.sleep(_CUT_AGAIN_S)
 
 
 def _is_free(address: Address) -> bool:
