@@ -1,4 +1,4 @@
-"""Readers over HTTP that subscribe, read the beginning and nothing more; whoever is let go of comes again.
+"""Readers over HTTP that ask, read the beginning and nothing more; whoever is let go of comes again.
 
 Bare sockets with a small buffer of the kernel: what is not read stays with the server.
 """
@@ -21,17 +21,31 @@ _ESTABLISHED: Final = b"\x01"
 """First byte of the kernel's TCP_INFO."""
 _BODY_BYTES: Final = 4_000_000
 _LIVE: Final = f"/v1/catalogs/{CATALOG}/changes/live"
+_HISTORY: Final = f"/v1/catalogs/{CATALOG}/changes"
 _GRAPHQL: Final = f"/v1/catalogs/{CATALOG}/graphql"
 
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """One face of the HTTP listener, as a reader of it opens a subscription."""
+    """One face of the HTTP listener, as a reader of it asks for live changes or for history."""
 
     name: str
     path: str
     protocol: str | None
-    """The sub-protocol; None for server-sent events."""
+    """The sub-protocol; None where the answer is a stream."""
+    accept: str = "text/event-stream"
+    """The media type of that stream."""
+
+    def request(self, address: str, version: int) -> bytes:
+        """Return the request whose answer is a stream, of all rows with their images from a version on."""
+        if self.path == _GRAPHQL:
+            fields = "edges { node { afterText } }"
+            ask = f"{{ changes(sinceVersion: {version}, first: 3) {{ {fields} }} }}"
+            body = json.dumps({"query": ask})
+            head = f"POST {self.path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {len(body)}\r\n\r\n"
+            return (head + body).encode()
+        path = f"{self.path}?sinceVersion={version}&body=after"
+        return f"GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {self.accept}\r\n\r\n".encode()
 
     def wish(self, version: int) -> dict[str, Any]:
         """Return the payload of a subscribe to all rows with their images, from a version on."""
@@ -44,6 +58,12 @@ class Face:
 EVENTS: Final = Face("server-sent events", _LIVE, None)
 REST: Final = Face("REST over WebSocket", _LIVE, "tailrace.v1")
 GRAPHQL: Final = Face("GraphQL over WebSocket", _GRAPHQL, "graphql-transport-ws")
+HISTORY: Final = (
+    Face("history as JSON", _HISTORY, None, "application/json"),
+    Face("history as NDJSON", _HISTORY, None, "application/x-ndjson"),
+    Face("history as Arrow", _HISTORY, None, "application/vnd.apache.arrow.stream"),
+    Face("history over GraphQL", _GRAPHQL, None, "application/json"),
+)
 
 
 def frame(message: object) -> bytes:
@@ -104,10 +124,8 @@ async def _once(address: str, face: Face, version: int, begun: list[int]) -> Non
                 found = found[-len(mark) :] + data
 
         if face.protocol is None:
-            path = f"{face.path}?sinceVersion={version}&body=after"
-            ask = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: text/event-stream\r\n\r\n"
-            await loop.sock_sendall(peer, ask.encode())
-            await until(b"event: subscribed")
+            await loop.sock_sendall(peer, face.request(address, version))
+            await until(b"HTTP/1.1 ")
         else:
             await loop.sock_sendall(peer, upgrade(address, face.path, face.protocol))
             await until(b"\r\n\r\n")

@@ -17,6 +17,7 @@
     │   ├── HeartbeatMissed       nothing came for longer than the server announced
     │   ├── SubscriberTooSlow     a write stayed blocked past the send deadline
     │   └── ServerStopping        graceful stop
+    ├── ServerFull                no room in the server's memory for this request  (retriable)
     ├── TransportError            the connection failed before a subscription stood  (retriable)
     │   ├── ConnectTimeout
     │   └── NotGrpc               something else answers at that address
@@ -308,6 +309,14 @@ class ServerStopping(SubscriptionBroken):
 
     code = "SERVER_STOPPING"
     advice = "Resume by cursor, here in a moment or at another server."
+
+
+class ServerFull(TailraceError):
+    """The server has no room in its memory for what the request would keep there. A retry helps later."""
+
+    code = "SERVER_FULL"
+    retriable = True
+    advice = "Retry after a pause that grows, ask for less at once, or give the server more memory."
 
 
 class TransportError(TailraceError):

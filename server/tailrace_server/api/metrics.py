@@ -53,7 +53,7 @@ _ENGINE_COUNTERS: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "disconnected_for_memory",
         "disconnected_for_memory",
-        "Stalled subscriptions ended because memory was short.",
+        "Stalled readers ended because memory was short.",
     ),
     ("captures_delivered", "captures_delivered", "Captures handed to transports."),
     ("delivered_bytes", "bytes_delivered", "Bytes of captures handed to transports."),
@@ -127,7 +127,7 @@ class EngineCollector(Collector):
         )
         yield GaugeMetricFamily(
             "tailrace_waiting_for_memory",
-            "Subscriptions that wait until other large messages have gone.",
+            "Readers that wait until other large messages have gone.",
             found.waiting_for_memory,
         )
         cache = found.cache

@@ -7,7 +7,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self
+from weakref import WeakSet
 
 import structlog
 
@@ -89,6 +91,8 @@ class Engine:
         self.settings = settings or EngineSettings()
         self._counters = Counters()
         self._catalogs: dict[str, ObservedCatalog] = {}
+        self._reads: WeakSet[HistoryRead] = WeakSet()
+        """The reads of history that somebody has; those that have ended are among them until they are gone."""
         self._stack = AsyncExitStack()
         self._stopping = False
         self._running: set[asyncio.Task[None]] = set()
@@ -110,7 +114,7 @@ class Engine:
             self.settings.reads_bytes,
             threads,
             loads_max=_LOADS_EACH * self.settings.reader_threads,
-            subscriptions=lambda: self._counters.subscriptions,
+            readers=lambda: self._counters.subscriptions + len(self._reads),
         )
         self._rings = RingBudget(self.settings.rings_bytes)
         self._large = LargeMessages(self.settings.memory_bytes, self.settings.message_bytes)
@@ -218,7 +222,8 @@ class Engine:
     ) -> HistoryRead:
         """Read a closed range of a catalog's log; ``limit`` counts records.
 
-        A message of several captures is at most ``max_message_bytes``; None takes the engine's bound.
+        A message of several captures is at most ``max_message_bytes``; None takes the engine's bound. Leave
+        the read by ``with``, so that the room of its last message is free for others.
 
         Raises:
             CatalogUnknown, CatalogReplaced, PositionCompacted: As ``subscribe``.
@@ -236,9 +241,17 @@ class Engine:
             message_bytes=min(
                 self.settings.message_bytes, max_message_bytes or self.settings.message_bytes
             ),
+            large=self._large,
+            patience_s=self.settings.send_deadline_s,
+            keeps=self._keeps_block,
         )
         await history.begin()
+        self._reads.add(history)
         return history
+
+    def _keeps_block(self, nbytes: int) -> bool:
+        """Return whether a read of history may keep a block: those of all come to ``frames_bytes`` at most."""
+        return nbytes * len(self._reads) <= self.settings.frames_bytes
 
     async def view(self, caller: Principal, catalog: str, with_version: int = 0) -> LogView:
         """Return what is published of a catalog: its uuid, bounds, times and schemas.
@@ -399,7 +412,9 @@ class Engine:
                 for _ in range(_MEASUREMENTS):
                     await asyncio.sleep(_MEASURE_EVERY_S)
                     self._governor.measure()
-                self._governor.relieve(self._all_subscriptions(), loop.time())
+                    for read in tuple(self._reads):
+                        read.let_go_of_block(loop.time())
+                self._governor.relieve(chain(self._all_subscriptions(), self._reads), loop.time())
             except Exception:  # the server stays, and measures again
                 _log.exception("memory not governed")
 

@@ -5,19 +5,23 @@ published when it began (its *anchor*); handing the anchor back pins later pages
 
 What retention has taken is never left out in silence. A bound by time begins at the oldest instead and the
 read says that it is *truncated*; every other bound below the oldest is ``PositionCompacted``.
+
+A message that is large waits for its turn as those of subscriptions do, and a reader that stalls on one is
+ended where memory is short.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
 from tailrace.criteria import FromTime, Since
-from tailrace.errors import InvalidRequest, PositionCompacted
+from tailrace.errors import InvalidRequest, PositionCompacted, ServerFull, again
 from tailrace.position import FIRST, Position
+from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.reading.catalog_reader import position_after
@@ -25,18 +29,23 @@ from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable
     from uuid import UUID
 
     from tailrace.criteria import Content, Start
     from tailrace.cursor import Cursor
+    from tailrace.errors import TailraceError
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
+    from tailrace_server.capture.delivery.memory_budget import LargeMessages
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.reading.catalog_reader import Scan
     from tailrace_server.capture.reading.frames import FrameBlock
     from tailrace_server.wal.state.view import LogView
+
+_MOMENT_S: Final = 0.1
+"""A reader that has not moved for so long may have stalled, and the cache alone keeps its block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +84,25 @@ class HistoryRead:
         codec: Codec,
         limit: int | None,
         message_bytes: int,
+        large: LargeMessages,
+        patience_s: float,
+        keeps: Callable[[int], bool],
     ) -> None:
-        """Pin the read to what is published now, or to an earlier page's anchor."""
+        """Pin the read to what is published now, or to an earlier page's anchor.
+
+        Args:
+            log: What is read.
+            predicate: What of it.
+            bounds: From where to where.
+            reverse: Whether from the end.
+            content: Which bodies captures carry.
+            codec: The wire form of the frames.
+            limit: How many records at most; None = all.
+            message_bytes: Where messages are cut.
+            large: Gives room to messages that are larger than that.
+            patience_s: How long such a message waits for room.
+            keeps: Whether it may keep a block of so many bytes until the next message is asked for.
+        """
         view = log.view
         if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
             raise InvalidRequest(f"anchor {bounds.anchor} is above the published {view.published}")
@@ -97,8 +123,28 @@ class HistoryRead:
         self._reverse = reverse
         self._content = content
         self._codec = codec
-        self._limit = limit
-        self._message_bytes = message_bytes
+        self._left = limit
+        """Records that it may still give; None without a limit."""
+        self.last = LastMessage(message_bytes, large)
+        self._keeps = keeps
+        self._block: tuple[Run, FrameBlock] | None = None
+        """The block that the next message is cut from, of its run; None where the cache alone has it."""
+        self._last: tuple[int, int, int] | None = None
+        """The last capture that was handed over."""
+        self._patience_s = patience_s
+        self._waiter: asyncio.Future[None] | None = None
+        """What a message without room waits on; None while none does."""
+        self.error: TailraceError | None = None
+        """Why it was ended; None while it was not."""
+        self.on_end: Callable[[TailraceError], None] | None = None
+        """Called once if it is ended, for a transport that is busy with a message."""
+
+    def __enter__(self) -> Self:
+        """Return it; whoever iterates it has it so, that its room is given back however that ends."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def catalog_uuid(self) -> UUID:
@@ -113,6 +159,36 @@ class HistoryRead:
     def oldest(self) -> Position:
         """The oldest position that is retained."""
         return self._view.oldest
+
+    def close(self) -> None:
+        """Give back what it holds; nothing is read after it. Idempotent."""
+        self._block = None
+        self.on_end = None  # which has the transport, and that this read
+        self.last.end(self)
+
+    def end(self, error: TailraceError) -> None:
+        """End with an error, which the next message raises; a transport is told at once. Idempotent."""
+        if self.error is None:
+            self.error = error
+            on_end = self.on_end
+            self.close()
+            self.wake()
+            if on_end is not None:
+                on_end(error)
+
+    def wake(self) -> None:
+        """Let a message that waits for room go on."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def resume_cursor(self) -> Cursor | None:
+        """Return the cursor of the last capture that was handed over; None before the first."""
+        return None if self._last is None else self.cursor_of(*self._last)
+
+    def let_go_of_block(self, now: float) -> None:
+        """Keep no block if the reader has not moved for a moment: its next message may never be asked for."""
+        if self.last.stalled_for(now) >= _MOMENT_S:
+            self._block = None
 
     async def begin(self) -> None:
         """Find the range: a read that cannot be answered is refused before its first message.
@@ -133,31 +209,74 @@ class HistoryRead:
                 return
 
     async def __aiter__(self) -> AsyncIterator[Frames]:
-        """Yield messages in order of the direction; whole records, never split by the limit."""
-        rows, left = self._rows, self._limit
-        last_row = rows.high.row - (0 if rows.high.ordinal else 1)
-        row = last_row if self._reverse else rows.low.row
-        while rows.low.row <= row <= last_row:
+        """Yield messages in order of the direction; whole records, never split by the limit.
+
+        Raises:
+            SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
+            ServerFull: There was no room for a large message within the send deadline.
+        """
+        while (row := self._next_row()) is not None:
             scan = await self._scan(row)
             for run in reversed(scan.runs) if self._reverse else scan.runs:
-                start, stop = self._within(run, rows, row)
+                # 1. What the range and the limit leave of a run.
+                start, stop = run.place_of(self._rows.low), run.place_of(self._rows.high)
                 if start >= stop:
                     continue
-                if left == 0:
+                if self._left == 0:
                     self.has_next = True
                     return
-                row = min(row, run.last_row) if self._reverse else max(row, run.first_row)
-                block = await self._block(run, row)
-                if block is None:
-                    break  # scan again in the newer view, from this row on
-                start, stop, left = self._limited(run, start, stop, left)
-                for frames in self._messages(block, start, stop):
-                    yield frames
+                start, stop, left = self._limited(run, start, stop)
+                # 2. Its messages, one by one. Meanwhile its file may be deleted: then the newer view is scanned
+                #    for what is left of it.
+                while start < stop and (found := await self._message(run, start, stop)) is not None:
+                    frames, start, stop = found
+                    del found
+                    yield self._handed(frames)
+                    del frames
+                    self.last.taken(self)
+                    if self.error is not None:
+                        raise again(self.error)
+                if start < stop:
+                    self._resume_in(run, start, stop, left)
+                    break
                 if self.has_next:
                     return
+                self._left = left
             else:
-                row = scan.first_row - 1 if self._reverse else scan.end_row
+                self._pass(scan)
             await asyncio.sleep(0)
+
+    def _handed(self, frames: Frames) -> Frames:
+        """Return a message after it was noted as being on its way."""
+        self.last.frames, self.last.handed_at = frames, asyncio.get_running_loop().time()
+        self._last = frames.last
+        return frames
+
+    def _next_row(self) -> int | None:
+        """Return the row to read on from; None at the end of the range."""
+        low, high = self._rows.low, self._rows.high
+        if low >= high:
+            return None
+        return high.row - (not high.ordinal) if self._reverse else low.row
+
+    def _pass(self, scan: Scan) -> None:
+        """Take a window that was read out of the range."""
+        low, high = self._rows.low, self._rows.high
+        if self._reverse:
+            self._rows = _Range(low, min(high, Mark(scan.first_row)))
+        else:
+            self._rows = _Range(max(low, Mark(scan.end_row)), high)
+
+    def _resume_in(self, run: Run, start: int, stop: int, left: int | None) -> None:
+        """Take what was read of a run out of the range; captures ``start`` to ``stop`` are still to come."""
+        low, high = self._rows.low, self._rows.high
+        if self._reverse:
+            row, ordinal = run.mark(stop - 1)
+            self._rows = _Range(low, Mark(row, ordinal + 1))
+        else:
+            self._rows = _Range(run.mark(start), high)
+        self._left = None if left is None else left + run.selection.records(start, stop)
+        self.has_next = False
 
     async def _scan(self, row: int) -> Scan:
         while True:
@@ -175,19 +294,9 @@ class HistoryRead:
         await self._log.recover(missing, row)
         self._view = self._log.view
 
-    def _within(self, run: Run, rows: _Range, row: int) -> tuple[int, int]:
-        """Return the places of a run that lie in the range and in this step's part of the window."""
-        low, high = rows.low, rows.high
-        if self._reverse:
-            high = min(high, Mark(row + 1))
-        else:
-            low = max(low, Mark(row))
-        return run.place_of(low), run.place_of(high)
-
-    def _limited(
-        self, run: Run, start: int, stop: int, left: int | None
-    ) -> tuple[int, int, int | None]:
-        """Cut a stretch to the records that the limit leaves."""
+    def _limited(self, run: Run, start: int, stop: int) -> tuple[int, int, int | None]:
+        """Cut a stretch to the records that the limit leaves, and return how many it leaves behind that."""
+        left = self._left
         if left is None:
             return start, stop, None
         rows = run.selection.rows[start:stop]
@@ -199,33 +308,68 @@ class HistoryRead:
             return start + int(firsts[len(records) - left]), stop, 0
         return start, start + int(firsts[left]), 0
 
-    async def _block(self, run: Run, row: int) -> FrameBlock | None:
-        """Return a run's frames; None if its file has been deleted since the scan."""
-        reading = self._log.reading
+    async def _message(self, run: Run, start: int, stop: int) -> tuple[Frames, int, int] | None:
+        """Return the next message of a stretch, and what it leaves; None if the run's file has been deleted.
+
+        A large one waits until there is room for it. Meanwhile this read holds neither it nor its block.
+        """
+        while True:
+            try:
+                block = await self._frames(run)
+            except SegmentMissing as missing:
+                await self._see_newer(missing, run.mark(start).row)
+                return None
+            frames, start_of_rest, stop_of_rest = self._cut(block, start, stop)
+            if self.last.admits(len(frames.data), self):
+                return frames, start_of_rest, stop_of_rest
+            self._block = None
+            del block, frames
+            await self._turn()
+
+    async def _turn(self) -> None:
+        """Wait until a large message may be on its way.
+
+        Raises:
+            ServerFull: It may not within the send deadline.
+        """
+        self._waiter = asyncio.get_running_loop().create_future()
         try:
-            return await reading.frames(run, self._view, self._codec, self._content)
-        except SegmentMissing as missing:
-            await self._see_newer(missing, row)
-            return None
+            async with asyncio.timeout(self._patience_s):
+                await self._waiter
+        except TimeoutError:
+            raise ServerFull(
+                f"a large row has waited for {self._patience_s:g} s while those of others were not read: they "
+                "share a quarter of the server's memory (memory); read on later, or without bodies"
+            ) from None
+        finally:
+            self._waiter = None
+        if self.error is not None:
+            raise again(self.error)
 
-    def _messages(self, block: FrameBlock, start: int, stop: int) -> Iterator[Frames]:
-        while start < stop:
-            if self._reverse:
-                frames, stop = self._backwards(block, start, stop)
-                yield frames
-            else:
-                frames = block.fitting(start, stop - start, self._message_bytes)
-                yield frames
-                start += frames.count
-
-    def _backwards(self, block: FrameBlock, start: int, stop: int) -> tuple[Frames, int]:
+    def _cut(self, block: FrameBlock, start: int, stop: int) -> tuple[Frames, int, int]:
+        """Return the message at the end of a stretch that comes next, and what is left of the stretch."""
+        if not self._reverse:
+            frames = block.fitting(start, stop - start, self.last.bytes_max)
+            return frames, start + frames.count, stop
         parts: list[bytes] = []
-        size = 0
-        while stop > start and (not parts or size + block.size(stop - 1) <= self._message_bytes):
-            stop -= 1
-            parts.append(block.frame(stop))
+        size, end, size_max = 0, stop, self.last.bytes_max
+        while end > start and (not parts or size + block.size(end - 1) <= size_max):
+            end -= 1
+            parts.append(block.frame(end))
             size += len(parts[-1])
-        return Frames(b"".join(parts), len(parts), block.coordinates(stop)), stop
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        return Frames(data, stop - end, block.coordinates(end)), start, end
+
+    async def _frames(self, run: Run) -> FrameBlock:
+        """Return a run's frames: those that were kept of it, or those of the cache, or encoded anew."""
+        kept = self._block
+        if kept is not None and kept[0] is run:
+            return kept[1]
+        self._block = None
+        block = await self._log.reading.frames(run, self._view, self._codec, self._content)
+        if self._keeps(block.nbytes):
+            self._block = run, block
+        return block
 
     async def _rows_in(self, view: LogView) -> _Range:
         """Return the first mark of the range and the first behind it."""

@@ -104,9 +104,9 @@ class EngineStatistics:
     message_bytes_max: int
     """What a message is cut to at most, now: less while memory is short."""
     waiting_for_memory: int
-    """Subscriptions that wait until other large messages have gone, now."""
+    """Readers that wait until other large messages have gone, now."""
     disconnected_for_memory: int
-    """Stalled subscriptions that were ended: the process was above its memory budget, or others waited."""
+    """Stalled readers that were ended: the process was above its memory budget, or others waited."""
     latencies: Mapping[str, LatencyHistogram]
     """From commit to hand-over, by transport, for what was committed since its subscription began."""
     disks: Mapping[str, DiskUsage]

@@ -47,6 +47,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.HeartbeatMissed("silence", "1.x"),
     errors.SubscriberTooSlow("slow", "1.x"),
     errors.ServerStopping("stopping", "1.x"),
+    errors.ServerFull("no room"),
     errors.TransportError("network"),
     errors.ConnectTimeout("late"),
     errors.NotGrpc("127.0.0.1:8081"),

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import InvalidRequest
+from tailrace.criteria import Area, Content, Criteria, Operation
+from tailrace.errors import InvalidRequest, ServerFull, SubscriberTooSlow
 from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.delivery.memory_governor import PATIENCE_S
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading import batch_cache
+from tailrace_server.capture.settings import EngineSettings
 from tests.server.capture.test_engine import upsert
 from tests.support.inprocess import coordinates, objects
+from tests.support.model import ModelMutation
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.errors import TailraceError
+    from tailrace_server.capture.history import HistoryRead
     from tests.support.inprocess import ModelWriter
 
 
@@ -62,3 +72,58 @@ async def test_an_anchor_that_is_not_published_and_a_limit_of_none_are_refused(
             await engine.history(
                 ANONYMOUS, "shop", bounds=HistoryBounds(anchor=anchor), codec=JSON, limit=limit
             )
+
+
+LARGE = 100_000
+ROOM_FOR_ONE = EngineSettings(memory_bytes=1 << 20, message_bytes=1 << 10)
+"""The share of large messages has room for one row of ``LARGE`` bytes, which counts twice."""
+
+
+def large_rows(writer: ModelWriter) -> None:
+    for text in ("1", "2"):
+        image: dict[str, object] = {"text": text * LARGE}
+        writer.write([ModelMutation("product", "1", Operation.UPSERT, None, image)])
+
+
+async def rows_of(engine: Engine) -> HistoryRead:
+    criteria = [Criteria(area=Area.DATA)]
+    return await engine.history(ANONYMOUS, "shop", criteria, content=Content.AFTER, codec=JSON)
+
+
+async def test_contract_13_16_a_large_row_waits_until_a_reader_that_stalls_on_one_is_ended(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large_rows(writer)
+    monkeypatch.setattr(batch_cache, "anonymous_bytes", lambda: 0)
+    async with Engine(log_root, ROOM_FOR_ONE) as engine:
+        with await rows_of(engine) as stalled, await rows_of(engine) as other:
+            told: list[TailraceError] = []
+            stalled.on_end = told.append
+            messages = aiter(stalled)
+            first = await anext(messages)
+            waiting = asyncio.ensure_future(anext(aiter(other)))
+            await until(lambda: engine.statistics(ANONYMOUS).waiting_for_memory == 1)
+            later = asyncio.get_running_loop().time() + PATIENCE_S
+            engine._governor.relieve([stalled, other], later)
+            assert (await waiting).data == first.data
+            assert [type(each) for each in told] == [SubscriberTooSlow]
+            assert isinstance(told[0], SubscriberTooSlow)
+            assert told[0].resume_cursor == str(stalled.cursor_of(*first.last))
+            with pytest.raises(SubscriberTooSlow):
+                await anext(messages)
+
+
+async def test_contract_16_a_large_row_that_has_no_room_within_the_send_deadline_is_refused(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large_rows(writer)
+    monkeypatch.setattr(batch_cache, "anonymous_bytes", lambda: 0)
+    async with Engine(log_root, replace(ROOM_FOR_ONE, send_deadline_s=0.02)) as engine:
+        with await rows_of(engine) as first, await rows_of(engine) as other:
+            await anext(aiter(first))
+            with pytest.raises(ServerFull, match="memory"):
+                await anext(aiter(other))
+        # What was left gives back its room, and its place in the line.
+        with await rows_of(engine) as again:
+            assert [each.count async for each in again] == [1, 1]
+        assert engine.statistics(ANONYMOUS).waiting_for_memory == 0

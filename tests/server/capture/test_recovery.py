@@ -177,6 +177,47 @@ async def test_contract_38_39_a_read_of_history_survives_a_compaction(
         assert received == (expected[::-1] if reverse else expected)
 
 
+@pytest.mark.parametrize("limit", [None, 15])
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_contract_38_39_a_read_that_keeps_no_block_goes_on_inside_a_compacted_one(
+    log_root: Path,
+    writer: ModelWriter,
+    monkeypatch: pytest.MonkeyPatch,
+    reverse: bool,
+    limit: int | None,
+) -> None:
+    """A reader that pauses loses its block. What is left of it stands in another file by then."""
+    monkeypatch.setattr(segment_reader, "_OPEN_FILES_MAX", 1)
+    for first in (0, 12, 24):
+        writer.write([upsert(number) for number in range(first, first + 12)])
+    expected = [(version, index) for version in (1, 2, 3) for index in range(13)]
+    async with Engine(log_root) as engine:
+        history = await engine.history(
+            ANONYMOUS,
+            "shop",
+            codec=JSON,
+            reverse=reverse,
+            max_message_bytes=1200,
+            limit=limit,
+        )
+        received: list[list[tuple[int, int]]] = []
+        async for frames in history:
+            history.let_go_of_block(float("inf"))
+            engine._cache._evict_down_to(0)
+            if len(received) == 1:
+                # Another reader needs the only descriptor; without it the file is gone when it is deleted.
+                await anext(
+                    aiter(await engine.history(ANONYMOUS, "shop", codec=JSON, reverse=not reverse))
+                )
+                compact(log_root, writer)
+            received.append([(each["version"], each["index"]) for each in objects(frames)])
+        assert len(received) > 3
+        assert len(received[0]) < 13
+        places = [each for message in received for each in message]
+        assert places == (expected[::-1] if reverse else expected)[:limit]
+        assert history.has_next is (limit is not None)
+
+
 async def test_a_start_in_a_segment_that_was_just_compacted_is_found(
     log_root: Path, writer: ModelWriter
 ) -> None:

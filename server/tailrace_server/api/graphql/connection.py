@@ -79,7 +79,8 @@ async def read_page(
         codec=PROTOBUF,
         limit=limit,
     )
-    captures, more, size = await _read(history, bytes_max, engine.settings.max_message_bytes)
+    with history:
+        captures, more, size = await _read(history, bytes_max, engine.settings.max_message_bytes)
     if from_end:
         captures.reverse()
     return types.HistoryPage(

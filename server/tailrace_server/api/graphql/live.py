@@ -100,6 +100,7 @@ class GraphqlSocketFace:
                     await operation.nexts(payloads_of(message))
                 elif live.signalled:
                     await operation.next(_signal(live.key, signals.heartbeat(message)))
+                del message  # the next one may have to wait for the room of this one
         finally:
             subscription.cancel()
 

@@ -18,7 +18,13 @@ import grpc.aio
 import structlog
 
 from tailrace.capture import Heartbeat
-from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError, forget_frames
+from tailrace.errors import (
+    InvalidRequest,
+    SubscriberTooSlow,
+    TailraceError,
+    again,
+    forget_frames,
+)
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.send_guard import SendGuard
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.history import HistoryRead
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -128,9 +135,18 @@ class ChangeCaptureService:
         """Stream a closed range of history, then complete."""
         async with self._answering(context):
             request = self._parse(ReadChangesRequest, data, context)
-            with GuardedSender(self._guard, context) as sender:
-                await sender.begin()
-                await self._read_changes(request, sender)
+            with await self._history(request) as history:
+                try:
+                    with GuardedSender(self._guard, context) as sender:
+                        history.on_end = partial(_on_end, sender)
+                        await sender.begin()
+                        await self._read_changes(request, history, sender)
+                except SendDeadlineExceeded:
+                    # As for a subscription: what is unread goes with its connection alone.
+                    if history.error is not None:
+                        disconnect(context.peer())
+                        raise again(history.error) from None
+                    raise
 
     async def list_catalogs(self, data: bytes, context: Context) -> bytes:
         """Answer with the catalogs that are served now."""
@@ -261,6 +277,7 @@ class ChangeCaptureService:
                 while True:
                     for frames in subscription.ready():
                         await sender.write(frames.data + behind(frames) if behind else frames.data)
+                        del frames  # the next message may have to wait for the room of this one
                     sender.rest()
                     message = await subscription.receive()
                     data = (
@@ -269,6 +286,7 @@ class ChangeCaptureService:
                         else message.data
                     )
                     await sender.write(data + behind(message) if behind else data)
+                    del message, data
         except SendDeadlineExceeded:
             # 4. The reader stalled. If the engine ended the subscription because memory is short, the whole
             #    connection goes: a status would wait behind the unread messages, which would stay in memory.
@@ -290,21 +308,27 @@ class ChangeCaptureService:
             self._subscriptions.discard(subscription)
             subscription.cancel()
 
-    async def _read_changes(self, request: ReadChangesRequest, sender: GuardedSender) -> None:
-        catalog = requests.catalog(request.catalog)
-        bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
-        history = await self._engine.history(
+    async def _history(self, request: ReadChangesRequest) -> HistoryRead:
+        return await self._engine.history(
             ANONYMOUS,
-            catalog,
+            requests.catalog(request.catalog),
             requests.criteria(request.criteria),
             bounds=requests.history_bounds(request),
             reverse=request.reverse,
             content=requests.content(request.body),
             codec=PROTOBUF,
             limit=requests.limit(request),
-            max_message_bytes=bytes_max,
+            max_message_bytes=self._bytes_max(request),
         )
-        await sender.send(responses.history_header(history, catalog=catalog))
+
+    def _bytes_max(self, request: ReadChangesRequest) -> int:
+        return requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
+
+    async def _read_changes(
+        self, request: ReadChangesRequest, history: HistoryRead, sender: GuardedSender
+    ) -> None:
+        await sender.send(responses.history_header(history, catalog=request.catalog))
+        bytes_max = self._bytes_max(request)
         captures, last = 0, None
         async for frames in history:
             captures += frames.count
@@ -313,6 +337,7 @@ class ChangeCaptureService:
             if frames.count == 1 and len(data) > bytes_max:
                 data = responses.without_bodies(data)
             await sender.send(data)
+            del frames, data  # the next message may have to wait for the room of this one
         next_cursor = requests.next_cursor(history, last, reverse=request.reverse)
         await sender.send(responses.history_end(next_cursor=next_cursor, captures=captures))
 

@@ -212,6 +212,7 @@ class EventStream:
                     yield _event("heartbeat", self._id(message.cursor), data)
                 else:
                     yield message.data
+                del message  # the next one may have to wait for the room of this one
         except Exception as error:
             yield self._last_event(error)
 

@@ -15,6 +15,7 @@ What the read is pinned to stands in the header fields ``Tailrace-*`` too. A ran
 from __future__ import annotations
 
 import hashlib
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -138,20 +139,27 @@ async def changes(
         limit=limit,
         max_message_bytes=bytes_max,
     )
-    view = await engine.view(ANONYMOUS, catalog)
-    header = responses.history_header(history, catalog=view.name)
-    headers = _headers(header, kind)
-    if is_closed(bounds, history, view):
-        tag = _tag(message, kind, form, limit, view)
-        headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
-        if tag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-    if request.method == "HEAD":
-        return Response(headers=headers)
-    on_error = partial(sockets.count_error, "http")
-    read = _Read(history, kind, form, header, view, message.reverse, bytes_max, on_error)
-    make = {JSON_TYPE: _page, CLOUD_TYPE: _batch, LINES_TYPE: _lines, ARROW_TYPE: _arrow}[kind]
-    return StreamedAnswer(await _begun(make(read)), sockets, headers)
+    del criteria  # the read has them
+    with ExitStack() as stack:
+        stack.enter_context(history)
+        view = await engine.view(ANONYMOUS, catalog)
+        header = responses.history_header(history, catalog=view.name)
+        headers = _headers(header, kind)
+        if is_closed(bounds, history, view):
+            tag = _tag(message, kind, form, limit, view)
+            headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
+            if tag in request.headers.get("if-none-match", ""):
+                return Response(status_code=304, headers=headers)
+        if request.method == "HEAD":
+            return Response(headers=headers)
+        on_error = partial(sockets.count_error, "http")
+        read = _Read(history, kind, form, header, view, message.reverse, bytes_max, on_error)
+        make = {JSON_TYPE: _page, CLOUD_TYPE: _batch, LINES_TYPE: _lines, ARROW_TYPE: _arrow}[kind]
+        chunks = await _begun(make(read))
+        answer = StreamedAnswer(chunks, sockets, headers)
+        history.on_end = lambda _: answer.interrupt()
+        stack.pop_all()  # from here on the chunks have it
+        return answer
 
 
 def is_closed(bounds: HistoryBounds, history: HistoryRead, view: LogView) -> bool:
@@ -203,13 +211,14 @@ def _headers(header: dict[str, Any], kind: str) -> dict[str, str]:
 
 async def _begun(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """Read up to the first chunk, so that what is wrong is an answer of its own, and return all of them."""
-    first = await anext(chunks)
+    begun = [await anext(chunks)]
 
     async def again() -> AsyncGenerator[bytes, None]:
         try:
-            yield first
+            yield begun.pop()
             async for chunk in chunks:
                 yield chunk
+                del chunk  # while the next one waits for room, the last is not kept
         finally:
             await chunks.aclose()
 
@@ -232,12 +241,14 @@ async def _array(
 ) -> AsyncGenerator[bytes, None]:
     parts = [head]
     count, last = 0, None
-    async for frames in read.history:
-        # The comma behind these captures is sent with the next ones.
-        yield b"".join((*parts, memoryview(_fitting(read, frames))[:-1]))
-        parts = [b","]
-        count += frames.count
-        last = frames.last
+    with read.history:
+        async for frames in read.history:
+            count += frames.count
+            last = frames.last
+            # The comma behind these captures is sent with the next ones.
+            yield b"".join((*parts, memoryview(_fitting(read, frames))[:-1]))
+            del frames  # the next message may have to wait for the room of this one
+            parts = [b","]
     if count:
         parts = []
     yield b"".join((*parts, tail(read.end(last, count))))
@@ -253,10 +264,12 @@ def _fitting(read: _Read, frames: Frames) -> bytes:
 async def _lines(read: _Read) -> AsyncGenerator[bytes, None]:
     count, last = 0, None
     try:
-        async for frames in read.history:
-            yield _fitting(read, frames)
-            count += frames.count
-            last = frames.last
+        with read.history:
+            async for frames in read.history:
+                last = frames.last
+                yield _fitting(read, frames)
+                count += frames.count
+                del frames
     except Exception as error:
         if not count:
             raise
@@ -270,8 +283,12 @@ async def _lines(read: _Read) -> AsyncGenerator[bytes, None]:
 async def _arrow(read: _Read) -> AsyncGenerator[bytes, None]:
     stream = arrow.ArrowStream(read.header)
     count, last = 0, None
-    async for frames in read.history:
-        yield stream.batch(_fitting(read, frames))
-        count += frames.count
-        last = frames.last
+    with read.history:
+        async for frames in read.history:
+            count += frames.count
+            last = frames.last
+            data = _fitting(read, frames)
+            del frames
+            yield stream.batch(data)
+            del data
     yield stream.end(read.end(last, count))

@@ -134,6 +134,7 @@ class LiveFace:
                     memoryview(message.data)[:-1],
                     responses.after_captures(message, subscription.cursor_of(message.last)),
                 )
+            del message  # the next one may have to wait for the room of this one
 
     def _request(self, operation: SocketOperation, payload: object) -> None:
         """Add to the demand of an operation.

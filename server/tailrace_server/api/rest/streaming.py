@@ -85,6 +85,7 @@ class StreamedAnswer(Guarded):
         try:
             async for chunk in self._chunks:
                 await self._write(send, chunk, more=True)
+                del chunk  # the next one may wait for its turn, which this one would delay
         except ReaderGone:
             raise
         except Exception as error:

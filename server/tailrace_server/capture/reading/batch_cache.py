@@ -6,7 +6,7 @@ wait for it (*single flight*).
 
 Frames have a bound of their own, and so have heads, bodies and scans together. Both are far below the
 budget: reused memory is faster than fresh pages, and the page cache holds what was read once. The fewer
-subscriptions are open, the fewer frames are kept. With only one, frames that it has had are dropped, as
+readers there are, the fewer frames are kept. With only one, frames that it has had are dropped, as
 no other subscription shares them. When room is short all the same, frames are evicted first.
 
 The budget is kept by measurement. The cache holds half of it at most. Whenever the whole process is near
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 _MEASURE_EVERY_S: Final = 0.1
 _RESERVE: Final = 1 / 16
 """Part of the budget that is kept free, for what may come until the next measurement."""
-_FRAME_BYTES_PER_SUBSCRIPTION: Final = 2 << 20
-"""Bytes of frames that are kept for each open subscription."""
-_FRAME_BLOCKS_PER_SUBSCRIPTION: Final = 2
-"""Blocks of frames that are kept for each open subscription, even if they have more bytes than that."""
+_FRAME_BYTES_EACH: Final = 2 << 20
+"""Bytes of frames that are kept for each open reader."""
+_FRAME_BLOCKS_EACH: Final = 2
+"""Blocks of frames that are kept for each open reader, even if they have more bytes than that."""
 _LIMIT_STEP: Final = 1 / 64
 """Part of the budget by which the limit rises where there is room again; it never falls below one step."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -99,7 +99,7 @@ class BatchCache:
         executor: Executor,
         *,
         loads_max: int = 4,
-        subscriptions: Callable[[], int] | None = None,
+        readers: Callable[[], int] | None = None,
         measure: Callable[[], int] | None = None,
     ) -> None:
         """Make an empty cache.
@@ -111,7 +111,8 @@ class BatchCache:
             executor: The reader threads.
             loads_max: Bound of the loads that run or whose values wait for the event loop. A batch is
                 megabytes, and while the loop is busy many would pile up.
-            subscriptions: Returns the number of open subscriptions; None: frames are kept up to their bound.
+            readers: Returns the number of open subscriptions and reads of history; None: frames are kept up
+                to their bound.
             measure: Returns the anonymous memory of the process in bytes.
         """
         self._memory_bytes = memory_bytes
@@ -126,7 +127,7 @@ class BatchCache:
         self._reads_bytes_max = reads_bytes
         self._bytes_by_kind = dict.fromkeys(CacheKind, 0)
         self._executor = executor
-        self._subscriptions = subscriptions
+        self._readers = readers
         self._measure = measure or anonymous_bytes
         self._measured_at = float("-inf")
         self._process_bytes = 0
@@ -184,7 +185,7 @@ class BatchCache:
 
     def drop_unless_shared(self, kind: CacheKind, key: Hashable) -> None:
         """Drop a value that a subscription has had, unless others are open that may need it."""
-        if self._subscriptions is not None and self._subscriptions() <= 1:
+        if self._readers is not None and self._readers() <= 1:
             value = self._kinds[kind].pop(key, None)
             if value is not None:
                 self._uncharge(kind, value)
@@ -281,13 +282,10 @@ class BatchCache:
             return False
         if frames_bytes > self._frames_bytes_max:
             return True
-        if self._subscriptions is None:
+        if self._readers is None:
             return False
-        subscriptions = max(1, self._subscriptions())
-        return (
-            frames_bytes > subscriptions * _FRAME_BYTES_PER_SUBSCRIPTION
-            and blocks > subscriptions * _FRAME_BLOCKS_PER_SUBSCRIPTION
-        )
+        readers = max(1, self._readers())
+        return frames_bytes > readers * _FRAME_BYTES_EACH and blocks > readers * _FRAME_BLOCKS_EACH
 
     def measured(self) -> int:
         """Measure the anonymous memory of the process and return it.

@@ -90,7 +90,7 @@ async def test_frames_are_kept_for_the_subscriptions_that_are_open(
     subscriptions: int, nbytes: int, left: int
 ) -> None:
     with ThreadPoolExecutor(1) as threads:
-        subject = BatchCache(1 << 30, 16 << 20, 1, threads, subscriptions=lambda: subscriptions)
+        subject = BatchCache(1 << 30, 16 << 20, 1, threads, readers=lambda: subscriptions)
         assert frames_held(subject, 40, nbytes) == list(range(40 - left, 40))
 
 
@@ -103,7 +103,7 @@ async def test_the_block_that_is_about_to_be_sent_stays_however_large() -> None:
 @pytest.mark.parametrize(("subscriptions", "left"), [(0, 0), (1, 0), (2, 100)])
 async def test_what_the_only_subscription_has_had_goes(subscriptions: int, left: int) -> None:
     with ThreadPoolExecutor(1) as threads:
-        subject = BatchCache(1 << 30, 1 << 20, 1, threads, subscriptions=lambda: subscriptions)
+        subject = BatchCache(1 << 30, 1 << 20, 1, threads, readers=lambda: subscriptions)
         subject.put(CacheKind.FRAMES, "block", Value(100))
         subject.drop_unless_shared(CacheKind.FRAMES, "another")
         subject.drop_unless_shared(CacheKind.FRAMES, "block")
