@@ -119,13 +119,9 @@ class GuardedHttpProtocol(H11Protocol):
         response = h11.Response(status_code=413, headers=[*head, ("connection", "close")])
         for event in (response, h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
-        # The handler learns that nobody is there; the peer has a moment to read the answer, which a close with
-        # unread data would take from it.
-        cycle.body = bytearray()
-        cycle.disconnected = True
-        cycle.message_event.set()
-        self._stop_head()
-        self._head = self.loop.call_later(_LINGER_S, drop, self.transport)
+        # The peer has a moment to read the answer, which a close with unread data would take from it.
+        self._leave_handler()
+        self._linger()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         """Leave the connection to the WebSocket's own guards."""
@@ -134,11 +130,33 @@ class GuardedHttpProtocol(H11Protocol):
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; h11's error has passed through this object's frames, and its own keep it."""
-        super().send_400_response(msg)
+        """Refuse what is no HTTP, also where it is the body of a request that is being or has been answered."""
+        # 1. An answer that has begun cannot become another one: it ends here.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+        # 2. The handler of this request must not answer, too.
+        self._refused = True
+        self._leave_handler()
+        self._linger()
+        # 3. h11's error has passed through this object's frames, and its own keep it.
         if (error := sys.exception()) is not None:
             forget_frames(error)
             del error
+
+    def _leave_handler(self) -> None:
+        """Let the handler of a request under way learn that nobody is there."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None:
+            cycle.body = bytearray()
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _linger(self) -> None:
+        """Leave the peer a moment for the last answer, then cut; what it sends meanwhile is dropped."""
+        self._stop_head()
+        self._head = self.loop.call_later(_LINGER_S, drop, self.transport)
 
     def pause_writing(self) -> None:
         """Begin to wait for the reader."""

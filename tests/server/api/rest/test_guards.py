@@ -527,6 +527,25 @@ async def test_contract_45_a_connection_without_a_whole_request_is_cut(
     writer.close()
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["before its answer", "behind its answer"])
+async def test_a_request_whose_body_is_no_http_has_one_answer_at_most(
+    serve: Serve, caplog: pytest.LogCaptureFixture, begun: bool
+) -> None:
+    served = await serve()
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    path = LIVE if begun else f"{LIVE}/x"
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+    async with asyncio.timeout(PATIENCE_S):
+        writer.write(head.encode() + b"Accept: text/event-stream\r\n\r\n")
+        answer = await reader.readuntil(b"event: subscribed") if begun else b""
+        writer.write(b"no chunk\r\n")
+        with suppress(ConnectionResetError):
+            answer += await reader.read()
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    writer.close()
+
+
 async def test_contract_45_an_answer_that_nobody_reads_is_cut(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
