@@ -22,7 +22,7 @@ help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
 	@echo "make test        the quick tests"
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
-	@echo "make test-long   an hour of generated HTTP/2 against the gRPC face"
+	@echo "make test-long   an hour of generated HTTP/2, HTTP/1.1 and WebSockets against all faces"
 	@echo "make check       format, lint, types, imports, the shape of the tree, dead code, spelling"
 	@echo "make format      put the format right, and what lint can mend by itself"
 	@echo "make bench       the figures of docs/figures.md, each beside its baseline"
@@ -60,9 +60,10 @@ test: $(READY)
 test-slow: $(READY) $(NODE_READY) $(CLASSES_READY)
 	$(PYTEST) -m slow -n 2 --dist worksteal
 
-# An hour of generated HTTP/2; FUZZ_SEED=7 begins elsewhere.
+# An hour of each fuzzer, all at a time. A run begins elsewhere each time; what it prints repeats it: FUZZ_SEED=7.
+FUZZ_SEED ?= $(shell date +%s)
 test-long: $(READY)
-	FUZZ_S=3600 $(PYTEST) -m slow tests/robustness/test_fuzz_http2.py
+	FUZZ_S=3600 FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) -m slow -n 3 -rP $(wildcard tests/robustness/test_fuzz_*.py)
 
 programs:
 	@for each in $(PROGRAMS); do command -v $$each >/dev/null || { \
