@@ -51,7 +51,11 @@ _OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, f"{PREFIX}SERVER", f"{PREF
 """What other parts read."""
 Source = Literal["default", "file", "environment", "flag"]
 
-_PLAIN_NAMES: Final = {"memory_bytes": "memory"}
+_PLAIN_NAMES: Final = {
+    "memory_bytes": "memory",
+    "max_connection_age_s": "max_connection_age",
+    "max_connection_age_grace_s": "max_connection_age_grace",
+}
 """Where what people type differs from the field's name."""
 
 
@@ -131,7 +135,7 @@ class Setting:
     def format(self, value: Any) -> str:
         """Return a value as people write it, in the form that is read back equal."""
         if value is None:
-            return "off" if self.name == "http" else ""
+            return "" if self.name == "log" else "off"
         if isinstance(value, bool):
             return "yes" if value else "no"
         if self.unit == "bytes":
@@ -343,6 +347,9 @@ def _type(each: Setting) -> Any:
     """Return the annotation that reads and bounds a setting's value."""
     if each.unit == "bytes":
         return Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=1 << 62)]
+    if each.unit == "seconds" and each.default is None:
+        amount = Annotated[float, Field(gt=0, le=86_400)]
+        return Annotated[amount | None, BeforeValidator(_seconds_or_off)]
     if each.unit == "seconds":
         return Annotated[float, BeforeValidator(parse_seconds), Field(gt=0, le=86_400)]
     if isinstance(each.default, bool):
@@ -398,6 +405,10 @@ def _folder(value: object) -> Path | None:
 
 def _address_or_off(value: object) -> Address | None:
     return None if value in (None, "off") else Address.parse(value)
+
+
+def _seconds_or_off(value: object) -> float | None:
+    return None if value in (None, "off") else parse_seconds(value)
 
 
 def _complaint(error: ValidationError, sources: dict[str, Source], file: Path | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -24,7 +24,7 @@ HEARTBEAT_S = 0.05
 class Serve(Protocol):
     """Starts serving the test's log root."""
 
-    async def __call__(self, **settings: int) -> Driver: ...
+    async def __call__(self, **settings: float) -> Driver: ...
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -56,7 +56,7 @@ async def serve(log_root: Path, way_in: str, writer: ModelWriter) -> AsyncIterat
     """Return a function that serves the log root with given engine settings, until the test ends."""
     async with AsyncExitStack() as stack:
 
-        async def start(**settings: int) -> Driver:
+        async def start(**settings: Any) -> Driver:
             engine_settings = EngineSettings(heartbeat_interval_s=HEARTBEAT_S, **settings)
             return await stack.enter_async_context(serving(log_root, way_in, engine_settings))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import grpc
 import grpc.aio
@@ -39,7 +39,7 @@ from tests.conformance.ways import Acknowledged, DrivenSubscription, Driver, Pag
 from tests.support.inprocess import observer_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
     from tailrace.capture import Capture
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
 
 class InProcess(Driver):
     """The engine itself."""
+
+    cannot: ClassVar[Mapping[str, str]] = {
+        "max_connection_age_s": "there is no connection that could be old"
+    }
 
     @classmethod
     @asynccontextmanager

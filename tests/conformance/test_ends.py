@@ -25,6 +25,7 @@ from tailrace import (
     PositionCompacted,
     ServerStopping,
     Since,
+    SubscriptionBroken,
 )
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import drop_catalog
@@ -39,6 +40,8 @@ from tests.support.polling import until
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.capture import Capture
+    from tailrace.criteria import Start
     from tests.conformance.conftest import Serve
     from tests.conformance.ways import Driver
 
@@ -234,6 +237,26 @@ async def test_contract_26_a_stop_tells_who_takes_everything_where_to_resume(
     received += tail
     received += await collect(resumed, len(everything) - len(received))
     assert coordinates(received) == everything
+
+
+async def test_contract_26_connections_that_reach_their_age_end_with_cursors_that_miss_nothing(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Over several ages, while it is written: in the middle of a demand, caught up, and behind."""
+    driver = await serve(max_connection_age_s=0.2, max_connection_age_grace_s=60)
+    received: list[Capture] = []
+    start: Start = OLDEST
+    for transaction in SHOP[:4]:
+        writer.write(transaction)
+        subscription = await driver.subscribe(start=start)
+        tail, error = await error_ending(subscription)
+        assert isinstance(error, SubscriptionBroken), error
+        assert "max_connection_age" in str(error)
+        assert error.retriable
+        assert error.resume_cursor is not None
+        received += tail
+        start = After(Cursor.parse(error.resume_cursor))
+    assert coordinates(received) == writer.log.expected(())
 
 
 async def test_contract_27_what_is_written_after_the_acknowledgement_is_seen(

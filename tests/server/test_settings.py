@@ -146,3 +146,11 @@ def test_a_variable_that_looks_misspelt_is_told_and_others_are_left_alone() -> N
         "TAILRACE_MEMROY": "TAILRACE_MEMORY",
         "TAILRACE_RINGCAPTURES": "TAILRACE_RING_CAPTURES",
     }
+
+
+def test_an_age_of_connections_is_a_time_or_off() -> None:
+    for text, age_s in (("1h", 3600.0), ("off", None)):
+        loaded = server_settings.load({"max_connection_age": text}, environment={})
+        assert loaded.settings.engine.max_connection_age_s == age_s
+    with pytest.raises(ConfigError, match=r"--max-connection-age: .* greater than 0"):
+        server_settings.load({"max_connection_age": "0"}, environment={})

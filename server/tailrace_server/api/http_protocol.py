@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tailrace.errors import InvalidRequest, forget_frames
 from tailrace_server.api.byte_budget import CONNECTION_BYTES, INBOUND
+from tailrace_server.api.connection_age import GUARD
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.send_guard import drop
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from tailrace_server.api.byte_budget import ByteBudget
+    from tailrace_server.api.connection_age import ConnectionAge
 
 _AFTER_S: Final = 5.0
 """How long after the send deadline an answer is cut that did not cut itself."""
@@ -47,6 +49,7 @@ class GuardedHttpProtocol(H11Protocol):
     unread_s: float
     on_cut: Callable[[str], None]
     inbound: ByteBudget
+    age: ConnectionAge
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what uvicorn hands over; no timer runs yet."""
@@ -57,17 +60,25 @@ class GuardedHttpProtocol(H11Protocol):
         self._received = 0
         """Bytes of the request under way, its head included; 0 once its answer has begun."""
         self._refused = False
+        self._ageing: asyncio.TimerHandle | None = None
+        self.aged = False
+        """Whether the answer under way is the last of this connection."""
+        self.on_age: Callable[[], None] | None = None
+        """Ends the answer under way, which would last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
         super().connection_made(transport)
         self._watch_for_request()
         self.inbound.hold(self, CONNECTION_BYTES)
+        self._ageing = self.age.call_later(self._grow_old)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers, which would keep this object."""
         self._stop_head()
         self._stop_unread()
+        self._stop_ageing()
+        self.on_age = None
         self.inbound.hold(self, 0)
         super().connection_lost(exc)
         # The answer that is or was under way holds this object, to be told when it is complete.
@@ -85,6 +96,7 @@ class GuardedHttpProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Begin to count for the next request."""
+        self.on_age = None
         self.answer_begins()
         super().on_response_complete()
 
@@ -126,6 +138,7 @@ class GuardedHttpProtocol(H11Protocol):
     def handle_websocket_upgrade(self, event: Any) -> None:
         """Leave the connection to the WebSocket's own guards."""
         self._upgraded = True
+        self._stop_ageing()  # the socket has an age of its own
         self.inbound.hold(self, 0)
         super().handle_websocket_upgrade(event)
 
@@ -190,6 +203,20 @@ class GuardedHttpProtocol(H11Protocol):
             self._unread.cancel()
             self._unread = None
 
+    def _stop_ageing(self) -> None:
+        if self._ageing is not None:
+            self._ageing.cancel()
+            self._ageing = None
+
+    def _grow_old(self) -> None:
+        """Close an idle connection; let a busy one give its last answer."""
+        self.aged = True
+        self._ageing = self.loop.call_later(self.age.grace_s, self._cut, GUARD)
+        if not self._received or self.cycle is not None:
+            self.shutdown()  # as uvicorn has it: at once, or behind the answer under way
+        if self.on_age is not None:
+            self.on_age()
+
     def _cut(self, guard: str) -> None:
         if not self.transport.is_closing():
             self.on_cut(guard)
@@ -205,9 +232,25 @@ class AnsweredConnection:
 
     def begin(self) -> None:
         """Note that the answer begins: the request has been dealt with."""
-        protocol = getattr(self._cycle.on_response, "__self__", None)
-        if isinstance(protocol, GuardedHttpProtocol):
+        if (protocol := self._protocol()) is not None:
             protocol.answer_begins()
+
+    @property
+    def aged(self) -> bool:
+        """Whether its next answer should be its last."""
+        protocol = self._protocol()
+        return protocol is not None and protocol.aged
+
+    def at_age(self, end: Callable[[], None]) -> None:
+        """Call ``end`` when the connection has reached its age, unless the answer is complete before."""
+        if (protocol := self._protocol()) is not None:
+            protocol.on_age = end
+            if protocol.aged:
+                end()
+
+    def _protocol(self) -> GuardedHttpProtocol | None:
+        found = getattr(self._cycle.on_response, "__self__", None)
+        return found if isinstance(found, GuardedHttpProtocol) else None
 
     def abort(self) -> None:
         """Drop the connection with what is unread."""
@@ -235,6 +278,7 @@ def configured(
     send_deadline_s: float,
     on_cut: Callable[[str], None],
     inbound: ByteBudget,
+    age: ConnectionAge,
 ) -> type[GuardedHttpProtocol]:
     """Return the class for one server."""
     members = {
@@ -242,5 +286,6 @@ def configured(
         "unread_s": send_deadline_s + _AFTER_S,
         "on_cut": staticmethod(on_cut),
         "inbound": inbound,
+        "age": age,
     }
     return type("GuardedHttpProtocol", (GuardedHttpProtocol,), members)

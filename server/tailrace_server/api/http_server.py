@@ -25,6 +25,7 @@ from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 
 from tailrace_server.api import listings, metrics
+from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.http_hosts import Hosts, with_hosts
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _BACKLOG: Final = 1024
 _CUT_AGAIN_S: Final = 0.25
+_CLOSE: Final = (b"connection", b"close")
 
 
 class _Uvicorn(uvicorn.Server):
@@ -105,7 +107,8 @@ class HttpFace:
         self._engine = engine
         self._registry = registry
         bounds = engine.settings
-        self.sockets = Sockets(settings, bounds.send_deadline_s, bounds.memory_bytes)
+        age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
+        self.sockets = Sockets(settings, bounds.send_deadline_s, bounds.memory_bytes, age)
         metrics.register_sockets(registry, self.sockets.statistics)
         graphql = GraphqlFace(engine, settings, self.sockets)
         metrics.register_graphql(registry, graphql.documents.statistics)
@@ -250,7 +253,9 @@ def _with_connection(application: ASGIApp) -> ASGIApp:
     async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
         cycle = getattr(send, "__self__", None)
         if isinstance(cycle, RequestResponseCycle):
-            scope[CONNECTION] = AnsweredConnection(cycle)
+            scope[CONNECTION] = connection = AnsweredConnection(cycle)
+            if connection.aged:
+                scope["headers"].append(_CLOSE)  # uvicorn answers it in kind
         try:
             await application(scope, receive, send)
         except asyncio.CancelledError:

@@ -75,6 +75,18 @@ class EngineSettings:
         "seconds",
         "how long a write may stay blocked before the subscription ends as too slow",
     )
+    max_connection_age_s: float | None = setting(
+        None,
+        "seconds",
+        "how long a connection may last, and up to a fifth longer so that not all end at once; then its "
+        "subscriptions end with their resume cursor. For servers behind a balancer: a new one gets its share",
+    )
+    max_connection_age_grace_s: float = setting(
+        30.0,
+        "seconds",
+        "how long what is under way may take after that, a history read or a reader that stalls; then the "
+        "connection is cut",
+    )
     scan_batches: int = setting(
         32, "batches", "how much of the log one resync step reads before others have their turn"
     )

@@ -88,6 +88,7 @@ class GraphqlSocketFace:
         """Send a compiled subscription until it ends."""
         subscription = live.subscription
         subscription.on_end = partial(_on_end, operation)
+        operation.serves(subscription)
         try:
             if live.signalled:
                 found = signals.acknowledgement(

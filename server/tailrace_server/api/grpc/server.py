@@ -14,6 +14,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2
 
 from tailrace.transport.grpc import SERVICE
+from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.grpc import knock
 from tailrace_server.api.grpc.call_acceptor import accepting_server, forget
@@ -76,7 +77,11 @@ class GrpcServer:
         self._credentials = credentials
         self._guard = SendGuard(engine.settings.send_deadline_s)
         self._unread = UnreadWatch(engine.settings.memory_bytes, self._settings.request_s)
-        self._service = ChangeCaptureService(engine, self._settings, self._guard, self._unread)
+        bounds = engine.settings
+        self._age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
+        self._service = ChangeCaptureService(
+            engine, self._settings, self._guard, self._unread, self._age
+        )
         self._watching: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # made at import time
         self._address = Address("", 0)
@@ -116,6 +121,7 @@ class GrpcServer:
                 ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", int(settings.handshake_s * 1000)),
+                *self._age.core_options(),
                 ("grpc.keepalive_time_ms", int(settings.keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout_s * 1000)),
                 (

@@ -33,6 +33,7 @@ from tailrace.v1.change_capture_pb2 import (
     SubscribeSystemRequest,
 )
 from tailrace_server.api import requests
+from tailrace_server.api.connection_age import end_for_age
 from tailrace_server.api.errors import grpc_status, logged
 from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.connections import disconnect
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from tailrace_server.api.connection_age import ConnectionAge
     from tailrace_server.api.grpc.settings import GrpcSettings
     from tailrace_server.api.grpc.unread import UnreadWatch
     from tailrace_server.api.requests import Wish
@@ -73,9 +75,15 @@ class ChangeCaptureService:
     """The handlers of ``tailrace.v1.ChangeCapture``."""
 
     def __init__(
-        self, engine: Engine, settings: GrpcSettings, guard: SendGuard, unread: UnreadWatch
+        self,
+        engine: Engine,
+        settings: GrpcSettings,
+        guard: SendGuard,
+        unread: UnreadWatch,
+        age: ConnectionAge,
     ) -> None:
-        """Serve an engine; ``unread`` is told of every request."""
+        """Serve an engine; ``unread`` is told of every request, and knows the age of connections."""
+        self._age = age
         self._unread = unread
         self._engine = engine
         self._settings = settings
@@ -255,6 +263,9 @@ class ChangeCaptureService:
         self._subscriptions.add(subscription)
         if self._stopping:
             subscription.stop()
+        ageing = self._age.call_later(
+            partial(end_for_age, subscription), lived_s=self._unread.age_s(context.peer())
+        )
         try:
             with GuardedSender(self._guard, context) as sender:
                 subscription.on_end = partial(_on_end, sender)
@@ -305,6 +316,8 @@ class ChangeCaptureService:
             return as_tailrace_error(error)
         finally:
             # 5. However it ended, the publisher must not keep a subscription that nobody reads.
+            if ageing is not None:
+                ageing.cancel()
             self._subscriptions.discard(subscription)
             subscription.cancel()
 

@@ -77,6 +77,8 @@ class _Connection:
     """When it was looked at, loop time."""
     since: float
     """Since when it has held more than is no matter."""
+    made: float
+    """When it was first seen, loop time: it may be a second older."""
     held: float = 0
     """Bytes of which we have not been given anything."""
 
@@ -98,6 +100,11 @@ class UnreadWatch:
     def took(self, peer: str, nbytes: int = 0) -> None:
         """Note a call of a peer, or a request of one, that has come whole."""
         self._taken[_plain(peer)] += nbytes + _CALL_BYTES
+
+    def age_s(self, peer: str) -> float:
+        """Return how long ago a connection was first seen; 0 of one that was not looked at yet."""
+        one = self._connections.get(_plain(peer))
+        return 0.0 if one is None else asyncio.get_running_loop().time() - one.made
 
     async def run(self, port: int) -> None:
         """Watch the connections to a port until cancelled."""
@@ -126,7 +133,7 @@ class UnreadWatch:
         for peer, acked, received in found:
             one = before.get(peer)
             if one is None or received < one.received:
-                one = _Connection(received=0, acked=0, at=now, since=now)
+                one = _Connection(received=0, acked=0, at=now, since=now, made=now)
             may = taken[peer] + (acked - one.acked) / _READ_PARTS + (now - one.at) * _SECOND_BYTES
             one.held = max(0.0, one.held + received - one.received - may)
             one.received, one.acked, one.at = received, acked, now

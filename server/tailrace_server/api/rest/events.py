@@ -19,6 +19,7 @@ answered with a stream that ends at once::
 from __future__ import annotations
 
 import random
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ from tailrace.capture import Heartbeat
 from tailrace.errors import InvalidRequest, SubscriberTooSlow, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
 from tailrace_server.api import requests
+from tailrace_server.api.connection_age import end_for_age
 from tailrace_server.api.errors import (
     HTTP_OWN_RETRIABLE,
     encoded_problem,
@@ -107,8 +109,15 @@ def _may_pass(error: TailraceError) -> bool:
 
 def _later(body: bytes) -> Response:
     """Return the answer after which a browser asks again, each of many in a moment of its own."""
-    wait_ms = random.randint(_AGAIN_MIN_MS, _AGAIN_MAX_MS)
-    return Response(b"retry: %d\nevent: error\ndata: %s\n\n" % (wait_ms, body), headers=_HEADERS)
+    return Response(_ending(body, later=True), headers=_HEADERS)
+
+
+def _ending(body: bytes, *, later: bool) -> bytes:
+    """Return the last event; a browser comes back by itself, after the time that it is given."""
+    error = b"event: error\ndata: %s\n\n" % body
+    if not later:
+        return error
+    return b"retry: %d\n%s" % (random.randint(_AGAIN_MIN_MS, _AGAIN_MAX_MS), error)
 
 
 async def _opened(
@@ -189,7 +198,12 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the subscription ends or the reader leaves."""
-        answer = StreamedAnswer(self._chunks(), self._sockets, _HEADERS)
+        answer = StreamedAnswer(
+            self._chunks(),
+            self._sockets,
+            _HEADERS,
+            on_age=partial(end_for_age, self._subscription),
+        )
 
         def on_end(error: TailraceError) -> None:
             if isinstance(error, SubscriberTooSlow):
@@ -223,7 +237,7 @@ class EventStream:
         """
         found = logged(error, _log)
         self._sockets.count_error("http", found.code)
-        return b"event: error\ndata: %s\n\n" % encoded_problem(found)
+        return _ending(encoded_problem(found), later=_may_pass(found))
 
     def _id(self, cursor: Cursor) -> bytes:
         """Return the line of an event's id; none before a start by time: who has none names the time again."""

@@ -102,6 +102,7 @@ class LiveFace:
         )
         operation.answered()
         subscription.on_end = partial(_on_end, operation)
+        operation.serves(subscription)
         try:
             state.subscription = subscription
             for n in state.waiting:

@@ -20,7 +20,7 @@ from tailrace_server.api.send_guard import MEMORY, ON_ITS_WAY_BYTES, Guarded, Re
 from tailrace_server.api.websocket.protocol import TOO_SLOW
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from starlette.types import Receive, Scope, Send
 
@@ -44,6 +44,7 @@ class StreamedAnswer(Guarded):
         headers: dict[str, str],
         *,
         whole_bytes: int = 0,
+        on_age: Callable[[], None] | None = None,
     ) -> None:
         """Keep what to send; ``chunks`` is closed whatever happens.
 
@@ -52,11 +53,13 @@ class StreamedAnswer(Guarded):
             sockets: All connections, with the guard of this one.
             headers: Of the answer.
             whole_bytes: Bytes of an answer that is whole already and kept until it is read.
+            on_age: Ends chunks that would not end by themselves, when the connection has reached its age.
         """
         super().__init__()
         self._chunks = chunks
         self._sockets = sockets
         self._whole_bytes = whole_bytes
+        self._on_age = on_age
         self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         self._connection: AnsweredConnection | None = None
 
@@ -65,6 +68,8 @@ class StreamedAnswer(Guarded):
         self._connection = scope.get(CONNECTION)
         if self._connection is not None:
             self._connection.begin()
+            if self._on_age is not None:
+                self._connection.at_age(self._on_age)
         guard = self._sockets.guard
         guard.watch(self)
         holder = UnreadAnswer(self.interrupt)

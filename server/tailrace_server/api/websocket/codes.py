@@ -28,7 +28,8 @@ class CloseCode(IntEnum):
 
 BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
     CloseCode.GOING_AWAY: (
-        "the server stops; every subscription was told its resume cursor",
+        "the server stops, or the connection has reached its age (`max_connection_age`); every subscription "
+        "was told its resume cursor",
         "Connect again and resume by cursor.",
     ),
     CloseCode.NOT_TEXT: ("a text frame is not UTF-8", "Correct the client."),

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.api.connection_age import REASON, end_for_age
 from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.api.websocket import messages
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.delivery.subscription import Subscription
 
 _log = structlog.get_logger("tailrace.websocket")
 
@@ -111,7 +113,16 @@ class Face(Protocol):
 class SocketOperation:
     """What one subscribe has begun."""
 
-    __slots__ = ("_asked_bytes", "_head", "_socket", "id", "state", "task")
+    __slots__ = (
+        "_aged",
+        "_asked_bytes",
+        "_head",
+        "_socket",
+        "_subscription",
+        "id",
+        "state",
+        "task",
+    )
 
     def __init__(self, id: str, socket: Socket, asked_bytes: int = 0) -> None:
         """Bind to a socket under the client's id; ``asked_bytes`` is the size of its subscribe."""
@@ -124,6 +135,20 @@ class SocketOperation:
         self.task: asyncio.Task[None] | None = None
         self._socket = socket
         self._head = head("next", id)
+        self._aged = False
+        self._subscription: Subscription | None = None
+
+    def serves(self, subscription: Subscription) -> None:
+        """Note what it is the transport of, and what has to end with its connection's age."""
+        self._subscription = subscription
+        if self._aged:
+            end_for_age(subscription)
+
+    def end_for_age(self) -> None:
+        """End what it serves, now or as soon as it is there."""
+        self._aged = True
+        if self._subscription is not None:
+            end_for_age(self._subscription)
 
     def answered(self) -> None:
         """Note that nothing of its subscribe is kept any more. Idempotent."""
@@ -176,6 +201,7 @@ class SocketConnection:
         self._operations: dict[str, SocketOperation] = {}
         self._patience: asyncio.Timeout | None = None
         self._initialised = self._acknowledged = self._stopping = False
+        self._reason = ""
         self.closed_with: int | None = None
         """The code that we closed with; None: the peer went by itself."""
         self.refused = 0
@@ -204,10 +230,17 @@ class SocketConnection:
         except ReaderGone:
             return
 
-    def stop(self) -> None:
+    def end_for_age(self) -> None:
+        """Close once all subscriptions have told their resume cursors: the connection has reached its age."""
+        for operation in tuple(self._operations.values()):
+            operation.end_for_age()
+        self.stop(REASON)
+
+    def stop(self, reason: str = "the server is stopping") -> None:
         """Take no more messages; close once all operations have ended, which is the engine's doing."""
         if not self._stopping:
             self._stopping = True
+            self._reason = reason
             if self._patience is not None and not self._patience.expired():
                 self._patience.reschedule(asyncio.get_running_loop().time())
 
@@ -222,7 +255,7 @@ class SocketConnection:
                     await self._take(parse(text), len(text), tasks)
         except TimeoutError:
             if self._stopping:
-                return Close(CloseCode.GOING_AWAY, "the server is stopping")
+                return Close(CloseCode.GOING_AWAY, self._reason)
             seconds = self._settings.ws_init_timeout_s
             return Close(CloseCode.INIT_TIMEOUT, f"no connection_init within {seconds:g} s")
         except Close as close:

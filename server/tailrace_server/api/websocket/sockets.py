@@ -25,6 +25,7 @@ from starlette.websockets import WebSocketDisconnect
 from tailrace.errors import InvalidRequest
 from tailrace_server.api import http_protocol
 from tailrace_server.api.byte_budget import ANSWERS_SHARE, INBOUND_SHARE, ByteBudget
+from tailrace_server.api.connection_age import GUARD, ConnectionAge
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.refusal_log import RefusalLog
 from tailrace_server.api.send_guard import (
@@ -86,9 +87,16 @@ class SocketStatistics:
 class Sockets:
     """All WebSockets and event streams of one server process."""
 
-    def __init__(self, settings: HttpSettings, send_deadline_s: float, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        settings: HttpSettings,
+        send_deadline_s: float,
+        memory_bytes: int,
+        age: ConnectionAge | None = None,
+    ) -> None:
         """Begin with none; ``memory_bytes`` is the budget of the process."""
         self.settings = settings
+        self._age = age or ConnectionAge()
         self.inbound = ByteBudget(memory_bytes // INBOUND_SHARE)
         self.answers = ByteBudget(memory_bytes // ANSWERS_SHARE)
         self.guard = SendGuard(send_deadline_s)
@@ -108,6 +116,7 @@ class Sockets:
             send_deadline_s=self.guard.deadline_s,
             inbound=self.inbound,
             on_cut=self.count,
+            age=self._age,
         )
 
     def protocol(self) -> type[GuardedProtocol]:
@@ -180,7 +189,20 @@ class Sockets:
         count = partial(self.count_error, "websocket")
         protocol: GuardedProtocol = websocket.scope["extensions"][EXTENSION]
         with GuardedSocket(protocol, websocket, self.guard) as socket:
-            await self._run(SocketConnection(socket, face, self.settings, count))
+            connection = SocketConnection(socket, face, self.settings, count)
+            timers: list[asyncio.TimerHandle | None] = []
+
+            def grow_old() -> None:
+                connection.end_for_age()
+                loop = asyncio.get_running_loop()
+                timers.append(loop.call_later(self._age.grace_s, protocol.cut, GUARD))
+
+            timers.append(self._age.call_later(grow_old))
+            try:
+                await self._run(connection)
+            finally:
+                for timer in filter(None, timers):
+                    timer.cancel()
             if socket.expired and not socket.dropped:
                 self.count(TOO_SLOW)
 
