@@ -88,7 +88,11 @@ class Client(OnOneLoop):
         self._streams: set[Subscription | StreamSubscription] = set()
 
     async def __aenter__(self) -> Self:
-        """Make the channel; the first call connects."""
+        """Make the channel; the first call connects.
+
+        Raises:
+            InvalidRequest: The process was forked while a client was open.
+        """
         if self._transport is not None:
             raise SubscriptionClosed("a client is entered once; connect again")
         self._note_loop()

@@ -13,6 +13,7 @@ import grpc.aio
 
 from tailrace.errors import SubscriptionClosed, TransportError
 from tailrace.transport.environment_proxy import is_loopback, proxy_to
+from tailrace.transport.forked_process import OPEN_CHANNELS
 from tailrace.transport.grpc_status import error_of
 
 if TYPE_CHECKING:
@@ -69,7 +70,11 @@ class GrpcTransport:
             target: Where the server listens.
             credentials: TLS; None speaks plain text.
             max_message_bytes: Largest message taken.
+
+        Raises:
+            InvalidRequest: The process was forked while a channel was open.
         """
+        OPEN_CHANNELS.add(self)
         self._proxy = proxy_to(target.host)
         options = (
             *_OPTIONS,
@@ -119,6 +124,7 @@ class GrpcTransport:
         """End all calls and the connection."""
         self.closed = True
         await self._channel.close(None)
+        OPEN_CHANNELS.discard(self)
 
 
 class GrpcStream:
