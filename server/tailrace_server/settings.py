@@ -23,7 +23,6 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, create_model
 from pydantic_settings import (
@@ -36,6 +35,7 @@ from pydantic_settings import (
 )
 
 from tailrace_server.api.grpc.settings import GrpcSettings
+from tailrace_server.api.http_origins import Origins
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.errors import ConfigError
@@ -378,10 +378,7 @@ def _yes_or_no(value: object) -> bool:
 
 def _origins(value: object) -> str:
     listed = [origin.strip() for origin in str(value).split(",") if origin.strip()]
-    for origin in listed:
-        parts = urlsplit(origin)
-        if origin != "*" and origin != f"{parts.scheme}://{parts.netloc}":
-            raise ValueError(f"{origin!r} is no origin such as https://example.org:8443, nor *")
+    Origins(listed)
     return ",".join(listed)
 
 

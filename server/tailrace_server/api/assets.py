@@ -40,9 +40,13 @@ class Assets:
         self._folder = folder
         self._versioned = frozenset(versioned)
 
-    async def page(self, name: str) -> Response:
-        """Return a page."""
+    async def page(self, name: str, root: str = "") -> Response:
+        """Return a page; ``root`` takes the place of ``{root}`` in its links.
+
+        They are relative: a proxy may have put the server below a path of its own.
+        """
         data = await asyncio.to_thread(_read, self._folder / name)
+        data = data.replace(b"{root}", root.encode())
         return Response(
             data,
             headers={**_HEADERS, "Cache-Control": "no-cache", "Vary": "Accept"},

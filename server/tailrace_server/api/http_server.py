@@ -128,7 +128,7 @@ class HttpFace:
         self._server = _Uvicorn(
             uvicorn.Config(
                 _with_connection(
-                    with_hosts(_with_origins(application, settings.origins), hosts, self.sockets)
+                    with_hosts(_with_origins(application, settings), hosts, self.sockets)
                 ),
                 http=self.sockets.http_protocol(),
                 ws=self.sockets.protocol(),
@@ -140,6 +140,7 @@ class HttpFace:
                 lifespan="off",
                 log_config=None,
                 access_log=False,
+                timeout_keep_alive=max(1, round(settings.http_keepalive_s)),
                 server_header=False,
             )
         )
@@ -268,16 +269,18 @@ def _with_connection(application: ASGIApp) -> ASGIApp:
     return outermost
 
 
-def _with_origins(application: ASGIApp, origins: tuple[str, ...]) -> ASGIApp:
+def _with_origins(application: ASGIApp, settings: HttpSettings) -> ASGIApp:
     """Let pages of other origins read answers, event streams included; `Sockets` checks WebSockets itself.
 
     Without an answer of ours a browser keeps what it was sent from a page of another origin.
     """
-    if not origins:
+    if not settings.ws_origins:
         return application
+    origins = settings.origins
     return CORSMiddleware(
         application,
-        allow_origins=origins,
+        allow_origins=("*",) if origins.any else (),
+        allow_origin_regex=origins.pattern.pattern,
         allow_methods=("GET", "POST"),
         allow_headers=("*",),
         expose_headers=("ETag", *HEADERS),

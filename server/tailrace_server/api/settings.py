@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace_server.api.http_origins import Origins
 from tailrace_server.capture.settings import setting
 
 
@@ -23,6 +24,12 @@ class HttpSettings:
     )
     request_body_s: float = setting(
         10.0, "seconds", "how long the body of a request may take to arrive; then 408"
+    )
+    http_keepalive_s: float = setting(
+        75.0,
+        "seconds",
+        "how long an idle connection stays open for another request, in whole seconds; longer than a proxy "
+        "keeps its idle ones (nginx and ALB 60 s), or it sends a request to one that closes",
     )
     http_connections: int = setting(
         10_000,
@@ -44,7 +51,8 @@ class HttpSettings:
     ws_origins: str = setting(
         "",
         "origins",
-        "whose pages may open WebSockets and read answers (CORS) besides our own, separated by commas, or *",
+        "whose pages may open WebSockets and read answers (CORS) besides our own, separated by commas; "
+        "`https://*.example.com` for all names below one, or * for every page",
     )
     ws_subscriptions: int = setting(
         100, "subscriptions", "open at once on one socket; above it the new one ends with an error"
@@ -123,6 +131,10 @@ class HttpSettings:
         return tuple(filter(None, map(str.strip, self.http_hosts.split(","))))
 
     @property
-    def origins(self) -> tuple[str, ...]:
-        """Those of ``ws_origins``, one by one."""
-        return tuple(filter(None, map(str.strip, self.ws_origins.split(","))))
+    def origins(self) -> Origins:
+        """Those of ``ws_origins``.
+
+        Raises:
+            ValueError: One is none.
+        """
+        return Origins(filter(None, map(str.strip, self.ws_origins.split(","))))

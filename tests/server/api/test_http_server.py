@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.http_drivers import listening
@@ -15,6 +16,8 @@ from tests.support.inprocess import PATIENCE_S
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.inprocess import ModelWriter
 
 
 async def test_health_says_that_a_catalog_cannot_be_read_and_goes_on_with_the_others(
@@ -32,3 +35,18 @@ async def test_health_says_that_a_catalog_cannot_be_read_and_goes_on_with_the_ot
         answer = await http.get("/health")
         assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
         assert list(answer.json()["unreadable"]) == ["broken"]
+
+
+async def test_idle_connections_outlast_those_of_a_proxy_or_end_when_told(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    assert HttpSettings().http_keepalive_s > 60  # of nginx and ALB
+    async with (
+        Engine(log_root) as engine,
+        listening(engine, settings=HttpSettings(http_keepalive_s=1)) as face,
+    ):
+        reader, stream = await asyncio.open_connection(*face.address)
+        stream.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(PATIENCE_S):
+            assert b'"status"' in await reader.read()  # to the end of the connection
+        stream.close()

@@ -22,9 +22,9 @@ _ASSETS: Final = Assets(
 FILES: Final = _ASSETS.files
 
 
-async def page() -> Response:
-    """Return the page; it finds out by itself which path it was asked for at."""
-    return await _ASSETS.page("page.html")
+async def page(root: str) -> Response:
+    """Return the page, ``root`` being the way up to ``/v1/``; it finds out itself where it is."""
+    return await _ASSETS.page("page.html", root)
 
 
 async def asset(request: Request) -> Response:

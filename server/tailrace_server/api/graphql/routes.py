@@ -97,7 +97,8 @@ class GraphqlFace:
         form = RESPONSE_TYPE
         try:
             if _wants_page(request) and self._settings.graphql_graphiql:
-                return await graphiql.page()
+                below = _catalog_of(request) != SYSTEM_CATALOG
+                return await graphiql.page("../../" if below else "../")
             form = accepted(request, (RESPONSE_TYPE, JSON_TYPE))
             asked = await self._asked(request)
             catalog = self.catalog(_catalog_of(request))

@@ -104,6 +104,7 @@ class Sockets:
         self._open = self._opened = self._refused = self._subscriptions_refused = 0
         self._guards: Counter[str] = Counter()
         self._errors: Counter[tuple[str, str]] = Counter()
+        self._origins = settings.origins
         self._origins_refused = RefusalLog("origin")
         self._stopping = False
         self._empty = asyncio.Event()
@@ -182,8 +183,7 @@ class Sockets:
         origin = websocket.headers.get("origin")
         if origin is None or _host_of(origin) == websocket.headers.get("host"):
             return None
-        allowed = self.settings.origins
-        return None if origin in allowed or "*" in allowed else origin
+        return None if self._origins.has(origin) else origin
 
     async def _serve(self, websocket: WebSocket, face: Face) -> None:
         count = partial(self.count_error, "websocket")

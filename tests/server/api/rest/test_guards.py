@@ -561,7 +561,7 @@ async def test_contract_45_an_answer_that_nobody_reads_is_cut(
 
 async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(serve: Serve) -> None:
     served = await serve()
-    allowing = await serve(HttpSettings(ws_origins="https://a.example, https://b.example:8443"))
+    allowing = await serve(HttpSettings(ws_origins="https://*.a.example, https://b.example:8443"))
     everybody = await serve(HttpSettings(ws_origins="*"))
     own = f"http://127.0.0.1:{served.port}"
     for server, origin, opens in (
@@ -570,6 +570,7 @@ async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(ser
         (served, "null", False),
         (served, "http://[", False),
         (allowing, "https://b.example:8443", True),
+        (allowing, "https://x.a.example", True),
         (allowing, "https://b.example", False),
         (allowing, own, False),
         (everybody, "https://anything.example", True),
@@ -590,11 +591,12 @@ async def test_a_page_of_another_origin_opens_no_socket_unless_it_is_allowed(ser
 async def test_a_page_of_another_origin_reads_no_answer_unless_it_is_allowed(serve: Serve) -> None:
     """`EventSource` and `fetch` obey these headers; a request with a body is asked about first."""
     served = await serve()
-    allowing = await serve(HttpSettings(ws_origins="https://a.example, https://b.example:8443"))
+    allowing = await serve(HttpSettings(ws_origins="https://*.a.example, https://b.example:8443"))
     everybody = await serve(HttpSettings(ws_origins="*"))
     for server, origin, allowed in (
         (served, "https://b.example:8443", None),
         (allowing, "https://b.example:8443", "https://b.example:8443"),
+        (allowing, "https://x.a.example", "https://x.a.example"),
         (allowing, "https://b.example", None),
         (everybody, "https://anything.example", "*"),
     ):
