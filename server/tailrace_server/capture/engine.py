@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -29,11 +28,13 @@ from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.disk_usage import DiskMeasurements
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
+from tailrace_server.capture.kept_bytes import SHARE, KeptBytes
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.observed_catalog import ObservedCatalog
 from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.capture.statistics import Counters, EngineStatistics
+from tailrace_server.capture.thread_pools import shut_down
 from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ class Engine:
         self.settings = settings or EngineSettings()
         self._counters = Counters()
         self._catalogs: dict[str, ObservedCatalog] = {}
+        share = self.settings.memory_bytes // SHARE
+        self.criteria = KeptBytes("criteria", share)
+        """What is charged for the criteria of open subscriptions and reads."""
+        self.pages = KeptBytes("pages of history", share)
+        """What is charged for pages that become part of an answer."""
         self._reads: WeakSet[HistoryRead] = WeakSet()
         """The reads of history that somebody has; those that have ended are among them until they are gone."""
         self._stack = AsyncExitStack()
@@ -104,9 +110,9 @@ class Engine:
         longer than ``opening_patience_s``, and joins the others when it does.
         """
         threads = ThreadPoolExecutor(self.settings.reader_threads, "tailrace-reader")
-        self._stack.push_async_callback(_shut_down, threads)
+        self._stack.push_async_callback(shut_down, threads)
         self._folder_threads = ThreadPoolExecutor(_FOLDER_THREADS, "tailrace-folder")
-        self._stack.push_async_callback(_shut_down, self._folder_threads)
+        self._stack.push_async_callback(shut_down, self._folder_threads)
         self._disks = DiskMeasurements(self._root, self._folder_threads)
         self._cache = BatchCache(
             self.settings.memory_bytes,
@@ -196,6 +202,7 @@ class Engine:
             CatalogUnknown: No such catalog; names the known ones.
             CatalogReplaced: The cursor belongs to another log.
             PositionCompacted: The start is no longer retained.
+            ServerFull: There is no room for the criteria.
         """
         observer = await self._observer(caller, catalog)
         self._refuse_when_stopping()
@@ -228,24 +235,32 @@ class Engine:
         Raises:
             CatalogUnknown, CatalogReplaced, PositionCompacted: As ``subscribe``.
             InvalidRequest: An anchor above what is published, or a limit below one.
+            ServerFull: There is no room for the criteria.
         """
         observer = await self._observer(caller, catalog)
-        history = HistoryRead(
-            observer.log,
-            await compiled(canonical(criteria)),
-            bounds or HistoryBounds(),
-            reverse=reverse,
-            content=content,
-            codec=codec,
-            limit=limit,
-            message_bytes=min(
-                self.settings.message_bytes, max_message_bytes or self.settings.message_bytes
-            ),
-            large=self._large,
-            patience_s=self.settings.send_deadline_s,
-            keeps=self._keeps_block,
-        )
-        await history.begin()
+        alternatives = canonical(criteria)
+        kept = observer.keep_criteria(alternatives)
+        try:
+            history = HistoryRead(
+                observer.log,
+                await compiled(alternatives),
+                bounds or HistoryBounds(),
+                reverse=reverse,
+                content=content,
+                codec=codec,
+                limit=limit,
+                message_bytes=min(
+                    self.settings.message_bytes, max_message_bytes or self.settings.message_bytes
+                ),
+                large=self._large,
+                patience_s=self.settings.send_deadline_s,
+                keeps=self._keeps_block,
+                kept=kept,
+            )
+            await history.begin()
+        except BaseException:
+            kept.give_back()
+            raise
         self._reads.add(history)
         return history
 
@@ -440,6 +455,7 @@ class Engine:
                     self._cache,
                     self._rings,
                     self._large,
+                    self.criteria,
                     self.settings,
                     self._counters,
                 )
@@ -470,20 +486,6 @@ class Engine:
             measuring.cancel()
             catalog.opened.set()
             forget()
-
-
-async def _shut_down(threads: ThreadPoolExecutor) -> None:
-    """Wait until threads have ended, off the loop: a second signal must get through while one of them hangs."""
-    ended, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def wait() -> None:
-        threads.shutdown(wait=True)
-        loop.call_soon_threadsafe(ended.set)
-
-    waiting = threading.Thread(target=wait, name="tailrace-shutdown", daemon=True)
-    waiting.start()
-    await ended.wait()
-    waiting.join()
 
 
 def _catalog_names(root: Path) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
+    from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.reading.catalog_reader import Scan
@@ -87,6 +88,7 @@ class HistoryRead:
         large: LargeMessages,
         patience_s: float,
         keeps: Callable[[int], bool],
+        kept: Kept,
     ) -> None:
         """Pin the read to what is published now, or to an earlier page's anchor.
 
@@ -102,6 +104,7 @@ class HistoryRead:
             large: Gives room to messages that are larger than that.
             patience_s: How long such a message waits for room.
             keeps: Whether it may keep a block of so many bytes until the next message is asked for.
+            kept: What is charged for the criteria; given back when the read is closed.
         """
         view = log.view
         if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
@@ -127,6 +130,7 @@ class HistoryRead:
         """Records that it may still give; None without a limit."""
         self.last = LastMessage(message_bytes, large)
         self._keeps = keeps
+        self._kept = kept
         self._block: tuple[Run, FrameBlock] | None = None
         """The block that the next message is cut from, of its run; None where the cache alone has it."""
         self._last: tuple[int, int, int] | None = None
@@ -165,6 +169,7 @@ class HistoryRead:
         self._block = None
         self.on_end = None  # which has the transport, and that this read
         self.last.end(self)
+        self._kept.give_back()
 
     def end(self, error: TailraceError) -> None:
         """End with an error, which the next message raises; a transport is told at once. Idempotent."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
     from tailrace_server.capture.delivery.ring import RingBudget
+    from tailrace_server.capture.kept_bytes import KeptBytes
     from tailrace_server.capture.reading.batch_cache import BatchCache
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.statistics import Counters
@@ -43,6 +44,7 @@ class ObservedCatalog:
         cache: BatchCache,
         rings: RingBudget,
         large: LargeMessages,
+        criteria: KeptBytes,
         settings: EngineSettings,
         counters: Counters,
     ) -> None:
@@ -52,6 +54,7 @@ class ObservedCatalog:
         self._cache = cache
         self._rings = rings
         self._large = large
+        self._criteria = criteria
         self._settings = settings
         self._counters = counters
         self.error: TailraceError | None = None
@@ -132,6 +135,7 @@ class ObservedCatalog:
                 self._counters,
                 self._rings,
                 self._large,
+                self._criteria,
             )
             self.observer, self.error = observer, None
             self.opened.set()

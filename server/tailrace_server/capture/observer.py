@@ -23,6 +23,7 @@ from tailrace_server.capture.delivery.routing_pace import RoutingPace
 from tailrace_server.capture.delivery.start import resolve
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.fairness import Turn
+from tailrace_server.capture.kept_bytes import criteria_bytes
 from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.matching.predicate import NO_IMAGES
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.options import DeliveryOptions
     from tailrace_server.capture.delivery.ring import RingBudget
     from tailrace_server.capture.delivery.start import ResolvedStart
+    from tailrace_server.capture.kept_bytes import Kept, KeptBytes
     from tailrace_server.capture.matching.predicate import Images, Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.run import BatchSelection
@@ -74,6 +76,7 @@ class Observer:
         counters: Counters,
         rings: RingBudget,
         large: LargeMessages,
+        criteria: KeptBytes,
     ) -> None:
         """Begin at the end of a view, with no publisher."""
         self._pace = RoutingPace()
@@ -89,6 +92,7 @@ class Observer:
         self._counters = counters
         self._rings = rings
         self._large = large
+        self._criteria = criteria
         self._router = Router()
         self._publishers: dict[int, Publisher[Subscription]] = {}
         self._by_criteria: dict[tuple[Criteria, ...], Publisher[Subscription]] = {}
@@ -130,15 +134,39 @@ class Observer:
         Raises:
             PositionCompacted: The start lies below the oldest retained position.
             CatalogReplaced: The cursor belongs to another log.
+            ServerFull: There is no room for the criteria, and no open subscription has the same.
         """
         key = canonical(criteria)
         known = self._by_criteria.get(key)
+        kept = self._criteria.nothing() if known is not None else self.keep_criteria(key)
+        try:
+            return await self._subscribe(key, known, kept, start, options)
+        finally:
+            kept.give_back()  # what a publisher keeps is its own by now
+
+    def keep_criteria(self, criteria: Sequence[Criteria]) -> Kept:
+        """Charge criteria until what is returned gives the bytes back.
+
+        Raises:
+            ServerFull: There is no room for them.
+        """
+        types = len(self.log.view.schema_of(self.log.view.published).entity_types)
+        return self._criteria.keep(criteria_bytes(criteria, types))
+
+    async def _subscribe(
+        self,
+        key: tuple[Criteria, ...],
+        known: Publisher[Subscription] | None,
+        kept: Kept,
+        start: Start | None,
+        options: DeliveryOptions,
+    ) -> Subscription:
         predicate = known.predicate if known is not None else await compiled(key)
         found = await resolve(self.log, start)
         # From here to the end in one step: nothing is published, routed or closed in between.
         if self._ended is not None:
             raise again(self._ended)
-        publisher = self._by_criteria.get(key) or self._open_publisher(predicate)
+        publisher = self._by_criteria.get(key) or self._open_publisher(predicate, kept)
         subscription = Subscription(
             self._acknowledge(found, options, unknown_names(self.log.view, key)),
             self.log,
@@ -188,6 +216,7 @@ class Observer:
             del self._by_criteria[publisher.predicate.criteria]
             self._router.remove(publisher.id)
             publisher.ring.forget_all()
+            publisher.kept.give_back()
         self._pace.notify()
 
     async def _follow(self, views: AsyncIterator[LogView]) -> None:
@@ -337,7 +366,8 @@ class Observer:
             for subscription in publisher.subscriptions:
                 subscription.wake()
 
-    def _open_publisher(self, predicate: Predicate) -> Publisher[Subscription]:
+    def _open_publisher(self, predicate: Predicate, kept: Kept) -> Publisher[Subscription]:
+        """Open a publisher, which takes over what is charged for its criteria."""
         publisher: Publisher[Subscription] = Publisher(
             next(self._ids),
             predicate,
@@ -345,7 +375,9 @@ class Observer:
             self._settings,
             self._rings,
             self._pace,
+            self._criteria.nothing(),
         )
+        kept.move_to(publisher.kept)
         self._publishers[publisher.id] = publisher
         self._by_criteria[predicate.criteria] = publisher
         self._router.add(publisher.id, predicate)

@@ -171,11 +171,13 @@ class GraphqlCatalog:
         """
         document = prepared.document
         if not document.reads_schema_only(prepared.operation):
-            found = self._run(prepared)
-            try:
-                return encoded(found if isinstance(found, ExecutionResult) else await found)
-            except AnswerTooLarge as error:
-                raise error.refusal() from None
+            context = self._context(prepared)
+            with context.pages:
+                found = self._run(prepared, context)
+                try:
+                    return encoded(found if isinstance(found, ExecutionResult) else await found)
+                except AnswerTooLarge as error:
+                    raise error.refusal() from None
         # 1. A schema that many ask for is read once. Of variables nothing is kept.
         name = prepared.asked.operation_name
         async with self._reading_schema:
@@ -189,17 +191,19 @@ class GraphqlCatalog:
             return answer
 
     def _schema_read(self, prepared: Prepared) -> bytes:
-        found = self._run(prepared)
+        found = self._run(prepared, self._context(prepared))
         assert isinstance(found, ExecutionResult)
         return encoded(found)
 
-    def _run(self, prepared: Prepared) -> ExecutionResult | Awaitable[ExecutionResult]:
+    def _run(
+        self, prepared: Prepared, context: Context
+    ) -> ExecutionResult | Awaitable[ExecutionResult]:
         document = prepared.document
         try:
             return execute(
                 document.built.core,
                 document.node,
-                context_value=self._context(prepared),
+                context_value=context,
                 variable_values=prepared.asked.variables,
                 operation_name=prepared.asked.operation_name,
                 executor_class=_Executor,

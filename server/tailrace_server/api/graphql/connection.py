@@ -33,10 +33,13 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.history import HistoryBounds, HistoryRead
+    from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.wal.state.view import LogView
 
 _BOUNDS: Final = ("sinceVersion", "sinceIndex", "untilVersion", "untilIndex", "anchor")
 """Arguments that go to the request as they are."""
+_COPIES: Final = 4
+"""A page is messages, then captures, then values of an answer, then its text."""
 
 
 async def read_page(
@@ -48,12 +51,14 @@ async def read_page(
     bodies: frozenset[str],
     *,
     bytes_max: int,
+    pages: Kept,
 ) -> types.HistoryPage:
-    """Read a page; it ends behind the record that takes it above ``bytes_max``.
+    """Read a page; it ends behind the record that takes it above ``bytes_max``, and is charged to ``pages``.
 
     Raises:
         InvalidRequest: Arguments that contradict each other.
         TailraceError: The range cannot be read.
+        ServerFull: There is no room for it.
     """
     asked = {name: plain(value) for name, value in arguments.items() if value is not None}
     limit, from_end = _limit(asked, settings.page_records)
@@ -80,7 +85,8 @@ async def read_page(
         limit=limit,
     )
     with history:
-        captures, more, size = await _read(history, bytes_max, engine.settings.max_message_bytes)
+        capture_bytes_max = engine.settings.max_message_bytes
+        captures, more, size = await _read(history, bytes_max, capture_bytes_max, pages)
     if from_end:
         captures.reverse()
     return types.HistoryPage(
@@ -161,7 +167,7 @@ def _bounds(
 
 
 async def _read(
-    history: HistoryRead, bytes_max: int, capture_bytes_max: int
+    history: HistoryRead, bytes_max: int, capture_bytes_max: int, pages: Kept
 ) -> tuple[list[Capture], bool, int]:
     """Return captures, whether there are more, and their bytes; one that is too large comes as its header."""
     captures: list[Capture] = []
@@ -174,6 +180,7 @@ async def _read(
         if len(found) == 1 and len(frames.data) > capture_bytes_max:
             found = (_without_bodies(found[0]),)
         else:
+            pages.add(len(frames.data) * _COPIES)
             size += len(frames.data)
         captures += found
     return captures, history.has_next, size

@@ -37,6 +37,8 @@ class Context:
         self.built = built
         self._reading = asyncio.Lock()
         self._history_bytes = settings.graphql_history_bytes
+        self.pages = engine.pages.nothing()
+        """What is charged for the pages of this operation, until its answer is made."""
         self.schema_of: Callable[[int], Schema] = no_schema
         """The schema of each version of the history that was read last."""
 
@@ -47,6 +49,7 @@ class Context:
 
         Raises:
             InvalidRequest: The pages before it are all that one operation may read.
+            ServerFull: Other operations have read all that there is room for.
         """
         async with self._reading:
             if self._history_bytes <= 0:
@@ -63,6 +66,7 @@ class Context:
                 scope,
                 bodies_of(info.selected_fields),
                 bytes_max=self._history_bytes,
+                pages=self.pages,
             )
             self._history_bytes -= page.nbytes
             self.schema_of = page.schema_of

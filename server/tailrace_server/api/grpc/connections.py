@@ -1,4 +1,4 @@
-"""Closing a peer's connection, for which grpc.aio has no call.
+"""What grpc.aio has no call for: closing a peer's connection, and bounding what the kernel holds for it.
 
 A call whose reader has stalled cannot be ended from this side: the status stands behind the message that is not
 read, and core keeps the message until it is, whether the handler aborts, returns or is cancelled. Where
@@ -10,8 +10,11 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 
@@ -27,10 +30,9 @@ def disconnect(peer: str) -> bool:
     host, _, port = address.rpartition(":")
     wanted = host.strip("[]"), port
     found = False
-    for name in os.listdir(_DESCRIPTORS):
-        with suppress(OSError):  # it is closed by now, or not connected
-            if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-                found |= _shut_down(int(name), wanted)
+    for copy in _sockets():
+        with copy, suppress(OSError):  # it is closed by now, or not connected
+            found |= _shut_down(copy, wanted)
     return found
 
 
@@ -51,13 +53,39 @@ def _shut_down_at(descriptor: int, port: int) -> None:
             copy.shutdown(socket.SHUT_RDWR)
 
 
-def _shut_down(descriptor: int, peer: tuple[str, str]) -> bool:
+def bound_send_buffers(port: int, nbytes: int) -> None:
+    """Bound the kernel's send buffer of each connection that is accepted from now on; Linux only.
+
+    Core has no option for it, and connections inherit it from their listener. Left to the kernel it grows to
+    megabytes for each client that does not read from its socket.
+
+    Args:
+        port: Of the listeners.
+        nbytes: Of memory, the kernel's overhead included: it doubles what it is given.
+    """
+    if not os.path.isdir(_DESCRIPTORS):
+        return
+    for copy in _sockets():
+        with copy, suppress(OSError):  # it is closed by now
+            listens = copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and copy.getsockname()[1] == port:
+                copy.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, max(1, nbytes // 2))
+
+
+def _sockets() -> Iterator[socket.socket]:
+    """Yield a copy of each socket of this process, for the caller to close."""
+    for name in os.listdir(_DESCRIPTORS):
+        with suppress(OSError):  # it is closed by now
+            if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
+                yield socket.socket(fileno=os.dup(int(name)))
+
+
+def _shut_down(copy: socket.socket, wanted: tuple[str, str]) -> bool:
     """Shut down a socket if it is connected to a host and port; core, whose it is, closes it then."""
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
-        if copy.family not in {socket.AF_INET, socket.AF_INET6}:
-            return False
-        host, port = copy.getpeername()[:2]
-        if (host.removeprefix("::ffff:"), str(port)) != peer:
-            return False
-        copy.shutdown(socket.SHUT_RDWR)
-        return True
+    if copy.family not in {socket.AF_INET, socket.AF_INET6}:
+        return False
+    host, port = copy.getpeername()[:2]
+    if (host.removeprefix("::ffff:"), str(port)) != wanted:
+        return False
+    copy.shutdown(socket.SHUT_RDWR)
+    return True

@@ -18,7 +18,7 @@ from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.grpc import knock
 from tailrace_server.api.grpc.call_acceptor import accepting_server, forget
-from tailrace_server.api.grpc.connections import disconnect_all
+from tailrace_server.api.grpc.connections import bound_send_buffers, disconnect_all
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.grpc.standard_services import standard_services
@@ -142,6 +142,7 @@ class GrpcServer:
             raise OSError(
                 errno.EADDRINUSE, f"cannot listen on {address}: in use or not an address of ours"
             ) from error
+        bound_send_buffers(int(port), settings.grpc_send_buffer_bytes)
         await server.start()
         self._server = server
         return int(port)

@@ -122,9 +122,12 @@ class ChangeCaptureService:
     async def subscribe(self, data: bytes, context: Context) -> None:
         """Stream changes; HTTP/2 flow control is the demand."""
         async with self._answering(context):
-            request = self._parse(SubscribeRequest, data, context)
-            subscription = await self._subscribe(*requests.subscribe(request), context, demand=None)
-            _raise_if_any(await self._pump(subscription, context))
+            wish = requests.subscribe(self._parse(SubscribeRequest, data, context))
+            # grpc.aio keeps the request for as long as the call is open.
+            with self._engine.criteria.keep(len(data)):
+                subscription = await self._subscribe(*wish, context, demand=None)
+                del wish  # its criteria may be a second copy of those that the publisher has
+                _raise_if_any(await self._pump(subscription, context))
 
     async def subscribe_system(self, data: bytes, context: Context) -> None:
         """Stream the system log."""
@@ -143,7 +146,12 @@ class ChangeCaptureService:
         """Stream a closed range of history, then complete."""
         async with self._answering(context):
             request = self._parse(ReadChangesRequest, data, context)
-            with await self._history(request) as history:
+            # As above, for the request.
+            with (
+                self._engine.criteria.keep(len(data)),
+                await self._history(request) as history,
+            ):
+                request.ClearField("criteria")
                 try:
                     with GuardedSender(self._guard, context) as sender:
                         history.on_end = partial(_on_end, sender)

@@ -21,6 +21,12 @@ class GrpcSettings:
         "seconds",
         "how long a connection may have sent more than 64 KiB of what it does not finish; then it is cut",
     )
+    grpc_send_buffer_bytes: int = setting(
+        512 << 10,
+        "bytes",
+        "of the kernel for each connection, its own overhead included; left to itself it takes megabytes for "
+        "each client that does not read from its socket",
+    )
     subscribe_deadline_s: float = setting(
         10.0, "seconds", "how long SubscribeWithDemand waits for its first message"
     )

@@ -100,6 +100,8 @@ class LiveFace:
             limits=wish.limits,
             peer=self._peer,
         )
+        # The publisher has criteria of its own: these may be a second copy of 100,000 keys.
+        del wish, state.wish
         operation.answered()
         subscription.on_end = partial(_on_end, operation)
         operation.serves(subscription)

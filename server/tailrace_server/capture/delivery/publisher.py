@@ -10,6 +10,7 @@ from tailrace_server.capture.statistics import PublisherStatistics
 if TYPE_CHECKING:
     from tailrace_server.capture.delivery.ring import RingBudget
     from tailrace_server.capture.delivery.routing_pace import RoutingPace
+    from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.settings import EngineSettings
@@ -24,7 +25,7 @@ class Publisher(Generic[_Subscription]):
     It notes which subscriptions there are and asks nothing of them: the observer wakes them.
     """
 
-    __slots__ = ("_behind", "_pace", "id", "predicate", "ring", "subscriptions")
+    __slots__ = ("_behind", "_pace", "id", "kept", "predicate", "ring", "subscriptions")
 
     def __init__(
         self,
@@ -34,9 +35,12 @@ class Publisher(Generic[_Subscription]):
         settings: EngineSettings,
         rings: RingBudget,
         pace: RoutingPace,
+        kept: Kept,
     ) -> None:
         """Make a publisher whose ring covers nothing yet, from row ``floor`` on."""
         self._pace = pace
+        self.kept = kept
+        """What is charged for its criteria, for the observer to give back."""
         self.id = id
         self.predicate = predicate
         self.ring = Ring(

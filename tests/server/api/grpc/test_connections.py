@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace_server.api.grpc import connections
 from tailrace_server.api.grpc.connections import disconnect
+from tailrace_server.api.grpc.server import GrpcServer
+from tailrace_server.api.grpc.settings import GrpcSettings
+from tailrace_server.capture.engine import Engine
+from tests.support.raw_http2 import hello
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -41,3 +51,24 @@ def test_the_connection_of_a_peer_is_shut_down_and_that_of_its_neighbour_stays(
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "unix:", "unix:/tmp/socket", "", "ipv4:"])
 def test_a_peer_that_is_not_connected_is_nobody(peer: str) -> None:
     assert not disconnect(peer)
+
+
+async def test_the_kernel_holds_no_more_for_a_grpc_connection_than_the_setting_says(
+    log_root: Path,
+) -> None:
+    """Core sets no buffer of its own, and what it accepts has that of the listener."""
+    asked = 100_000
+    async with Engine(log_root) as engine:
+        server = GrpcServer(engine, GrpcSettings(grpc_send_buffer_bytes=asked))
+        port = await server.start("127.0.0.1:0")
+        with closing(socket.create_connection(("127.0.0.1", port))) as client:
+            client.settimeout(10)
+            client.sendall(hello(1 << 16))
+            await asyncio.to_thread(client.recv, 1)  # core has accepted it, and speaks
+            found = []
+            for each in connections._sockets():
+                with each:
+                    if each.family != socket.AF_UNIX and each.getsockname()[1] == port:
+                        found.append(each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+        await server.stop(1)
+    assert found == [asked, asked]  # the listener and what it accepted

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tailrace_server.capture.delivery.publisher import Publisher
 from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.delivery.routing_pace import RoutingPace
+from tailrace_server.capture.kept_bytes import KeptBytes
 from tailrace_server.capture.matching.predicate import Predicate
 from tailrace_server.capture.settings import EngineSettings
 from tests.support.runs import entity_run
@@ -12,7 +13,13 @@ from tests.support.runs import entity_run
 
 def publisher(pace: RoutingPace, *subscriptions: str) -> Publisher[str]:
     made: Publisher[str] = Publisher(
-        0, Predicate(()), 0, EngineSettings(), RingBudget(1 << 20), pace
+        0,
+        Predicate(()),
+        0,
+        EngineSettings(),
+        RingBudget(1 << 20),
+        pace,
+        KeptBytes("criteria", 0).nothing(),
     )
     for each in subscriptions:
         made.attach(each)

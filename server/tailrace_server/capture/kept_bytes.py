@@ -1,0 +1,116 @@
+"""What requests make the server keep, inside the memory budget: criteria, and pages that become an answer.
+
+Each kind has a share. It is charged before the bytes are kept, and where they would not fit the policy is
+*refuse*, with ``ServerFull``: nobody else pays for it, and a retry helps once others have ended. Whoever is
+alone is never refused: what one request may ask for has bounds of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from sys import getsizeof
+from typing import TYPE_CHECKING, Final, Self
+
+from tailrace.errors import ServerFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tailrace.criteria import Criteria
+
+SHARE: Final = 8
+"""Each kind may come to one part in so many of the memory budget."""
+
+_CRITERIA_BYTES: Final = 1_500
+"""Of one criteria, compiled, without its texts."""
+_TEXT_BYTES: Final = 72
+"""Of a text's places in tuples and sets, beside the text."""
+_HASH_BYTES: Final = 150
+"""Of the hash of a key for one entity type, in arrays and in the router's table."""
+
+
+class KeptBytes:
+    """The share of one kind."""
+
+    def __init__(self, what: str, bytes_max: int) -> None:
+        """Begin with nothing; ``what`` names the kind in errors, in the plural."""
+        self._what = what
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        """What all have now."""
+
+    def nothing(self) -> Kept:
+        """Return what has nothing yet."""
+        return Kept(self)
+
+    def keep(self, nbytes: int) -> Kept:
+        """Charge bytes until what is returned gives them back.
+
+        Raises:
+            ServerFull: There is no room for them.
+        """
+        kept = Kept(self)
+        kept.add(nbytes)
+        return kept
+
+    def refusal(self) -> ServerFull:
+        """Return why there is no room."""
+        return ServerFull(
+            f"{self._what} that are kept for requests have {self.bytes_max} bytes together, one part in "
+            f"{SHARE} of the server's memory (memory), and these would not fit; try again later, or ask for "
+            "less"
+        )
+
+
+@dataclass(slots=True)
+class Kept:
+    """What one request keeps; used by ``with``, or given back by hand."""
+
+    _share: KeptBytes
+    nbytes: int = 0
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+    def add(self, nbytes: int) -> None:
+        """Charge more.
+
+        Raises:
+            ServerFull: There is no room for it, and others have some.
+        """
+        share = self._share
+        if share.bytes + nbytes > share.bytes_max and share.bytes > self.nbytes:
+            raise share.refusal()
+        self.nbytes += nbytes
+        share.bytes += nbytes
+
+    def move_to(self, other: Kept) -> None:
+        """Let another have what this one has."""
+        other.nbytes += self.nbytes
+        self.nbytes = 0
+
+    def give_back(self) -> None:
+        """Charge nothing any more. Idempotent."""
+        self._share.bytes -= self.nbytes
+        self.nbytes = 0
+
+
+def criteria_bytes(criteria: Iterable[Criteria], entity_types: int) -> int:
+    """Return about what criteria take while they are open, compiled, in bytes.
+
+    Args:
+        criteria: What is asked for.
+        entity_types: How many the log has: keys without entity types are hashed for each.
+    """
+    total = 0
+    for one in criteria:
+        texts = (*one.entity_type, *one.container_name)
+        keys = one.primary_key
+        types = len(one.entity_type) or entity_types
+        total += _CRITERIA_BYTES + sum(map(getsizeof, texts)) + sum(map(getsizeof, keys))
+        total += _TEXT_BYTES * (len(texts) + len(keys)) + _HASH_BYTES * len(keys) * types
+    return total
