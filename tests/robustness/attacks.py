@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace.transport.grpc import SERVICE
+from tailrace.v1.capture_pb2 import BODY_AFTER
+from tailrace.v1.change_capture_pb2 import ReadChangesRequest
+from tailrace_server.api.rest.requests import ARROW_TYPE, JSON_TYPE, LINES_TYPE
+from tailrace_server.api.send_guard import MEMORY
 from tests.support.peers import GRAPHQL, GRPC, REST, Peer, Way, frame, message
-from tests.support.raw_http2 import END_HEADERS, HEADERS, call_fields, data_frames, fields
+from tests.support.raw_http2 import END_HEADERS, HEADERS, call_fields, data_frames, fields, request
 from tests.support.raw_http2 import frame as http2_frame
 from tests.support.unfinished import UnfinishedRequests
 
@@ -25,9 +29,13 @@ if TYPE_CHECKING:
 
     from tests.process.commands import ServerProcess
 
+LARGE_ROWS: Final = 40
 _MANY: Final = 150
 _NEARLY_A_MESSAGE: Final = 4_000_000
 """Bytes: less than the largest message that is taken, and more than all the room if many send so much."""
+_WHILE_S: Final = 3.0
+"""How long readers stall: those that wait for their room have it by then, or have been let go of."""
+_HISTORY: Final = "/v1/catalogs/shop/changes"
 _QUERY: Final = "/v1/catalogs/shop/changes/query"
 _GRAPHQL: Final = "/v1/catalogs/shop/graphql"
 
@@ -40,6 +48,8 @@ class Attack:
     run: Callable[[ServerProcess, ExitStack], Awaitable[None]]
     guard: str | None = None
     """The guard that must have ended some of them; None: they are answered, or refused one by one."""
+    needs_large_rows: bool = False
+    """Whether the log has ``LARGE_ROWS`` rows of 1 MiB, from version 2 on."""
 
 
 def _post(path: str, *headers: str) -> bytes:
@@ -186,6 +196,52 @@ async def _packed_requests(server: ServerProcess, stack: ExitStack) -> None:
         await _say_all([peer], GRPC.hello, call)
 
 
+def _versions(peers: list[Peer]) -> list[tuple[Peer, int]]:
+    """Return where each reader begins: at different rows, or they would share one."""
+    return [(peer, 2 + place % LARGE_ROWS) for place, peer in enumerate(peers)]
+
+
+def _history_unread(accept: str) -> Callable[[ServerProcess, ExitStack], Awaitable[None]]:
+    """Return an attack of clients that ask for history in a format and do not read it."""
+
+    async def run(server: ServerProcess, stack: ExitStack) -> None:
+        for peer, version in _versions(_connect(server.http, stack, _MANY)):
+            ask = f"GET {_HISTORY}?body=after&sinceVersion={version} HTTP/1.1"
+            await _say_all([peer], f"{ask}\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
+        await asyncio.sleep(_WHILE_S)
+
+    return run
+
+
+async def _pages_unread(server: ServerProcess, stack: ExitStack) -> None:
+    """Pages of history over GraphQL, of three rows each."""
+    for peer, version in _versions(_connect(server.http, stack, _MANY)):
+        ask = f"{{ changes(sinceVersion: {version}, first: 3) {{ edges {{ node {{ afterText }} }} }} }}"
+        body = json.dumps({"query": ask}).encode()
+        await _say_all([peer], _post(_GRAPHQL, f"Content-Length: {len(body)}"), body)
+    await asyncio.sleep(_WHILE_S)
+
+
+async def _history_unread_over_grpc(server: ServerProcess, stack: ExitStack) -> None:
+    """Connections with wide windows, whose sockets are not read."""
+    for peer, version in _versions(_connect(server.grpc, stack, _MANY)):
+        ask = ReadChangesRequest(catalog="shop", since_version=version, body=[BODY_AFTER])
+        call = request(f"/{SERVICE}/ReadChanges", ask.SerializeToString())
+        await _say_all([peer], GRPC.hello, call)
+    await asyncio.sleep(_WHILE_S)
+
+
+async def _keys(server: ServerProcess, stack: ExitStack) -> None:
+    """Subscriptions with a megabyte of keys each, which differ."""
+    peers = await _sockets(server.http, stack, REST, 5)
+    for number in range(200):
+        keys = [f"{number}-{place:095}" for place in range(10_000)]
+        wish = {"criteria": [{"entityType": ["product"], "primaryKey": keys}]}
+        data = json.dumps({"type": "subscribe", "id": str(number), "payload": wish}).encode()
+        await _say_all([peers[number % 5]], _large_frame(1, len(data)), data)
+    await peers[0].until(b"SERVER_FULL")
+
+
 INBOUND: Final = "inbound_memory"
 """The guard of the budget for what peers send."""
 
@@ -203,4 +259,10 @@ ATTACKS: Final = (
     Attack("variables that nobody uses", _variables),
     Attack("answers that nobody reads", _large_answers),
     Attack("documents that are costly to validate", _costly_documents),
+    Attack("history that nobody reads, as JSON", _history_unread(JSON_TYPE), MEMORY, True),
+    Attack("history that nobody reads, as NDJSON", _history_unread(LINES_TYPE), MEMORY, True),
+    Attack("history that nobody reads, as Arrow", _history_unread(ARROW_TYPE), MEMORY, True),
+    Attack("history that nobody reads, over gRPC", _history_unread_over_grpc, None, True),
+    Attack("pages of history that nobody reads", _pages_unread, None, True),
+    Attack("criteria of a megabyte", _keys),
 )

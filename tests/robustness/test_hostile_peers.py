@@ -16,7 +16,7 @@ import tailrace
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import Command, ServerProcess
-from tests.robustness.attacks import ATTACKS, Attack
+from tests.robustness.attacks import ATTACKS, LARGE_ROWS, Attack
 from tests.support.peers import EVENTS, GRAPHQL, REST, Peer
 from tests.support.polling import until, until_answered
 
@@ -69,6 +69,10 @@ async def test_contract_13_45_what_hostile_peers_send_costs_its_bound_and_nobody
 ) -> None:
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([Mutation("product", "1", after=b'{"id":1,"name":"innocent"}')])
+        for number in range(LARGE_ROWS * attack.needs_large_rows):
+            writer.commit()
+            image = b'{"id":%d,"text":"%s"}' % (number, b"x" * MIB)
+            writer.append([Mutation("product", str(number), after=image)])
     server = ServerProcess(log_root, OPTIONS)
     async with server.up() as command:
         await reads_on_every_face(server)
