@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, TypeVar
 
 from tailrace import wire
-from tailrace.criteria import After, Criteria, FromTime, Since
+from tailrace.criteria import After, Content, Criteria, FromTime, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
@@ -17,7 +18,10 @@ from tailrace.v1.change_capture_pb2 import SubscribeRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tailrace.criteria import Content, Start
+    from tailrace.criteria import Start
+    from tailrace.v1.capture_pb2 import Body
+
+_Callback = TypeVar("_Callback")
 
 Wanted = Criteria | tuple[Criteria, ...] | list[Criteria]
 """One criteria or several, OR."""
@@ -40,14 +44,14 @@ def start_of(
     if since is not None and not (after is None and from_time is None):
         raise InvalidRequest("give since alone, without after and from_time")
     if since is not None:
-        position = since if isinstance(since, Position) else Position(since)
+        position = since if isinstance(since, Position) else Position(_whole("since", since))
         if position.version < 0 or position.index < 0:
             raise InvalidRequest(
                 f"since {position}: versions count from 1; 0 is the oldest retained"
             )
         return Since(position)
     if after is not None:
-        cursor = after if isinstance(after, Cursor) else Cursor.parse(after)
+        cursor = after if isinstance(after, Cursor) else _parsed(after)
         return After(cursor, None if from_time is None else micros(from_time))
     return None if from_time is None else FromTime(micros(from_time))
 
@@ -69,14 +73,57 @@ def micros(time: Time) -> TimestampMicros:
     """Return µs since the epoch.
 
     Raises:
-        InvalidRequest: A datetime without a time zone.
+        InvalidRequest: A datetime without a time zone, or no time.
     """
     if not isinstance(time, datetime):
-        return TimestampMicros(time)
+        try:
+            return TimestampMicros(index(time))
+        except TypeError:
+            raise InvalidRequest(
+                f"time {time!r}: write an aware datetime, or a whole number of µs since the epoch"
+            ) from None
     if time.tzinfo is None:
         raise InvalidRequest(f"time {time}: it has no time zone; use an aware datetime")
     delta = time - datetime(1970, 1, 1, tzinfo=UTC)
     return TimestampMicros((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
+
+
+def _whole(name: str, version: object) -> int:
+    if isinstance(version, bool) or not hasattr(version, "__index__"):
+        raise InvalidRequest(
+            f"{name} {version!r}: write a version, which is a whole number, or a Position"
+        )
+    return index(version)
+
+
+def _parsed(after: object) -> Cursor:
+    if not isinstance(after, str):
+        raise InvalidRequest(f"after {after!r}: write a cursor, as `capture.cursor`, or its text")
+    return Cursor.parse(after)
+
+
+def content_numbers(content: object) -> Sequence[Body.ValueType]:
+    """Return the bodies of a request.
+
+    Raises:
+        InvalidRequest: It is no content.
+    """
+    if not isinstance(content, Content):
+        raise InvalidRequest(
+            f"content {content!r}: write Content.AFTER, or several as Content.BEFORE | Content.AFTER"
+        )
+    return wire.body_numbers(content)
+
+
+def callback(name: str, called: _Callback | None) -> _Callback | None:
+    """Return what is to be called, which would otherwise fail when its time has come.
+
+    Raises:
+        InvalidRequest: It cannot be called.
+    """
+    if called is not None and not callable(called):
+        raise InvalidRequest(f"{name} {called!r}: write a function")
+    return called
 
 
 @contextmanager
@@ -127,7 +174,13 @@ def message_bytes(number: int) -> int:
 
 
 def milliseconds(seconds: float | None) -> int | None:
-    """Return a duration as the wire has it; None stays."""
+    """Return a duration as the wire has it; None stays.
+
+    Raises:
+        InvalidRequest: It is no number.
+    """
+    if seconds is not None and not isinstance(seconds, int | float):
+        raise InvalidRequest(f"heartbeat_interval_s {seconds!r}: write a number of seconds")
     return None if seconds is None else round(seconds * 1000)
 
 
@@ -146,7 +199,7 @@ def subscribe_request(
     return SubscribeRequest(
         catalog=catalog,
         criteria=wire.criteria_messages(several(criteria)),
-        body=wire.body_numbers(content),
+        body=content_numbers(content),
         max_message_bytes=message_bytes(max_message_bytes),
         heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
     )

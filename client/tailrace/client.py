@@ -12,6 +12,8 @@ from tailrace.arguments import (
     Place,
     Time,
     Wanted,
+    callback,
+    content_numbers,
     lower_bound_of,
     message_bytes,
     micros,
@@ -200,7 +202,7 @@ class Client(OnOneLoop):
         """Return a subscription to what happens to catalogs; otherwise as ``subscribe``."""
         with sendable("subscribe_system"):
             request = SubscribeSystemRequest(
-                body=wire.body_numbers(content),
+                body=content_numbers(content),
                 heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
             )
             wire.set_start(request, start_of(since, after, from_time))
@@ -314,7 +316,7 @@ class Client(OnOneLoop):
                 reverse=reverse,
                 limit=limit,
                 anchor=anchor,
-                body=wire.body_numbers(content),
+                body=content_numbers(content),
                 max_message_bytes=message_bytes(max_message_bytes),
             )
             wire.set_start(request, lower_bound_of(since, after, from_time))
@@ -390,8 +392,8 @@ class Client(OnOneLoop):
         options = LinkOptions(
             retry=self._retry,
             timeouts=self._timeouts,
-            on_disconnect=on_disconnect,
-            on_reconnect=on_reconnect,
+            on_disconnect=callback("on_disconnect", on_disconnect),
+            on_reconnect=callback("on_reconnect", on_reconnect),
         )
         return lambda: Link(self._require(), request, options)
 

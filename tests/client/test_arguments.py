@@ -54,6 +54,8 @@ def test_times_are_exact_to_the_microsecond_in_any_zone() -> None:
     assert micros(datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)) == -1
     with pytest.raises(InvalidRequest, match="no time zone"):
         micros(datetime(2026, 1, 1))
+    with pytest.raises(InvalidRequest, match="time '2026-01-01': write an aware datetime"):
+        micros("2026-01-01")  # type: ignore[arg-type]  # the caller's mistake
 
 
 def test_one_criteria_is_a_list_of_one() -> None:
@@ -102,6 +104,32 @@ async def test_what_are_no_criteria_is_named(criteria: Any) -> None:
         for call in (client.subscribe, client.read_changes):
             with pytest.raises(InvalidRequest, match=r"criteria: .* write a Criteria"):
                 call("shop", criteria)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"since": "0"},
+        {"since": 1.5},
+        {"since": (1, 0)},
+        {"since": True},
+        {"after": 41},
+        {"after": (CURSOR,)},
+        {"content": "after"},
+        {"content": ["after"]},
+        {"heartbeat_interval_s": "1"},
+        {"on_disconnect": "print"},
+        {"on_reconnect": 1},
+    ],
+    ids=str,
+)
+async def test_a_value_of_another_type_is_named_with_what_to_write(given: dict[str, Any]) -> None:
+    """At once: a callback would else fail at the first break, hours later."""
+    (argument,) = given
+    async with connect("127.0.0.1:1") as client:
+        with pytest.raises(InvalidRequest, match=f"^{argument} .*: write ") as raised:
+            client.subscribe("shop", **given)
+    assert repr(given[argument]) in str(raised.value)
 
 
 async def test_a_duration_that_no_request_can_hold_is_named() -> None:

@@ -54,6 +54,27 @@ async def test_the_client_alone_says_what_the_command_needs(arguments: tuple[str
     )
 
 
+UNLISTED = """
+import asyncio
+from importlib.metadata import MetadataPathFinder
+
+MetadataPathFinder.find_distributions = lambda *_: ()
+import tailrace
+
+async def main():
+    async with tailrace.connect("127.0.0.1:1"):
+        print("entered")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_client_that_was_copied_and_not_installed_connects() -> None:
+    """As in a program that is packed with what it needs: there is no record of the package."""
+    assert await outcome(python=("-c", UNLISTED)) == (0, "entered\n", "")
+
+
 @pytest.mark.slow
 async def test_an_ingest_without_spark_says_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "feed").mkdir()

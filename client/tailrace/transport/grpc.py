@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -51,7 +51,10 @@ _OPTIONS: Final = (
 @cache
 def _user_agent() -> str:
     """Return what servers are told of the program: that it is this client, and which."""
-    return f"tailrace-python/{version('tailrace')}"
+    try:
+        return f"tailrace-python/{version('tailrace')}"
+    except PackageNotFoundError:  # copied into a program, or packed with one
+        return "tailrace-python"
 
 
 class GrpcTransport:
