@@ -6,8 +6,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation
 PYTEST := $(BIN)/python -m pytest
-# Beside Python the slow tests drive the clients that others have: a browser, and packages of Node.
-PROGRAMS := chromium node npm
+# Beside Python the slow tests drive the clients that others have, a browser and packages of Node, and run
+# behind the proxies that others have.
+PROGRAMS := chromium node npm nginx haproxy
 NODE_READY := $(patsubst %/package-lock.json,%/node_modules/.ready,$(wildcard examples/*/package-lock.json))
 # The slow tests start Spark a hundred times; its classes, archived, make that twice as fast.
 CLASSES_READY := .venv/.classes-ready
@@ -66,8 +67,8 @@ test-long: $(READY)
 	FUZZ_S=3600 FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) -m slow -n 3 -rP $(wildcard tests/robustness/test_fuzz_*.py)
 
 programs:
-	@for each in $(PROGRAMS); do command -v $$each >/dev/null || { \
-	  echo "make test-slow needs $(PROGRAMS), and $$each is missing: apt-get install chromium nodejs npm" >&2; \
+	@PATH="$$PATH:/usr/sbin:/sbin"; for each in $(PROGRAMS); do command -v $$each >/dev/null || { \
+	  echo "make test-slow needs $(PROGRAMS), and $$each is missing: apt-get install chromium nodejs npm nginx haproxy" >&2; \
 	  exit 1; }; done
 
 # The packages of the lock file, and no code of theirs run to install them.
