@@ -13,7 +13,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES
-from tailrace.v1.change_capture_pb2 import SubscribeRequest
+from tailrace.v1.change_capture_pb2 import VALUES_DECODED, VALUES_UNSPECIFIED, SubscribeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -190,6 +190,8 @@ def subscribe_request(
     content: Content,
     heartbeat_interval_s: float | None,
     max_message_bytes: int,
+    *,
+    decoded: bool = False,
 ) -> SubscribeRequest:
     """Return a request for a catalog's changes, without a start; call it inside ``sendable``.
 
@@ -202,4 +204,5 @@ def subscribe_request(
         body=content_numbers(content),
         max_message_bytes=message_bytes(max_message_bytes),
         heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
+        values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace.cursor import Cursor
 from tailrace.position import Position, TimestampMicros
@@ -51,6 +53,18 @@ class Capture(NamedTuple):
     omitted_bytes: int = 0
     """Size of bodies left out because the capture exceeded the subscription's message limit; read them back
     with ``read_changes``."""
+
+    def row(self) -> dict[str, Any] | None:
+        """Return the row as the change left it: ``after``, or of a removal ``before``; None without either.
+
+        JSON's numbers with a point or an exponent are Decimals, so no digit is lost. With ``decoded=True`` in
+        the request, values that come as bytes or as counts are texts that say what they mean.
+        """
+        image = self.before if self.after is None else self.after
+        if image is None:
+            return None
+        row: dict[str, Any] = json.loads(image, parse_float=Decimal)
+        return row
 
     @property
     def position(self) -> Position:

@@ -44,6 +44,8 @@ from tailrace.v1.catalog_pb2 import (
 )
 from tailrace.v1.change_capture_pb2 import (
     ENCODING_CDCV2,
+    VALUES_DECODED,
+    VALUES_UNSPECIFIED,
     ReadChangesRequest,
     SubscribeSystemRequest,
 )
@@ -146,6 +148,7 @@ class Client(OnOneLoop):
         after: Cursor | str | None = None,
         from_time: Time | None = None,
         content: Content = Content.HEADER,
+        decoded: bool = False,
         demand: int = DEMAND,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -165,6 +168,8 @@ class Client(OnOneLoop):
             from_time: First commit time wanted, inclusive; aware datetime, or µs since the epoch. Beside
                 ``after`` whichever comes later.
             content: Bodies that the captures carry.
+            decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
+                They come as the source wrote them otherwise.
             demand: Captures requested and not yet taken, at most; topped up at half. 0: nothing comes
                 but what ``Subscription.request`` asks for.
             heartbeat_interval_s: None = the server's setting.
@@ -180,7 +185,8 @@ class Client(OnOneLoop):
         """
         with sendable("subscribe"):
             request = subscribe_request(
-                catalog, criteria, content, heartbeat_interval_s, max_message_bytes
+                *(catalog, criteria, content, heartbeat_interval_s, max_message_bytes),
+                decoded=decoded,
             )
             wire.set_start(request, start_of(since, after, from_time))
         open_link = self._link_opener(request, on_disconnect, on_reconnect)
@@ -256,6 +262,7 @@ class Client(OnOneLoop):
         after: Cursor | str | None = None,
         from_time: Time | None = None,
         content: Content = Content.HEADER,
+        decoded: bool = False,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> Publisher:
@@ -266,7 +273,8 @@ class Client(OnOneLoop):
         """
         with sendable("publisher"):
             request = subscribe_request(
-                catalog, criteria, content, heartbeat_interval_s, max_message_bytes
+                *(catalog, criteria, content, heartbeat_interval_s, max_message_bytes),
+                decoded=decoded,
             )
             wire.set_start(request, start_of(since, after, from_time))
         return Publisher(self._link_opener(request), self._start_publishing)
@@ -286,6 +294,7 @@ class Client(OnOneLoop):
         limit: int | None = None,
         anchor: int | None = None,
         content: Content = Content.HEADER,
+        decoded: bool = False,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> History:
         """Return a read of a closed range; it begins when its context is entered.
@@ -304,6 +313,8 @@ class Client(OnOneLoop):
             limit: Matching records at most, whole ones.
             anchor: That of the first page.
             content: Bodies that the captures carry.
+            decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
+                They come as the source wrote them otherwise.
             max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
 
         Raises:
@@ -318,6 +329,7 @@ class Client(OnOneLoop):
                 anchor=anchor,
                 body=content_numbers(content),
                 max_message_bytes=message_bytes(max_message_bytes),
+                values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
             )
             wire.set_start(request, lower_bound_of(since, after, from_time))
             if sum(bound is not None for bound in (until, before, to_time)) > 1:

@@ -23,6 +23,36 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Values:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ValuesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Values.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    VALUES_UNSPECIFIED: _Values.ValueType  # 0
+    """In a request: as the source wrote them."""
+    VALUES_RAW: _Values.ValueType  # 1
+    """The source's own text, byte for byte."""
+    VALUES_DECODED: _Values.ValueType  # 2
+    """By the column's type and encoding as of that version, where the text alone does not say what it means: decimals
+    that come as bytes are texts of their digits; counts of days, of time and of moments are texts in ISO 8601. What
+    cannot be decoded, or was not sent by the source, stays as the source wrote it.
+    """
+
+class Values(_Values, metaclass=_ValuesEnumTypeWrapper):
+    """How values stand in bodies."""
+
+VALUES_UNSPECIFIED: Values.ValueType  # 0
+"""In a request: as the source wrote them."""
+VALUES_RAW: Values.ValueType  # 1
+"""The source's own text, byte for byte."""
+VALUES_DECODED: Values.ValueType  # 2
+"""By the column's type and encoding as of that version, where the text alone does not say what it means: decimals
+that come as bytes are texts of their digits; counts of days, of time and of moments are texts in ISO 8601. What
+cannot be decoded, or was not sent by the source, stays as the source wrote it.
+"""
+Global___Values: _TypeAlias = Values  # noqa: Y015
+
 class _Encoding:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -88,6 +118,7 @@ class SubscribeRequest(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     since_version: _builtins.int
@@ -116,6 +147,8 @@ class SubscribeRequest(_message.Message):
     `body`, and a start at a whole version: no `since_index`, no `from_time`, and as `after` only a cursor past the
     last record of its version.
     """
+    values: Global___Values.ValueType
+    """How values stand in the bodies. UNSPECIFIED: as the source wrote them. Not with CDCV2."""
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
         """Alternatives, OR. Empty: every record at entity level, transaction leads included."""
@@ -137,10 +170,11 @@ class SubscribeRequest(_message.Message):
         max_message_bytes: _builtins.int | None = ...,
         heartbeat_interval_ms: _builtins.int | None = ...,
         encoding: Global___Encoding.ValueType = ...,
+        values: Global___Values.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "after", b"after", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -584,6 +618,7 @@ class ReadChangesRequest(_message.Message):
     ANCHOR_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     since_version: _builtins.int
@@ -612,6 +647,8 @@ class ReadChangesRequest(_message.Message):
     """
     max_message_bytes: _builtins.int
     """As in SubscribeRequest."""
+    values: Global___Values.ValueType
+    """As in SubscribeRequest."""
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
         """As in SubscribeRequest."""
@@ -638,10 +675,11 @@ class ReadChangesRequest(_message.Message):
         anchor: _builtins.int | None = ...,
         body: _abc.Iterable[_capture_pb2.Body.ValueType] | None = ...,
         max_message_bytes: _builtins.int | None = ...,
+        values: Global___Values.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_anchor", b"_anchor", "_before", b"_before", "_from_time", b"_from_time", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_to_time", b"_to_time", "_until_index", b"_until_index", "_until_version", b"_until_version", "after", b"after", "anchor", b"anchor", "before", b"before", "from_time", b"from_time", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "to_time", b"to_time", "until_index", b"until_index", "until_version", b"until_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_anchor", b"_anchor", "_before", b"_before", "_from_time", b"_from_time", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_to_time", b"_to_time", "_until_index", b"_until_index", "_until_version", b"_until_version", "after", b"after", "anchor", b"anchor", "before", b"before", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "from_time", b"from_time", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "reverse", b"reverse", "since_index", b"since_index", "since_version", b"since_version", "to_time", b"to_time", "until_index", b"until_index", "until_version", b"until_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_anchor", b"_anchor", "_before", b"_before", "_from_time", b"_from_time", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_to_time", b"_to_time", "_until_index", b"_until_index", "_until_version", b"_until_version", "after", b"after", "anchor", b"anchor", "before", b"before", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "from_time", b"from_time", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "reverse", b"reverse", "since_index", b"since_index", "since_version", b"since_version", "to_time", b"to_time", "until_index", b"until_index", "until_version", b"until_version", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015

@@ -38,8 +38,9 @@ _INTEGERS: Final = {
 }
 JSON_VALUES_MAX: Final = 500_000
 """Values in the JSON of one request, by its commas and brackets: 100,000 keys have room."""
-ELSEWHERE: Final = ("catalog", "encoding")
-"""Fields of a subscribe that no JSON face reads: the catalog stands in the path, and the encoding is JSON."""
+ELSEWHERE: Final = ("catalog", "encoding", "values")
+"""Fields of a request that no JSON face reads: the catalog stands in the path, the encoding is JSON, and how
+values stand is part of the form (rest/forms.py)."""
 
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)  # what Python turns into a number
 _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")

@@ -23,7 +23,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Position, TimestampMicros
 from tailrace.v1 import capture_pb2
-from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2
+from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2, VALUES_DECODED, Values
 from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.settings import SubscriptionLimits
 
@@ -72,6 +72,8 @@ class Wish:
     limits: SubscriptionLimits
     cdcv2: bool = False
     """Whether the changes are to come as CDCv2 statements."""
+    decoded: bool = False
+    """Whether values are to be decoded."""
 
 
 def subscribe(request: SubscribeRequest) -> tuple[str, Wish]:
@@ -108,6 +110,8 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
         alternatives.append(replace(one, area=Area.DATA))
     if request.body:
         raise InvalidRequest("body: CDCV2 has the rows themselves; leave it out")
+    if wish.decoded:
+        raise InvalidRequest("values: CDCV2 has rows as the source wrote them; leave it out")
     start = wish.start
     inside = isinstance(start, After) and start.cursor.index != END
     if inside or request.HasField("from_time") or request.since_index:
@@ -127,6 +131,7 @@ def _captures_wish(request: SubscribeRequest) -> Wish:
             max_message_bytes=_max_message_bytes(request),
             heartbeat_interval_s=_heartbeat_interval_s(request),
         ),
+        decoded=decoded(request.values),
     )
 
 
@@ -192,6 +197,17 @@ def content(bodies: Sequence[int]) -> Content:
     for body in bodies:
         wanted |= _CONTENT[capture_pb2.Body.ValueType(body)]
     return wanted
+
+
+def decoded(values: int) -> bool:
+    """Return whether values are to be decoded.
+
+    Raises:
+        InvalidRequest: It is no form of values.
+    """
+    if values not in Values.values():
+        raise InvalidRequest(f"values: {values} is none of {', '.join(Values.keys())}")
+    return values == VALUES_DECODED
 
 
 def start(request: _Started) -> Start | None:

@@ -77,6 +77,7 @@ def changes(
         bool, typer.Option("--reverse", help="Newest first.", rich_help_panel=_RANGE)
     ] = False,
     body: options.Bodies = "all",
+    values: options.Values = None,
     as_json: options.AsJson = False,
     leads: options.WithLeads = False,
 ) -> int:
@@ -106,6 +107,7 @@ def changes(
             leads=leads,
         ),
         "content": content,
+        "decoded": options.decoded_of(values, as_json=as_json),
         "reverse": reverse,
         "limit": limit,
     }
@@ -126,6 +128,7 @@ async def _changes(
     ):
         if history.header.truncated:
             note(f"older changes are no longer kept; this begins at {history.header.oldest}")
+        form.learn(await client.get_schema(catalog))
         try:
             await _show(history, shown)
         except BaseException:

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture, Heartbeat
     from tailrace.criteria import Content
+    from tailrace.schema import Schema
 
 
 class OutputForm:
     """How captures look on stdout."""
+
+    def learn(self, schema: Schema) -> None:
+        """Take note of the columns that the captures to come have."""
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
         """Return the lines of each capture."""
@@ -57,6 +61,13 @@ class TextForm(OutputForm):
         """Return the form that suits what stdout is: a terminal's width and colours, or neither."""
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         return cls(HumanForm(Palette.of(sys.stdout), width=width))
+
+    def learn(self, schema: Schema) -> None:
+        """Know which columns are the key, which is shown already."""
+        self._human.keys = {
+            entity_type: frozenset(column.name for column in columns if column.key)
+            for entity_type, columns in schema.entity_types.items()
+        }
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
         """Return one line for each, and before the first of a day that."""

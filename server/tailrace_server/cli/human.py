@@ -10,9 +10,9 @@
       1209:1  12:40:01.155  schema  order             column added: note
 
 The day stands where it changes, and at the beginning unless it is today. Columns widen as wider values come
-and never narrow, so that a running screen stays calm. Values are
-the image's own text. Where the line is longer than the terminal it is cut, marked by "…"; into a
-pipe it goes whole.
+and never narrow, so that a running screen stays calm. Values are the image's own text. Columns of the key,
+which is shown already, and the nulls of a removal are left out. Where the line is longer than the terminal it
+is cut, marked by "…"; into a pipe it goes whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tailrace.criteria import Area, Operation
 from tailrace_server.cli.output import Palette, clock_text, day_text, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from tailrace.capture import Capture, Heartbeat
 
@@ -69,6 +69,8 @@ class HumanForm:
         self._position_width = 7
         self._type_width = 8
         self._key_width = 4
+        self.keys: Mapping[str, frozenset[str]] = {}
+        """Entity type → columns of its key, as far as they are known."""
         self._version: int | None = None
         self._day = day_text(time.time_ns() // 1_000)
 
@@ -105,7 +107,7 @@ class HumanForm:
             shown_key = self._fitted(key, _KEY_MAX, "_key_width")
             head += [palette.paint(entity_type, "bold"), shown_key]
             used += self._type_width + self._key_width + 2 * 2
-        details = list(_details(capture, palette))
+        details = list(_details(capture, self.keys.get(capture.entity_type or "", ()), palette))
         return "  ".join([*head, self._cut(details, used)]).rstrip()
 
     def heartbeat(self, heartbeat: Heartbeat) -> str:
@@ -188,8 +190,8 @@ def change_text(change: dict[str, Any]) -> str:
     return words
 
 
-def _details(capture: Capture, palette: Palette) -> Iterator[tuple[str, str]]:
-    """Yield what there is to tell, most telling first, plain and painted."""
+def _details(capture: Capture, key: Collection[str], palette: Palette) -> Iterator[tuple[str, str]]:
+    """Yield what there is to tell, most telling first, plain and painted; ``key`` is shown already."""
     if capture.omitted_bytes:
         text = f"({capture.omitted_bytes:,} bytes left out)"
         yield text, palette.dim(text)
@@ -207,8 +209,10 @@ def _details(capture: Capture, palette: Palette) -> Iterator[tuple[str, str]]:
         name = capture.container_name
         yield from _update(capture.changed if name is None else (name,), before, after, palette)
     elif after or before:
+        removed = not after
         for name, value in (after or before).items():
-            yield _pair(name, value, palette)
+            if name not in key and not (removed and value == "null"):
+                yield _pair(name, value, palette)
     elif capture.container_name is not None:
         yield f".{printable(capture.container_name)}", f".{printable(capture.container_name)}"
     elif capture.changed:

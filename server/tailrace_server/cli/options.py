@@ -128,6 +128,16 @@ Bodies = Annotated[
         rich_help_panel=_FORM,
     ),
 ]
+Values = Annotated[
+    str | None,
+    typer.Option(
+        "--values",
+        metavar="raw|decoded",
+        help="decoded: by the column's type, so that decimals and times can be read; raw: as the source "
+        r"wrote them. \[default: decoded; with --json raw]",
+        rich_help_panel=_FORM,
+    ),
+]
 AsJson = Annotated[
     bool,
     typer.Option("--json", help="One flat JSON object a line, flushed.", rich_help_panel=_FORM),
@@ -274,6 +284,17 @@ def _micros_of(text: str, now: float | None) -> int:
         found = datetime.fromisoformat(text)
         return micros(found if found.tzinfo is not None else found.astimezone())
     return int(((time.time() if now is None else now) - age) * 1e6)
+
+
+def decoded_of(values: str | None, *, as_json: bool) -> bool:
+    """Return whether values are to come decoded.
+
+    Raises:
+        InvalidRequest: The option is neither raw nor decoded.
+    """
+    if values not in (None, "raw", "decoded"):
+        raise InvalidRequest(f"--values {values!r}: is raw or decoded")
+    return not as_json if values is None else values == "decoded"
 
 
 def content_of(bodies: str) -> Content:

@@ -44,6 +44,7 @@ def watch(
     after: options.AfterCursor = None,
     from_time: options.FromTimeText = None,
     body: options.Bodies = "all",
+    values: options.Values = None,
     as_json: options.AsJson = False,
     leads: options.WithLeads = False,
     heartbeats: Annotated[
@@ -82,6 +83,7 @@ def watch(
         leads=leads or operation is not None or area is not None,
         start=options.start_of(since, after, from_time),
         content=options.content_of(body),
+        decoded=options.decoded_of(values, as_json=as_json),
     )
     form = form_for_stdout(wanted.content, as_json=as_json)
     return run(_watch(options.server_of(server), wanted, form, heartbeats=heartbeats))
@@ -98,6 +100,7 @@ class WatchOptions:
     """Whether to show transaction leads; the server cannot leave them out of the system log."""
     start: Start | None
     content: Content
+    decoded: bool
 
 
 async def _watch(server: str, wanted: WatchOptions, form: OutputForm, *, heartbeats: bool) -> int:
@@ -120,6 +123,8 @@ async def _watch(server: str, wanted: WatchOptions, form: OutputForm, *, heartbe
                 f"no entity type or column is called {names} yet: waiting for it; if the name is misspelt, "
                 f"GET /v1/catalogs/{acknowledgement.catalog}/schema lists all of them"
             )
+        if wanted.catalog is not None:
+            form.learn(await client.get_schema(wanted.catalog))
         shown.cursor = subscription.cursor
         try:
             async for message in subscription.messages():
@@ -147,6 +152,7 @@ def _subscribe(client: Client, wanted: WatchOptions, server: str) -> Subscriptio
         wanted.catalog,
         wanted.criteria,
         content=wanted.content,
+        decoded=wanted.decoded,
         on_disconnect=teller.disconnected,
         on_reconnect=teller.reconnected,
         **start,

@@ -79,6 +79,16 @@ def test_every_kind_of_change_has_its_word(fields: dict[str, Any], words: str) -
     assert " ".join(rendered(capture(**fields))[0]).endswith(words)
 
 
+def test_the_key_is_not_repeated_and_a_removal_lists_no_nulls() -> None:
+    form = HumanForm(PLAIN)
+    form.keys = {"order": frozenset({"id"})}
+    image = b'{"id":1007,"total":null,"state":"paid"}'
+    inserted = form.render(capture(after=image))
+    assert inserted.endswith('insert    order     1007  total null  state "paid"')
+    removed = form.render(capture(operation=Operation.REMOVE, before=image))
+    assert removed.endswith('remove    order     1007  state "paid"')
+
+
 def test_a_lead_tells_how_much_follows() -> None:
     lead = capture(
         index=0,

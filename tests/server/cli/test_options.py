@@ -127,6 +127,15 @@ def test_bodies(bodies: str, content: Content) -> None:
     assert options.content_of(bodies) == content
 
 
+def test_values_are_decoded_for_a_person_unless_told_otherwise() -> None:
+    assert options.decoded_of(None, as_json=False)
+    assert not options.decoded_of(None, as_json=True)
+    assert options.decoded_of("decoded", as_json=True)
+    assert not options.decoded_of("raw", as_json=False)
+    with pytest.raises(InvalidRequest, match="--values 'nice'"):
+        options.decoded_of("nice", as_json=True)
+
+
 def test_an_unknown_body_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="--body: no body named 'image'"):
         options.content_of("before,image")

@@ -15,26 +15,14 @@ Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal types;
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, timedelta
+from datetime import date
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from tailrace_server.api.graphql.errors import cannot_represent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_COUNT: Final = re.compile(rb"-?[0-9]{1,19}")
-_EPOCH: Final = datetime(1970, 1, 1)
-_FIRST_DAY: Final = date.min.toordinal() - _EPOCH.toordinal()
-_LAST_DAY: Final = date.max.toordinal() - _EPOCH.toordinal()
-_SECOND: Final = 1_000_000_000
-_HOURS_MAX: Final = 838
-"""MySQL's TIME ends a second before the next hour."""
-_YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
-_HOURS: Final = "from -838:59:59 to 838:59:59"
+from tailrace_server.wal.schema.decoding import HOURS, LAST_HOUR, YEARS
 
 _SECONDS: Final = r":[0-5]\d(?::(?:[0-5]\d|60)(?:\.\d{1,12})?)?"
 """Minutes and what is behind them. A leap second is one."""
@@ -47,59 +35,6 @@ _TIME_OF_DAY: Final = re.compile(rf'"{_CLOCK}{_ZONE}"', re.ASCII)
 _SPAN: Final = re.compile(rf'"-?(\d{{2,3}}){_SECONDS}"', re.ASCII)
 
 
-def counted_date(raw: bytes) -> bytes:
-    """Return the day of a number of days since 1970.
-
-    Raises:
-        ValueUnfit: It is no whole number, or beyond the years.
-    """
-    days = _count("Date", raw)
-    if not _FIRST_DAY <= days <= _LAST_DAY:
-        raise cannot_represent("Date", raw, _YEARS)
-    return f'"{date.fromordinal(_EPOCH.toordinal() + days)}"'.encode()
-
-
-def counted_timestamp(nanoseconds: int) -> Callable[[bytes], bytes]:
-    """Return what makes moments of counts since 1970, of units of so many nanoseconds.
-
-    What is returned raises `ValueUnfit` for no whole number, and beyond the years.
-    """
-
-    def convert(raw: bytes) -> bytes:
-        micros, rest = divmod(_count("Timestamp", raw) * nanoseconds, 1_000)
-        try:
-            moment = _EPOCH + timedelta(microseconds=micros)
-        except OverflowError:
-            raise cannot_represent("Timestamp", raw, _YEARS) from None
-        if rest:
-            return f'"{moment.isoformat(timespec="microseconds")}{rest:03d}"'.encode()
-        return f'"{moment.isoformat()}"'.encode()
-
-    return convert
-
-
-def counted_time(nanoseconds: int) -> Callable[[bytes], bytes]:
-    """Return what makes times of counts since midnight, of units of so many nanoseconds.
-
-    What is returned raises `ValueUnfit` for no whole number, and beyond the hours.
-    """
-
-    def convert(raw: bytes) -> bytes:
-        count = _count("Time", raw) * nanoseconds
-        seconds, rest = divmod(abs(count), _SECOND)
-        minutes, second = divmod(seconds, 60)
-        hours, minute = divmod(minutes, 60)
-        if hours > _HOURS_MAX:
-            raise cannot_represent("Time", raw, _HOURS)
-        fraction = ""
-        if rest:
-            fraction = f".{rest:09d}" if rest % 1_000 else f".{rest // 1_000:06d}"
-        sign = "-" if count < 0 else ""
-        return f'"{sign}{hours:02d}:{minute:02d}:{second:02d}{fraction}"'.encode()
-
-    return convert
-
-
 def written_date(raw: bytes) -> bytes:
     """Return a day that the source wrote as text.
 
@@ -108,7 +43,7 @@ def written_date(raw: bytes) -> bytes:
     """
     found = _DAY.fullmatch(_text("Date", raw))
     if found is None or not _is_day(found[1]):
-        raise cannot_represent("Date", raw, _YEARS)
+        raise cannot_represent("Date", raw, YEARS)
     return found[0].encode()
 
 
@@ -120,7 +55,7 @@ def written_timestamp(raw: bytes) -> bytes:
     """
     found = _MOMENT.fullmatch(_text("Timestamp", raw))
     if found is None or not _is_day(found[1]):
-        raise cannot_represent("Timestamp", raw, _YEARS)
+        raise cannot_represent("Timestamp", raw, YEARS)
     return f'"{found[1]}T{found[2]}"'.encode()
 
 
@@ -133,15 +68,9 @@ def written_time(raw: bytes) -> bytes:
     text = _text("Time", raw)
     if _TIME_OF_DAY.fullmatch(text) is None:
         found = _SPAN.fullmatch(text)
-        if found is None or int(found[1]) > _HOURS_MAX:
-            raise cannot_represent("Time", raw, _HOURS)
+        if found is None or int(found[1]) > LAST_HOUR:
+            raise cannot_represent("Time", raw, HOURS)
     return text.encode()
-
-
-def _count(scalar: str, raw: bytes) -> int:
-    if _COUNT.fullmatch(raw) is None:
-        raise cannot_represent(scalar, raw)
-    return int(raw)
 
 
 def _text(scalar: str, raw: bytes) -> str:

@@ -33,6 +33,7 @@ import strawberry
 from tailrace_server.api.graphql import moments
 from tailrace_server.api.graphql.errors import ValueUnfit, cannot_represent
 from tailrace_server.wal.record.unavailable import DEFAULT, Unavailable, unavailable
+from tailrace_server.wal.schema.decoding import Undecodable, decoding_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from strawberry.types.scalar import ScalarDefinition
 
     from tailrace.schema import Column
+    from tailrace_server.wal.schema.decoding import Decoding
 
 Long = NewType("Long", int)
 BigInt = NewType("BigInt", str)
@@ -157,47 +159,6 @@ def _decimal(raw: bytes) -> bytes:
     raise cannot_represent("Decimal", raw)
 
 
-def _decimal_bytes(scale: int, raw: bytes) -> bytes:
-    """Return the number of an unscaled one; a negative scale stands for zeros before the point."""
-    data = _unbase64("Decimal", raw)
-    if not 0 < len(data) <= _UNSCALED_BYTES_MAX:
-        raise cannot_represent("Decimal", raw, f"bytes must be 1 to {_UNSCALED_BYTES_MAX}")
-    unscaled = int.from_bytes(data, "big", signed=True)
-    digits = f"{abs(unscaled):0{max(scale, 0) + 1}d}"
-    if scale > 0:
-        digits = f"{digits[:-scale]}.{digits[-scale:]}"
-    elif unscaled:
-        digits += "0" * -scale
-    return f'"{"-" if unscaled < 0 else ""}{digits}"'.encode()
-
-
-def _decimal_scaled(raw: bytes) -> bytes:
-    """Return a decimal that brings its own scale."""
-    try:
-        found = _decode_scaled(raw)
-    except msgspec.DecodeError:
-        raise cannot_represent("Decimal", raw) from None
-    if abs(found.scale) > _SCALE_MAX:
-        raise cannot_represent("Decimal", raw)
-    return _decimal_bytes(found.scale, bytes(found.value))
-
-
-class _Scaled(msgspec.Struct):
-    """Debezium's ``VariableScaleDecimal``."""
-
-    scale: int
-    value: msgspec.Raw
-
-
-_decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
-"""Made here, as frames are encoded in threads; see `wal.documents`."""
-
-_SCALE_MAX: Final = 16_383
-"""PostgreSQL's; a number of more digits behind its point is none that a source has."""
-_UNSCALED_BYTES_MAX: Final = 1_785
-"""Python writes whole numbers of 4,300 digits, and so does every one of so many bytes."""
-
-
 def _unbase64(scalar: str, raw: bytes) -> bytes:
     try:
         return base64.b64decode(msgspec.json.decode(raw, type=str), validate=True)
@@ -252,35 +213,15 @@ _BASES: Final = {
     "TIMESTAMP": ColumnForm("Timestamp", Timestamp, moments.written_timestamp),
 }
 """By the first word of an SQL type."""
+_KINDS: Final = {"Decimal": Decimal, "Date": Date, "Time": Time, "Timestamp": Timestamp}
+"""Scalars of decoded values, by their kind."""
 _BYTES: Final = ColumnForm("bytes", str, _base64)
-_DAYS: Final = ColumnForm("Date of days", Date, moments.counted_date)
 _ENCODED: Final = {
     "base64": _BYTES,
     "debezium.Bits": _BYTES,
     "decimal.string": _BASES["DECIMAL"],
-    "debezium.VariableScaleDecimal": ColumnForm("scaled", Decimal, _decimal_scaled),
-    "debezium.Date": _DAYS,
-    "connect.Date": _DAYS,
     "debezium.ZonedTime": _BASES["TIME"],
     "debezium.ZonedTimestamp": _BASES["TIMESTAMP"],
-    **{
-        encoding: ColumnForm(f"Time of {unit} ns", Time, moments.counted_time(unit))
-        for encoding, unit in (
-            ("debezium.Time", 1_000_000),
-            ("connect.Time", 1_000_000),
-            ("debezium.MicroTime", 1_000),
-            ("debezium.NanoTime", 1),
-        )
-    },
-    **{
-        encoding: ColumnForm(f"Timestamp of {unit} ns", Timestamp, moments.counted_timestamp(unit))
-        for encoding, unit in (
-            ("debezium.Timestamp", 1_000_000),
-            ("connect.Timestamp", 1_000_000),
-            ("debezium.MicroTimestamp", 1_000),
-            ("debezium.NanoTimestamp", 1),
-        )
-    },
 }
 """Forms of encodings, whatever SQL type a column of them has."""
 
@@ -304,6 +245,13 @@ def _form_of(column: Column) -> ColumnForm:
     encoding = column.encoding
     if encoding == "json" or base is _JSON:
         return base
-    if (found := re.fullmatch(r"decimal\.bytes\((-?\d{1,4})\)", encoding)) is not None:
-        return ColumnForm(encoding, Decimal, partial(_decimal_bytes, int(found[1])))
+    if (decoding := decoding_of(column)) is not None:
+        return ColumnForm(encoding, _KINDS[decoding.kind], partial(_decoded, decoding))
     return _ENCODED.get(encoding, base)
+
+
+def _decoded(decoding: Decoding, raw: bytes) -> bytes:
+    try:
+        return decoding.decode(raw)
+    except Undecodable as error:
+        raise cannot_represent(decoding.kind, raw, error.reason) from None

@@ -42,7 +42,7 @@ from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExcee
 from tailrace_server.api.grpc.updates import UpdateStream
 from tailrace_server.api.peers import over_grpc
 from tailrace_server.api.send_guard import ReaderGone
-from tailrace_server.capture.codecs import CDCV2, PROTOBUF
+from tailrace_server.capture.codecs import CDCV2, PROTOBUF, PROTOBUF_DECODED
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.grpc.unread import UnreadWatch
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
+    from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.history import HistoryRead
@@ -204,7 +205,7 @@ class ChangeCaptureService:
             wish.criteria,
             start=wish.start,
             content=wish.content,
-            codec=CDCV2 if wish.cdcv2 else PROTOBUF,
+            codec=_codec_of(wish),
             demand=demand,
             limits=wish.limits,
             peer=over_grpc(context.peer(), context.invocation_metadata()),
@@ -337,7 +338,7 @@ class ChangeCaptureService:
             bounds=requests.history_bounds(request),
             reverse=request.reverse,
             content=requests.content(request.body),
-            codec=PROTOBUF,
+            codec=PROTOBUF_DECODED if requests.decoded(request.values) else PROTOBUF,
             limit=requests.limit(request),
             max_message_bytes=self._bytes_max(request),
         )
@@ -415,6 +416,12 @@ def _on_end(sender: GuardedSender, error: TailraceError) -> None:
     """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
     if isinstance(error, SubscriberTooSlow):
         sender.interrupt()
+
+
+def _codec_of(wish: Wish) -> Codec:
+    if wish.cdcv2:
+        return CDCV2
+    return PROTOBUF_DECODED if wish.decoded else PROTOBUF
 
 
 async def _next_request(context: Context) -> bytes | None:

@@ -15,7 +15,7 @@ from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
 from tailrace_server.api.errors import HTTP_STATUS
 from tailrace_server.api.json_requests import ELSEWHERE, enum_names
-from tailrace_server.api.rest.forms import BODIES, FORMATS
+from tailrace_server.api.rest.forms import BODIES, FORMATS, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +116,12 @@ def _form() -> dict[str, Schema]:
         "bodies": {
             "enum": list(BODIES),
             "description": "How bodies are written: objects, or strings that hold their text.",
+        },
+        "values": {
+            "enum": list(VALUES),
+            "description": "How values stand in bodies: as the source wrote them, or decoded by the column's "
+            "type and encoding. Decimals that come as bytes are then texts of digits; counts of days, of time "
+            "and of moments are ISO 8601.",
         },
     }
 

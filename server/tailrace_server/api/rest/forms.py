@@ -6,14 +6,17 @@
              cloudevents     each as the data of a CloudEvent
     bodies   json            objects, spliced in byte for byte; the default
              text            strings that hold the same bytes: exact whatever parser reads them
+    values   raw             as the source wrote them; the default
+             decoded         by the column's type and encoding (wal/schema/decoding.py)
 
-Both are members of a JSON request, or parameters of a URL. They are no fields of proto/tailrace/v1: over gRPC a
-body is bytes anyway.
+All are members of a JSON request, or parameters of a URL. Of
+them proto/tailrace/v1 has ``values`` only: over gRPC a body is bytes anyway.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -21,7 +24,7 @@ import msgspec
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace_server.api.rest.cloudevents import CloudEventsCodec
 from tailrace_server.api.rest.codecs import EventsCodec, LinesCodec
-from tailrace_server.capture.codecs import JSON, JSON_TEXT
+from tailrace_server.capture.codecs import JSON, JSON_DECODED, JSON_TEXT, JSON_TEXT_DECODED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("captures", "cloudevents")
 BODIES: Final = ("json", "text")
+VALUES: Final = ("raw", "decoded")
 _BODY_NAMES: Final = ("change", "before", "after")
 
 
@@ -39,6 +43,7 @@ class CaptureForm:
 
     format: str
     bodies: str
+    values: str
     objects: Codec
     """An object and a comma: for arrays."""
     lines: Codec
@@ -61,15 +66,24 @@ class CaptureForm:
         return msgspec.json.encode(members) + frame[-1:], omitted
 
 
-def _form(format: str, bodies: str) -> CaptureForm:
-    objects: Codec = JSON if bodies == "json" else JSON_TEXT
+_OBJECTS: Final[dict[tuple[str, str], Codec]] = {
+    ("json", "raw"): JSON,
+    ("json", "decoded"): JSON_DECODED,
+    ("text", "raw"): JSON_TEXT,
+    ("text", "decoded"): JSON_TEXT_DECODED,
+}
+
+
+def _form(format: str, bodies: str, values: str) -> CaptureForm:
+    objects = _OBJECTS[bodies, values]
     if format == "cloudevents":
         objects = CloudEventsCodec(objects)
-    return CaptureForm(format, bodies, objects, LinesCodec(objects), EventsCodec(objects))
+    return CaptureForm(format, bodies, values, objects, LinesCodec(objects), EventsCodec(objects))
 
 
-_FORMS: Final = {(format, bodies): _form(format, bodies) for format in FORMATS for bodies in BODIES}
-PLAIN: Final = _FORMS["captures", "json"]
+_FORMS: Final = {each: _form(*each) for each in product(FORMATS, BODIES, VALUES)}
+PLAIN: Final = _FORMS["captures", "json", "raw"]
+_MEMBERS: Final = ("format", "bodies", "values")
 
 
 def form_of(value: object) -> tuple[CaptureForm, object]:
@@ -78,10 +92,10 @@ def form_of(value: object) -> tuple[CaptureForm, object]:
     Raises:
         InvalidRequest, Unsupported: It names one that there is not.
     """
-    if not isinstance(value, dict) or not value.keys() & {"format", "bodies"}:
+    if not isinstance(value, dict) or value.keys().isdisjoint(_MEMBERS):
         return PLAIN, value
     rest = dict[Any, Any](value)
-    return _named(rest.pop("format", None), rest.pop("bodies", None)), rest
+    return _named(*(rest.pop(name, None) for name in _MEMBERS)), rest
 
 
 def form_of_query(
@@ -91,22 +105,31 @@ def form_of_query(
     found: dict[str, str] = {}
     rest = []
     for name, text in pairs:
-        if name not in ("format", "bodies"):
+        if name not in _MEMBERS:
             rest.append((name, text))
         elif name in found:
             raise InvalidRequest(f"{name}: given twice")
         else:
             found[name] = text
-    return _named(found.get("format"), found.get("bodies")), rest
+    return _named(*map(found.get, _MEMBERS)), rest
 
 
 def as_cloud(form: CaptureForm) -> CaptureForm:
     """Return a form with the captures as the data of CloudEvents."""
-    return _FORMS["cloudevents", form.bodies]
+    return _FORMS["cloudevents", form.bodies, form.values]
 
 
-def _named(format: object, bodies: object) -> CaptureForm:
-    return _FORMS[_one("format", format, FORMATS), _one("bodies", bodies, BODIES)]
+def as_bytes(form: CaptureForm) -> CaptureForm:
+    """Return a form for a framing whose bodies are bytes."""
+    return _FORMS["captures", "json", form.values]
+
+
+def _named(format: object, bodies: object, values: object) -> CaptureForm:
+    return _FORMS[
+        _one("format", format, FORMATS),
+        _one("bodies", bodies, BODIES),
+        _one("values", values, VALUES),
+    ]
 
 
 def _one(name: str, value: object, known: tuple[str, ...]) -> str:

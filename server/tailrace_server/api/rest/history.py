@@ -29,9 +29,15 @@ from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem, logged
-from tailrace_server.api.json_requests import from_json, from_query, in_json_names
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import arrow, responses
-from tailrace_server.api.rest.forms import PLAIN, CaptureForm, as_cloud, form_of, form_of_query
+from tailrace_server.api.rest.forms import (
+    CaptureForm,
+    as_bytes,
+    as_cloud,
+    form_of,
+    form_of_query,
+)
 from tailrace_server.api.rest.requests import (
     ARROW_TYPE,
     CLOUD_TYPE,
@@ -110,12 +116,12 @@ async def changes(
     if request.method == "POST":
         form, value = form_of(await asked_body(request, settings))
         message = from_json(
-            ReadChangesRequest, value, criteria_max=engine.settings.criteria, without=("catalog",)
+            ReadChangesRequest, value, criteria_max=engine.settings.criteria, without=ELSEWHERE
         )
     else:
         form, pairs = form_of_query(parameters(request))
         message = from_query(
-            ReadChangesRequest, pairs, criteria_max=engine.settings.criteria, without=("catalog",)
+            ReadChangesRequest, pairs, criteria_max=engine.settings.criteria, without=ELSEWHERE
         )
     kind, form = _agreed(kind, form)
     try:
@@ -182,7 +188,7 @@ def _agreed(kind: str, form: CaptureForm) -> tuple[str, CaptureForm]:
     if kind == ARROW_TYPE:
         if form.is_cloud:
             raise InvalidRequest("format: an Arrow stream has captures, not CloudEvents")
-        return kind, PLAIN  # its bodies are bytes, whatever is asked for
+        return kind, as_bytes(form)
     if kind == CLOUD_TYPE:
         return kind, as_cloud(form)
     if kind == JSON_TYPE and form.is_cloud:

@@ -6,7 +6,22 @@ is valid for every subscriber with the same content.
 
 from tailrace_server.capture.codecs.cdcv2 import CDCV2
 from tailrace_server.capture.codecs.columns import CaptureColumns, Codec
+from tailrace_server.capture.codecs.decoded import (
+    JSON_DECODED,
+    JSON_TEXT_DECODED,
+    PROTOBUF_DECODED,
+)
 from tailrace_server.capture.codecs.json import JSON, JSON_TEXT
 from tailrace_server.capture.codecs.protobuf import PROTOBUF
 
-__all__ = ["CDCV2", "JSON", "JSON_TEXT", "PROTOBUF", "CaptureColumns", "Codec"]
+__all__ = [
+    "CDCV2",
+    "JSON",
+    "JSON_DECODED",
+    "JSON_TEXT",
+    "JSON_TEXT_DECODED",
+    "PROTOBUF",
+    "PROTOBUF_DECODED",
+    "CaptureColumns",
+    "Codec",
+]

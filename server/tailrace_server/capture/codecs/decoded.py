@@ -1,0 +1,132 @@
+"""Captures with their values decoded, in the wire form of another codec.
+
+In ``change``, ``before`` and ``after`` of rows a value becomes what wal/schema/decoding.py makes of it, by the
+column as of the image's version. Names, order and all other values stay as the source wrote them, and so does
+a value that cannot be decoded or that the source did not send.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+
+from tailrace.criteria import Area
+from tailrace_server.capture.codecs.columns import Codec
+from tailrace_server.capture.codecs.json import JSON, JSON_TEXT
+from tailrace_server.capture.codecs.protobuf import PROTOBUF
+from tailrace_server.wal.record.columns import decode_members
+from tailrace_server.wal.record.text_columns import Texts
+from tailrace_server.wal.record.unavailable import unavailable
+from tailrace_server.wal.schema.decoding import Undecodable, decoding_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tailrace.schema import Column
+    from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
+    from tailrace_server.wal.record.unavailable import Unavailable
+
+_Decoders = dict[str, "Callable[[bytes], bytes]"]
+"""Column → what decodes its values; without the columns whose values stay."""
+
+
+class DecodedCodec(Codec):
+    """The wire form of another codec, with values decoded."""
+
+    def __init__(self, inner: Codec) -> None:
+        """Write captures as ``inner`` does."""
+        self.name = f"{inner.name}, decoded"
+        self._inner = inner
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return what the other codec makes of the captures decoded."""
+        return self._inner.encode(decoded(columns))
+
+    def messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
+        """Return the same in messages."""
+        return self._inner.messages(decoded(columns), message_bytes)
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return what the other codec does."""
+        return self._inner.with_omitted(header_frame, omitted_bytes)
+
+
+def decoded(columns: CaptureColumns) -> CaptureColumns:
+    """Return the same captures with the values of their bodies decoded."""
+    if not columns.texts:
+        return columns
+    columns = columns.gathered()
+    # 1. What decodes the values of each capture; None where all of them stay, as of most tables. Captures of
+    #    one version and entity type follow one another, so it is looked up where they change.
+    decoders: list[_Decoders | None] = []
+    version, code, found = -1, -1, None
+    rows = zip(
+        *(columns.versions.tolist(), columns.type_codes.tolist(), columns.areas.tolist()),
+        strict=True,
+    )
+    for row_version, row_code, area in rows:
+        if area != Area.DATA or row_code < 0:
+            decoders.append(None)
+            continue
+        if (row_version, row_code) != (version, code):
+            version, code = row_version, row_code
+            schema = columns.schema_of(version)
+            type_columns = schema.entity_types.get(columns.entity_types[code], ())
+            found = _decoders_of(type_columns, schema.placeholders)
+        decoders.append(found)
+    if not any(decoders):
+        return columns
+    # 2. The bodies, one image at a time.
+    texts: Mapping[str, Texts] = {
+        name: Texts.of(
+            pa.array(
+                [
+                    image if image is None or each is None else decoded_image(image, each)
+                    for image, each in zip(body.array.to_pylist(), decoders, strict=True)
+                ],
+                pa.binary(),
+            )
+        )
+        for name, body in columns.texts.items()
+    }
+    return replace(columns, texts=dict(texts))
+
+
+def decoded_image(image: bytes, decoders: Mapping[str, Callable[[bytes], bytes]]) -> bytes:
+    """Return an image with the values of some columns decoded."""
+    members = decode_members(image)
+    for name in decoders.keys() & members.keys():
+        members[name] = msgspec.Raw(decoders[name](bytes(members[name])))
+    return msgspec.json.encode(members)
+
+
+@lru_cache(maxsize=1_024)
+def _decoders_of(columns: tuple[Column, ...], placeholders: tuple[str, ...]) -> _Decoders | None:
+    not_sent = unavailable(placeholders)
+    found = {
+        column.name: _decoder(decoding.decode, not_sent)
+        for column in columns
+        if (decoding := decoding_of(column)) is not None
+    }
+    return found or None
+
+
+def _decoder(decode: Callable[[bytes], bytes], not_sent: Unavailable) -> Callable[[bytes], bytes]:
+    def decoder(raw: bytes) -> bytes:
+        if raw == b"null" or not_sent.is_one(raw):
+            return raw
+        try:
+            return decode(raw)
+        except Undecodable:
+            return raw
+
+    return decoder
+
+
+JSON_DECODED: Final = DecodedCodec(JSON)
+JSON_TEXT_DECODED: Final = DecodedCodec(JSON_TEXT)
+PROTOBUF_DECODED: Final = DecodedCodec(PROTOBUF)

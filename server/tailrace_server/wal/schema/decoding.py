@@ -1,0 +1,171 @@
+"""Values decoded: what a person, or a program that knows no encodings, is shown of a column's values.
+
+===================================  ============  ==================================================
+encoding                             kind          becomes
+===================================  ============  ==================================================
+``decimal.bytes(s)``                 Decimal       a text of its digits: ``"17.50"``
+``debezium.VariableScaleDecimal``    Decimal       the same
+``debezium.Date``, ``connect.Date``  Date          ``"2024-02-29"``
+``debezium.Time``, ``.MicroTime``,   Time          ``"13:37:00.250000"``; beyond a day hours go on, to
+``.NanoTime``, ``connect.Time``                    838:59:59
+``debezium.Timestamp``,              Timestamp     ``"2024-02-29T13:37:00.250000"``, without a zone
+``.MicroTimestamp``,
+``.NanoTimestamp``,
+``connect.Timestamp``
+any other                                          stays as the source wrote it
+===================================  ============  ==================================================
+
+Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal and decimal types; MySQL manual, TIME.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from datetime import date, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from tailrace_server.wal.schema.restating import SCALED, UNITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.schema import Column
+
+_COUNT: Final = re.compile(rb"-?[0-9]{1,19}")
+_EPOCH: Final = datetime(1970, 1, 1)
+_FIRST_DAY: Final = date.min.toordinal() - _EPOCH.toordinal()
+_LAST_DAY: Final = date.max.toordinal() - _EPOCH.toordinal()
+_SECOND: Final = 1_000_000_000
+LAST_HOUR: Final = 838
+"""MySQL's TIME ends a second before the next hour."""
+YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
+HOURS: Final = "from -838:59:59 to 838:59:59"
+_SCALE_MAX: Final = 16_383
+"""PostgreSQL's; a number of more digits behind its point is none that a source has."""
+_UNSCALED_BYTES_MAX: Final = 1_785
+"""Python writes whole numbers of 4,300 digits, and so does every one of so many bytes."""
+
+
+class Undecodable(ValueError):
+    """A value that its encoding does not write, or that is beyond what the text of its kind can say."""
+
+    def __init__(self, reason: str = "") -> None:
+        """Keep the reason, where there is more to say than that it is not of the form."""
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Decoding(NamedTuple):
+    """How the values of an encoding are decoded."""
+
+    kind: str
+    """What they are: Decimal, Date, Time or Timestamp."""
+    decode: Callable[[bytes], bytes]
+    """JSON text, not null → JSON text; raises `Undecodable`."""
+
+
+def decoding_of(column: Column) -> Decoding | None:
+    """Return how the values of a column are decoded; None where they say themselves what they are."""
+    encoding = column.encoding
+    if encoding == "json":
+        return None
+    if (found := SCALED.fullmatch(encoding)) is not None and abs(int(found[1])) <= _SCALE_MAX:
+        return Decoding("Decimal", partial(_decimal, int(found[1])))
+    return _DECODINGS.get(encoding)
+
+
+def _decimal(scale: int, raw: bytes) -> bytes:
+    """Return the number of an unscaled one; a negative scale stands for zeros before the point."""
+    try:
+        data = base64.b64decode(msgspec.json.decode(raw, type=str), validate=True)
+    except (msgspec.DecodeError, ValueError):
+        raise Undecodable from None
+    if not 0 < len(data) <= _UNSCALED_BYTES_MAX:
+        raise Undecodable(f"bytes must be 1 to {_UNSCALED_BYTES_MAX}")
+    unscaled = int.from_bytes(data, "big", signed=True)
+    digits = f"{abs(unscaled):0{max(scale, 0) + 1}d}"
+    if scale > 0:
+        digits = f"{digits[:-scale]}.{digits[-scale:]}"
+    elif unscaled:
+        digits += "0" * -scale
+    return f'"{"-" if unscaled < 0 else ""}{digits}"'.encode()
+
+
+class _Scaled(msgspec.Struct):
+    """Debezium's ``VariableScaleDecimal``."""
+
+    scale: int
+    value: msgspec.Raw
+
+
+_decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
+"""Made here, as frames are encoded in threads; see `wal.documents`."""
+
+
+def _scaled_decimal(raw: bytes) -> bytes:
+    """Return a decimal that brings its own scale."""
+    try:
+        found = _decode_scaled(raw)
+    except msgspec.DecodeError:
+        raise Undecodable from None
+    if abs(found.scale) > _SCALE_MAX:
+        raise Undecodable
+    return _decimal(found.scale, bytes(found.value))
+
+
+def _date(raw: bytes) -> bytes:
+    days = _count(raw)
+    if not _FIRST_DAY <= days <= _LAST_DAY:
+        raise Undecodable(YEARS)
+    return f'"{date.fromordinal(_EPOCH.toordinal() + days)}"'.encode()
+
+
+def _timestamp(nanoseconds: int, raw: bytes) -> bytes:
+    """Return the moment of a count since 1970, of units of so many nanoseconds."""
+    micros, rest = divmod(_count(raw) * nanoseconds, 1_000)
+    try:
+        moment = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        raise Undecodable(YEARS) from None
+    if rest:
+        return f'"{moment.isoformat(timespec="microseconds")}{rest:03d}"'.encode()
+    return f'"{moment.isoformat()}"'.encode()
+
+
+def _time(nanoseconds: int, raw: bytes) -> bytes:
+    """Return the time of a count since midnight, of units of so many nanoseconds."""
+    count = _count(raw) * nanoseconds
+    seconds, rest = divmod(abs(count), _SECOND)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    if hours > LAST_HOUR:
+        raise Undecodable(HOURS)
+    fraction = ""
+    if rest:
+        fraction = f".{rest:09d}" if rest % 1_000 else f".{rest // 1_000:06d}"
+    sign = "-" if count < 0 else ""
+    return f'"{sign}{hours:02d}:{minute:02d}:{second:02d}{fraction}"'.encode()
+
+
+def _count(raw: bytes) -> int:
+    if _COUNT.fullmatch(raw) is None:
+        raise Undecodable
+    return int(raw)
+
+
+def _counted(what: str, unit: int) -> Decoding:
+    if what == "day":
+        return Decoding("Date", _date)
+    if what == "time":
+        return Decoding("Time", partial(_time, unit))
+    return Decoding("Timestamp", partial(_timestamp, unit))
+
+
+_DECODINGS: Final = {
+    "debezium.VariableScaleDecimal": Decoding("Decimal", _scaled_decimal),
+    **{encoding: _counted(*counted) for encoding, counted in UNITS.items()},
+}
