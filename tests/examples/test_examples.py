@@ -8,7 +8,7 @@ import random
 import signal
 import sqlite3
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,12 @@ from examples.replica import Replica, follow
 from tailrace import CatalogUnknown, Operation
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
 from tests.support.model import ModelMutation
 from tests.support.polling import until
+from tests.support.programs import Program
+from tests.support.proxy import FaultyProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,12 +52,20 @@ class Shop:
         self._writer = writer
         self._random = random.Random(11)
         self.rows: dict[tuple[str, str], dict[str, object]] = {}
+        self.prices: list[str] = []
+        """What is printed by who watches the prices of products."""
         self.version = 0
 
     def trade(self, transactions: int) -> None:
         for _ in range(transactions):
             self._writer.write([self._change() for _ in range(self._random.randrange(8))])
             self.version += 1
+
+    def insert_large(self, size: int) -> None:
+        row: dict[str, object] = {"id": "large", "note": "x" * size}
+        self._writer.write([ModelMutation("order", "large", Operation.UPSERT, None, row)])
+        self.rows["order", "large"] = row
+        self.version += 1
 
     def _change(self) -> ModelMutation:
         entity_type = self._random.choice(["product", "order"])
@@ -69,8 +80,15 @@ class Shop:
             del self.rows[place]
             return ModelMutation(entity_type, key, Operation.REMOVE, before, None)
         after: dict[str, object] = {"id": key, "price": self._random.randrange(100)}
+        if entity_type == "product" and (before is None or before["price"] != after["price"]):
+            old = "(new)" if before is None else _price(before)
+            self.prices.append(f"product {key}: {old} -> {_price(after)}")
         self.rows[place] = after
         return ModelMutation(entity_type, key, Operation.UPSERT, before, after)
+
+
+def _price(row: dict[str, object]) -> str:
+    return json.dumps({"price": row["price"]}, separators=(",", ":"))
 
 
 def copied(path: Path) -> tuple[int, dict[tuple[str, str], object]]:
@@ -162,6 +180,51 @@ async def test_a_replica_goes_on_behind_its_last_whole_transaction(
             products = {key: row for (kind, key), row in shop.rows.items() if kind == "product"}
             assert replica.rows("product") == products
     assert copied(path) == (40, shop.rows)
+
+
+@pytest.mark.slow
+async def test_programs_of_the_client_go_on_where_they_were_cut(
+    log_root: Path, writer: ModelWriter, tmp_path: Path
+) -> None:
+    """A replica, a watcher of prices and a counter by hand, each behind a proxy, with a row of 2 MiB."""
+    shop = Shop(writer)
+    shop.trade(30)
+    shop.insert_large(2 << 20)
+    path = tmp_path / "shop.sqlite"
+    chance = random.Random(3)
+    async with AsyncExitStack() as stack:
+        settings = EngineSettings(heartbeat_interval_s=0.05)
+        engine = await stack.enter_async_context(Engine(log_root, settings))
+        port = await stack.enter_async_context(served(engine))
+        proxies = [await stack.enter_async_context(FaultyProxy(port)) for _ in range(3)]
+        watched, copying, counted = (f"127.0.0.1:{proxy.port}" for proxy in proxies)
+        command = (sys.executable, "-u", "-m", "examples.watch_prices", "--server", watched)
+        watcher = await stack.enter_async_context(Program(*command, folder=ROOT))
+        await until(lambda: len(engine.subscriptions(ANONYMOUS)) == 1)
+        shop.prices.clear()
+        for proxy in proxies:
+            proxy.cut_after(1_000)
+        replica = stack.enter_context(Replica(path))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(follow(copying, "shop", replica, until=271))
+            counting = tasks.create_task(count(counted, "shop", 1_000))
+            for number in range(6):
+                for proxy in proxies:
+                    async with asyncio.timeout(PATIENCE_S):
+                        await proxy.was_cut()
+                    if number < 5:
+                        proxy.cut_after(int(2 ** chance.uniform(0, 12)), politely=number % 2 == 0)
+                shop.trade(20)
+            shop.trade(120)
+        assert counting.result() == await count(f"127.0.0.1:{port}", "shop", 1_000)
+        # Between the prices it says when it was cut, and a price that never comes is told by a time-out.
+        printed = [line for line in watcher.lines if not line.startswith("lost: ")]
+        while len(printed) < len(shop.prices):
+            printed = await watcher.printed(len(watcher.lines) + 1)
+            printed = [line for line in printed if not line.startswith("lost: ")]
+        assert printed == shop.prices
+    assert copied(path) == (shop.version, shop.rows)
+    assert shop.version == 271
 
 
 async def test_counting_by_hand(log_root: Path, writer: ModelWriter) -> None:
