@@ -18,14 +18,24 @@ from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.api.websocket.sockets import SocketStatistics
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
+from tailrace_server.pipeline.ingest_metrics import IngestMetrics
 from tools.pages import renew
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.metrics_core import Metric
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
 
 TABLE = "| Metric | Kind | Labels | What |\n|---|---|---|---|\n"
+OF_AN_INGEST = """
+### Metrics of an ingest
+
+On its `--metrics` port and in its `--metrics-file` ([ingest.md](ingest.md#metrics)). The port has
+the `process_` metrics from above too.
+
+"""
 
 
 def render(page: str) -> str:
@@ -37,7 +47,7 @@ def render(page: str) -> str:
     words, head, _ = page.partition(TABLE)
     if not head:
         raise SystemExit(f"docs/operations.md has no table with the head {TABLE!r}")
-    return words + head + "".join(rows())
+    return words + head + "".join(rows()) + OF_AN_INGEST + TABLE + "".join(rows_of_an_ingest())
 
 
 def rows() -> Iterator[str]:
@@ -53,7 +63,17 @@ def rows() -> Iterator[str]:
     metrics.register_sockets(registry, lambda: sockets)
     metrics.register_graphql(registry, lambda: zeros(DocumentStatistics))
     metrics.register_faces(registry, tuple)
-    for family in registry.collect():
+    yield from rows_of(registry.collect())
+
+
+def rows_of_an_ingest() -> Iterator[str]:
+    """Yield a row of the table for each metric of an ingest, in the order of the answer."""
+    yield from rows_of(IngestMetrics("", "", version="").collect())
+
+
+def rows_of(families: Iterable[Metric]) -> Iterator[str]:
+    """Yield a row for each family."""
+    for family in families:
         labels = ", ".join(f"`{name}`" for name in getattr(family, "_labelnames", ()))
         yield f"| `{family.name}` | {family.type} | {labels} | {family.documentation} |\n"
 

@@ -8,9 +8,9 @@ from uuid import UUID
 from structlog.testing import capture_logs
 
 from tailrace_server.capture.disk_usage import DiskUsage
-from tailrace_server.capture.latency import LatencyHistogram
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
+from tailrace_server.histogram import LatencyHistogram
 from tailrace_server.statistics_log import StatisticsReporter
 
 SHOP = ObserverStatistics(

@@ -28,7 +28,7 @@ from tailrace_server.api import listings, metrics
 from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
-from tailrace_server.api.http_hosts import Hosts, with_hosts
+from tailrace_server.api.http_hosts import with_hosts
 from tailrace_server.api.http_protocol import AnsweredConnection
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
@@ -39,6 +39,7 @@ from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import CannotStart
+from tailrace_server.hosts import Hosts
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tailrace_server.capture.latency import LatencyHistogram
+from tailrace_server.histogram import LatencyHistogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from contextlib import contextmanager
 from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -18,15 +19,17 @@ from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.errors import INCOMPLETE, complain
 from tailrace_server.cli.options import LogRoot
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+from tailrace_server.pipeline.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.options import GROUPING, RUNNING, options_of, values_of
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from tailrace_server.pipeline.progress import EntityCounts
+    from tailrace_server.pipeline.ingest_metrics import IngestMetrics
+    from tailrace_server.pipeline.progress import EntityCounts, ProgressReporter
     from tailrace_server.pipeline.sources.source import Source
 
 ingest_app: Final = typer.Typer(
@@ -59,33 +62,17 @@ def source_command(source: type[Source]) -> Callable[..., int]:
 
     def command(log: Path, quiet: bool, **given: Any) -> int:
         from tailrace_server.pipeline.progress import ProgressReporter
-        from tailrace_server.pipeline.transactions.ingest import run_ingest
 
         settings = IngestSettings(
             log=log.absolute(),
             source=source(**values_of(source, given)),
             rules=Rules(**values_of(Rules, given)),
+            outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
             **values_of(IngestSettings, given),
         )
         reporter = ProgressReporter(quiet=quiet)
-        try:
-            summary = run_ingest(settings, reporter)
-        finally:
-            reporter.finish()
-        counters = summary.counters
-        quarantine = settings.quarantine
-        reporter.summary(counters, str(quarantine))
-        for remark in settings.source.remarks(summary.bindings):
-            reporter.note(remark)
-        messages = counters.messages - counters.ignored
-        if not settings.follow and counters.quarantined and counters.quarantined == messages:
-            raise NothingUsable(
-                f"none of {counted(messages, 'new line')} in {given['input']} could be used; "
-                f"{quarantine} has each with its reason"
-            )
-        if shut_out := counters.shut_out(lately=settings.follow):
-            raise TablesShutOut(shut_out, str(quarantine))
-        return 0 if summary.signal is None else 128 + summary.signal
+        with _exposing(settings, settings.source.name, reporter) as metrics:
+            return _ingested(settings, reporter, metrics)
 
     command.__doc__ = f"""Turn {source.title} into versions of a catalog.
 
@@ -93,8 +80,37 @@ def source_command(source: type[Source]) -> Callable[..., int]:
     only files that are new. Lines that cannot be used are set aside in the
     catalog's quarantine folder with the reason.
     """
-    groups = {"log": [_LOG], "source": _parameters(source), "rules": _parameters(Rules)}
+    groups = {
+        "log": [_LOG],
+        "source": _parameters(source),
+        "rules": _parameters(Rules),
+        "outlets": _OUTLETS,
+    }
     return _with_options(command, IngestSettings, groups)
+
+
+def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: IngestMetrics) -> int:
+    """Run an ingest, say what it has done, and return its exit status."""
+    from tailrace_server.pipeline.transactions.ingest import run_ingest
+
+    try:
+        summary = run_ingest(settings, reporter, metrics=metrics)
+    finally:
+        reporter.finish()
+    counters = summary.counters
+    quarantine = settings.quarantine
+    reporter.summary(counters, str(quarantine))
+    for remark in settings.source.remarks(summary.bindings):
+        reporter.note(remark)
+    messages = counters.messages - counters.ignored
+    if not settings.follow and counters.quarantined and counters.quarantined == messages:
+        raise NothingUsable(
+            f"none of {counted(messages, 'new line')} in {settings.input} could be used; "
+            f"{quarantine} has each with its reason"
+        )
+    if shut_out := counters.shut_out(lately=settings.follow):
+        raise TablesShutOut(shut_out, str(quarantine))
+    return 0 if summary.signal is None else 128 + summary.signal
 
 
 def cdcv2(
@@ -121,14 +137,18 @@ def cdcv2(
             known = ", ".join(stream.columns)
             raise InvalidRequest(f"--key {name!r}: the schema's columns are {known}")
     settings = Cdcv2Settings(
-        log=log.absolute(), folding=Folding(stream, entity_type, columns), **values
+        log=log.absolute(),
+        folding=Folding(stream, entity_type, columns),
+        outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
+        **values,
     )
     reporter = ProgressReporter(quiet=quiet)
-    try:
-        with stop_signals() as stopping:
-            outcome = ingest_cdcv2(settings, reporter, stopping=stopping)
-    finally:
-        reporter.finish()
+    with _exposing(settings, "cdcv2", reporter) as metrics:
+        try:
+            with stop_signals() as stopping:
+                outcome = ingest_cdcv2(settings, reporter, stopping=stopping, metrics=metrics)
+        finally:
+            reporter.finish()
     reporter.messages(outcome.counters, str(settings.log / settings.catalog / "quarantine"))
     if outcome.signal is not None:
         return 128 + outcome.signal
@@ -139,6 +159,23 @@ def cdcv2(
     if outcome.waiting_more:
         complain(f"and {outcome.waiting_more:,} more")
     return INCOMPLETE
+
+
+@contextmanager
+def _exposing(
+    settings: IngestSettings | Cdcv2Settings, source: str, reporter: ProgressReporter
+) -> Iterator[IngestMetrics]:
+    """Expose the metrics of a run as long as it takes."""
+    from importlib.metadata import version
+
+    from tailrace_server.pipeline.ingest_metrics import IngestMetrics
+    from tailrace_server.pipeline.metrics_exposition import exposed
+
+    metrics = IngestMetrics(settings.catalog, source, version=version("tailrace"))
+    with exposed(metrics, settings.outlets, reporter.complain) as address:
+        if address is not None:
+            reporter.note(f"metrics at http://{address}/metrics")
+        yield metrics
 
 
 def prepare() -> None:
@@ -230,6 +267,7 @@ _FOLDING: Final = [
         typer.Option("--entity-type", metavar="NAME", help="What its rows are in the catalog."),
     ),
 ]
+_OUTLETS: Final = _parameters(MetricsOutlets)
 _KEY: Final = _parameter(
     "key",
     list[str] | None,
@@ -245,6 +283,10 @@ _KEY: Final = _parameter(
 for _name, _source in SOURCES.items():
     ingest_app.command(_name)(source_command(_source))
 ingest_app.command("cdcv2")(
-    _with_options(cdcv2, Cdcv2Settings, {"folding": _FOLDING, "log": [_LOG], "start": [_KEY]})
+    _with_options(
+        cdcv2,
+        Cdcv2Settings,
+        {"folding": _FOLDING, "log": [_LOG], "start": [_KEY], "outlets": _OUTLETS},
+    )
 )
 ingest_app.command("prepare")(prepare)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from tailrace_server.failpoints import reach
@@ -56,6 +57,7 @@ class CatalogDriver:
         if (batch_id, k) > (last.batch_id, last.k):
             segments = insert_schema_records(self.writer.path, segments, self.schema, schemas)
         reach("pipeline.before_commit")
+        begun = time.monotonic()
         receipt = self.writer.commit(
             batch_id=batch_id,
             k=k,
@@ -65,10 +67,12 @@ class CatalogDriver:
             schema_changes=schemas,
             publish=publish,
         )
+        self.counters.commits.observe(time.monotonic() - begun)
         reach("pipeline.after_commit")
         if schemas:
             self.schema = schemas[-1][1]
         self.counters.records += sum(segment.rows for segment in segments)
+        self.counters.written_bytes += sum(segment.bytes for segment in segments)
         return receipt
 
     def quarantine(

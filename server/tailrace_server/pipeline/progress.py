@@ -7,6 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tailrace_server.histogram import LatencyHistogram
 from tailrace_server.units import counted, duration
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ _INTERVAL_S: Final = 5.0
 """Time between two lines where stderr is no terminal."""
 _RATE_OVER_S: Final = 10.0
 """Time that a rate is measured over."""
+_REASONS: Final = 30
+_REASON_CHARS: Final = 80
+OTHER_REASONS: Final = "other"
+"""Stands for all reasons above the first thirty."""
 
 
 @dataclass(slots=True)
@@ -73,6 +78,8 @@ class IngestCounters:
     skipped: int = 0
     """Lines that an earlier run had consumed; only after a take-over."""
     quarantined: int = 0
+    set_aside: Counter[str] = field(default_factory=Counter)
+    """Of those, by the beginning of the reason, up to its first colon: of few values, as labels must be."""
     by_entity_type: dict[str, EntityCounts] = field(default_factory=dict)
     """Rows by entity type; lines of which nobody knows it are not among them."""
     versions: int = 0
@@ -91,6 +98,21 @@ class IngestCounters:
     """Newest version published."""
     newest_us: int | None = None
     """Latest source timestamp of a committed row."""
+    input_files: int = 0
+    """Files of the batches that were committed."""
+    input_bytes: int = 0
+    written_bytes: int = 0
+    """Bytes of the segments committed."""
+    commits: LatencyHistogram = field(default_factory=LatencyHistogram)
+    """How long it took to make a batch durable once its segments were written."""
+
+    def count_set_aside(self, reasons: Iterable[str]) -> None:
+        """Count lines that were set aside."""
+        for reason in reasons:
+            self.quarantined += 1
+            kind = reason.partition(":")[0][:_REASON_CHARS]
+            full = len(self.set_aside) >= _REASONS and kind not in self.set_aside
+            self.set_aside[OTHER_REASONS if full else kind] += 1
 
     def count_by_entity_type(
         self, rows: Counter[str], quarantined: Iterable[Change], refused: Sequence[Change]

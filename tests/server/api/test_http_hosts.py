@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import TYPE_CHECKING
 
-import pytest
 from structlog.testing import capture_logs
 
-from tailrace_server.api.http_hosts import Hosts
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.engine import Engine
 from tests.conformance.http_drivers import listening
@@ -22,31 +19,6 @@ UPGRADE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        *("localhost", "LOCALHOST:7412", "localhost.", "shop.localhost:80"),
-        *("127.0.0.1", "127.0.0.1:7412", "10.1.2.3:1", "[::1]:7412", "[fe80::1]", ""),
-        *("db.example.com:7412", "DB.example.com", "a.b.corp.example", socket.gethostname()),
-    ],
-)
-def test_names_that_no_foreign_page_has_are_ours(host: str) -> None:
-    assert Hosts("db.example.com", ["*.corp.example"]).has(host)
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        *("evil.example", "evil.example:7412", "localhost.evil.example", "127.0.0.1.evil.example"),
-        *("corp.example", "notcorp.example", "[evil.example]", "evil.example@localhost"),
-        *("localhost:80:80", "127.0.0.1, evil.example", "2130706433", "[::1", "\u00e9"),
-    ],
-)
-def test_other_names_are_not_ours(host: str) -> None:
-    assert not Hosts("127.0.0.1", ["*.corp.example"]).has(host)
-    assert Hosts("127.0.0.1", ["*"]).has(host)
 
 
 async def test_a_page_that_rebound_its_name_reads_nothing(log_root: Path) -> None:

@@ -12,9 +12,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.capture.disk_usage import DiskUsage
-from tailrace_server.capture.latency import LatencyHistogram
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
+from tailrace_server.histogram import LatencyHistogram
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

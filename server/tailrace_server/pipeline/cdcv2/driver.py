@@ -410,7 +410,9 @@ class Cdcv2Driver(CatalogDriver):
         self._index.keep(control.files)
         self.counters.lines += sum(result.messages.values())
         self.counters.rows += rows
-        self.counters.quarantined += len(result.refused)
+        self.counters.count_set_aside(each.reason for each in result.refused)
+        self.counters.input_files += len(files)
+        self.counters.input_bytes += sum(file.bytes for file in files)
         self.counters.versions += result.versions
         self.publish_now()
 

@@ -16,6 +16,7 @@ from tailrace_server.pipeline.cdcv2.files import AVRO, LINES
 from tailrace_server.pipeline.cdcv2.product_times import ProductDriver
 from tailrace_server.pipeline.input_folder import check_input
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE
+from tailrace_server.pipeline.waiting_files import WaitingFiles
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.catalog_writer import CatalogWriter
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from tailrace.cdcv2 import Waiting
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+    from tailrace_server.pipeline.ingest_metrics import IngestMetrics
     from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
     from tailrace_server.pipeline.stop_signals import Stopping
 
@@ -59,6 +61,7 @@ def ingest_cdcv2(
     *,
     stopping: Stopping,
     spark: SparkSession | None = None,
+    metrics: IngestMetrics | None = None,
 ) -> Cdcv2Outcome:
     """Run an ingest to its end: that of the input or of the stream, or with ``follow`` a signal.
 
@@ -67,6 +70,7 @@ def ingest_cdcv2(
         reporter: Shows the progress.
         stopping: Ends it when set.
         spark: A session for large batches; None starts one when it is needed.
+        metrics: Follow the run, if given.
 
     Raises:
         InvalidRequest: The input is not a readable folder, or the catalog holds something else.
@@ -77,6 +81,8 @@ def ingest_cdcv2(
     with open_writer(settings) as writer, ExitStack() as resources:
         products = settings.folding.schema.form.arity is not None
         driver = (ProductDriver if products else Cdcv2Driver)(writer, settings)
+        if metrics is not None:
+            metrics.follow(driver, lambda: _waiting(new_files(settings.input, driver)))
         if spark is not None:
             _give_spark(driver, spark)
         while not stopping.is_set() and not driver.closed:
@@ -133,6 +139,10 @@ def new_files(folder: Path, driver: Cdcv2Driver) -> list[SourceFile]:
                 status = os.stat(path)
                 found.append(SourceFile(relative, path, status.st_size, status.st_mtime_ns))
     return sorted(found, key=lambda file: (file.modified_ns, file.name))
+
+
+def _waiting(files: Sequence[SourceFile]) -> WaitingFiles:
+    return WaitingFiles(len(files), sum(file.bytes for file in files))
 
 
 def batches(files: Sequence[SourceFile], batch_bytes: int) -> Iterator[list[SourceFile]]:

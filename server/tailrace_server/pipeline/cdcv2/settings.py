@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tailrace_server.pipeline.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.options import (
     BYTES,
     FLAG,
@@ -84,3 +85,4 @@ class Cdcv2Settings:
     take_over: bool = option(
         "--take-over", "Go on where another writer left off.", FLAG, False, panel=RUNNING
     )
+    outlets: MetricsOutlets = field(default_factory=MetricsOutlets)

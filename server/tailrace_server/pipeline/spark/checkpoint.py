@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -176,6 +177,14 @@ class BatchPlan:
             return None if self.files is None else sum(map(_unpacked_bytes, self.files))
         except OSError:
             return None
+
+    def size(self) -> int:
+        """Return the size of the files as they are, as far as it is known."""
+        total = 0
+        for path in self.files or ():
+            with suppress(OSError):
+                total += os.stat(path).st_size
+        return total
 
     def check(self) -> None:
         """Make sure that the files exist: Spark silently skips missing ones.

@@ -470,7 +470,7 @@ class Driver(CatalogDriver):
         counters.ignored_by_kind += kinds_of(given.splits)
         counters.skipped += given.skipped
         counters.rows += sum(t.rows for t in given.tallies.values())
-        counters.quarantined += len(quarantined)
+        counters.count_set_aside(change.reason or "" for change in quarantined)
         counters.versions += len(plan.released)
         counters.late += sum(released.late_of is not None for released in plan.released)
         newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]

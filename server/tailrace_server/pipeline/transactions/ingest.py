@@ -28,6 +28,7 @@ from tailrace_server.pipeline.stop_signals import Stopping, stop_signals
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, run_if_due
 from tailrace_server.pipeline.transactions.large_batch import distribution
+from tailrace_server.pipeline.waiting_files import waiting_files
 from tailrace_server.units import format_bytes
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.catalog_writer import CatalogWriter
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from tailrace_server.pipeline.ingest_metrics import IngestMetrics
     from tailrace_server.pipeline.progress import IngestCounters, ProgressReporter
     from tailrace_server.pipeline.table_bindings import Bindings
     from tailrace_server.pipeline.transactions.settings import IngestSettings
@@ -63,7 +65,10 @@ class IngestSummary(NamedTuple):
 
 
 def run_ingest(
-    settings: IngestSettings, reporter: ProgressReporter, spark: SparkSession | None = None
+    settings: IngestSettings,
+    reporter: ProgressReporter,
+    spark: SparkSession | None = None,
+    metrics: IngestMetrics | None = None,
 ) -> IngestSummary:
     """Run an ingest to its end: that of the input, or with ``follow`` SIGINT or SIGTERM.
 
@@ -71,6 +76,7 @@ def run_ingest(
         settings: What to do.
         reporter: Shows the progress.
         spark: A session to run in; None starts one, and stops it at the end.
+        metrics: Follow the run, if given.
 
     Raises:
         InvalidRequest: The input is not a folder that can be read.
@@ -90,6 +96,11 @@ def run_ingest(
     #    the writer's name must be fixed before the query takes it from the checkpoint.
     with open_writer(settings, checkpoint) as writer:
         driver = Driver(writer, settings)
+        if metrics is not None:
+            metrics.follow(
+                driver,
+                lambda: waiting_files(settings.input, lambda name: driver.consumed(name) > 0),
+            )
         reporter.wait("starting Spark …")
         name = f"tailrace ingest {settings.catalog}"
         quick = not _is_large(settings.input)
@@ -173,6 +184,8 @@ class Ingest:
                     small = self._is_small(size)
                     self._check_size(size)
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
+                    self._driver.counters.input_files += len(plan.files or ())
+                    self._driver.counters.input_bytes += plan.size()
         except BaseException as error:
             self._failure = error
             raise

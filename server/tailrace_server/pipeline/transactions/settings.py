@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tailrace_server.pipeline.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.options import (
     BYTES,
     FLAG,
@@ -135,6 +136,8 @@ class IngestSettings:
         False,
         panel=RUNNING,
     )
+
+    outlets: MetricsOutlets = field(default_factory=MetricsOutlets)
 
     @property
     def quarantine(self) -> Path:

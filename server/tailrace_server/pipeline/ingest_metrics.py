@@ -1,0 +1,182 @@
+"""What an ingest tells of itself, as metrics of Prometheus.
+
+All carry the label ``catalog``: several ingests may write their files into one folder. Nothing is counted twice
+or kept on the side; each number is one of `IngestCounters`, read when it is asked for, from any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from tailrace.errors import InternalError, TailraceError
+from tailrace_server.pipeline.progress import IngestCounters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client.metrics_core import Metric
+
+    from tailrace_server.pipeline.catalog_driver import CatalogDriver
+    from tailrace_server.pipeline.waiting_files import WaitingFiles
+
+_LOOK_EVERY_S: Final = 10.0
+_LOOK_SHARE: Final = 50
+"""To look for files that wait takes at most one part in so many of the time."""
+
+
+class IngestMetrics(Collector):
+    """The metrics of one run. Before `follow` its counts are zero."""
+
+    def __init__(self, catalog: str, source: str, *, version: str) -> None:
+        """Begin a run of a source into a catalog; ``version`` is that of this distribution."""
+        self._catalog = catalog
+        self._info = {"source": source, "version": version}
+        self.counters = IngestCounters()
+        self._epoch = 0
+        self._waiting: Callable[[], WaitingFiles] | None = None
+        self._waits: WaitingFiles | None = None
+        self._look_at = 0.0
+        self._started = time.time()
+        self._ended: float | None = None
+        self._failure = ""
+
+    def follow(
+        self, driver: CatalogDriver, waiting: Callable[[], WaitingFiles] | None = None
+    ) -> None:
+        """Show the counts of a driver from now on.
+
+        Args:
+            driver: Whose.
+            waiting: Returns what waits in the input, which may take long; None where nobody knows.
+        """
+        self.counters, self._epoch = driver.counters, driver.writer.epoch
+        self._waiting = waiting
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Note that the run has ended, and by which error."""
+        self._ended = time.time()
+        if error is not None:
+            self._failure = error.code if isinstance(error, TailraceError) else InternalError.code
+        self._look_at = 0.0  # what waits is looked for once more
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        counters = self.counters
+        info = InfoMetricFamily("tailrace_ingest", "What runs.", labels=["catalog"])
+        info.add_metric([self._catalog], self._info)
+        yield info
+        yield self._counter("lines", "Lines, or messages of CDCv2, read.", counters.lines)
+        yield self._counter(
+            "rows", "Changes of rows among them, or finished updates.", counters.rows
+        )
+        yield self._counter("input_files", "Input files read.", counters.input_files)
+        yield self._counter("input_bytes", "Bytes of the input files read.", counters.input_bytes)
+        yield self._counter(
+            "versions", "Transactions committed, each as a version.", counters.versions
+        )
+        yield self._counter("records", "Records committed, leads included.", counters.records)
+        yield self._counter(
+            "written_bytes", "Bytes of the segments committed.", counters.written_bytes
+        )
+        yield self._counter(
+            "late_versions",
+            "Versions of rows that came after their transaction was closed.",
+            counters.late,
+        )
+        aside = CounterMetricFamily(
+            "tailrace_ingest_set_aside",
+            "Lines set aside in quarantine, by the beginning of the reason.",
+            labels=["catalog", "reason"],
+        )
+        for reason, count in sorted(dict(counters.set_aside).items()):
+            aside.add_metric([self._catalog, reason], count)
+        yield aside
+        yield self._gauge(
+            "open_transactions",
+            "Transactions that wait for the rest of their rows.",
+            counters.pending,
+        )
+        yield self._gauge("committed_version", "Newest version committed.", counters.committed)
+        yield self._gauge(
+            "published_version", "Newest version published: subscribers see it.", counters.published
+        )
+        commits = HistogramMetricFamily(
+            "tailrace_ingest_commit_seconds",
+            "To make a batch durable in the log once its segments are written.",
+            labels=["catalog"],
+        )
+        commits.add_metric([self._catalog], counters.commits.cumulative(), counters.commits.sum_s)
+        yield commits
+        yield from self._source(counters)
+        yield from self._run()
+
+    def _source(self, counters: IngestCounters) -> Iterable[Metric]:
+        """How far behind its source the ingest is."""
+        waits = self._now_waiting()
+        yield self._gauge(
+            "waiting_files",
+            "Files of the input that the log does not hold yet, looked for every 10 s at most.",
+            None if waits is None else waits.files,
+        )
+        yield self._gauge("waiting_bytes", "Their bytes.", None if waits is None else waits.nbytes)
+        newest = counters.newest_us
+        yield self._gauge(
+            "newest_source_timestamp_seconds",
+            "Latest time of a committed row, as its source tells it, Unix time.",
+            None if newest is None else newest / 1e6,
+        )
+        yield self._gauge(
+            "source_lag_seconds",
+            "Since that time; it grows too where the source has nothing new.",
+            counters.lag_s(time.time_ns() // 1_000),
+        )
+
+    def _run(self) -> Iterable[Metric]:
+        """What became of the run itself."""
+        yield self._gauge(
+            "epoch",
+            "Epoch of the writer: one higher at each start that opens the catalog for writing.",
+            self._epoch,
+        )
+        yield self._gauge("started_timestamp_seconds", "When it began, Unix time.", self._started)
+        yield self._gauge("running", "1 while it runs, 0 once it has ended.", self._ended is None)
+        yield self._gauge(
+            "ended_timestamp_seconds", "When it ended, Unix time; absent before.", self._ended
+        )
+        failed = GaugeMetricFamily(
+            "tailrace_ingest_failed",
+            "1 if an error ended it, with the machine code, else 0.",
+            labels=["catalog", "code"],
+        )
+        failed.add_metric([self._catalog, self._failure], bool(self._failure))
+        yield failed
+
+    def _now_waiting(self) -> WaitingFiles | None:
+        """Return what waits, as last looked for; more than one scrape may ask at once."""
+        begun = time.monotonic()
+        if self._waiting is not None and begun >= self._look_at:
+            self._waits = self._waiting()
+            took_s = time.monotonic() - begun
+            self._look_at = begun + max(_LOOK_EVERY_S, _LOOK_SHARE * took_s)
+        return self._waits
+
+    def _counter(self, name: str, help_text: str, value: float) -> Metric:
+        made = CounterMetricFamily(f"tailrace_ingest_{name}", help_text, labels=["catalog"])
+        made.add_metric([self._catalog], value)
+        return made
+
+    def _gauge(self, name: str, help_text: str, value: float | None) -> Metric:
+        """Return a gauge; None is a value that is not known, and has no sample."""
+        made = GaugeMetricFamily(f"tailrace_ingest_{name}", help_text, labels=["catalog"])
+        if value is not None:
+            made.add_metric([self._catalog], value)
+        return made
