@@ -32,7 +32,7 @@ from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
-from tests.conformance.graphql_driver import GraphqlWebSocket
+from tests.conformance.graphql_driver import GraphqlEvents, GraphqlWebSocket
 from tests.conformance.http_drivers import RestWebSocket, ServerSentEvents
 from tests.conformance.reading import PATIENCE_S
 from tests.conformance.ways import Acknowledged, DrivenSubscription, Driver, Page
@@ -377,6 +377,7 @@ DRIVERS: Final[dict[str, type[Driver]]] = {
     "rest-ws": RestWebSocket,
     "sse": ServerSentEvents,
     "graphql-ws": GraphqlWebSocket,
+    "graphql-sse": GraphqlEvents,
 }
 """Every way in, by name."""
 

@@ -1,4 +1,4 @@
-"""The driver of GraphQL: live over graphql-transport-ws, history as Relay connections over HTTP."""
+"""Drivers of GraphQL: live over graphql-transport-ws and graphql-sse, history as Relay connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 import tailrace
 from tailrace.criteria import Content
-from tailrace_server.api.graphql.live import SUBPROTOCOL
+from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL
 from tests.conformance import json_captures
 from tests.conformance.http_drivers import OverHttp
 from tests.conformance.json_captures import JsonAcknowledgement
@@ -20,6 +20,8 @@ from tests.conformance.ways import DrivenSubscription, Page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import httpx
 
     from tailrace.capture import Capture, Heartbeat
     from tailrace.criteria import Criteria, Start
@@ -60,15 +62,7 @@ class GraphqlWebSocket(OverHttp):
             connect(url, subprotocols=[_SUBPROTOCOL], max_size=None, max_queue=None)
         )
         subscription = _Subscription(socket)
-        arguments = {
-            **json_captures.start(start),
-            "criteria": json_captures.criteria(tuple(criteria)),
-        }
-        fields = " ".join((_HEAD, *json_captures.bodies(content)))
-        document, variables = _document(
-            "subscription", "onCatalogChange", arguments, f"{{ {fields} }}", ", signals: true"
-        )
-        await subscription.begin({"query": document, "variables": variables})
+        await subscription.begin(_asked(criteria, start, content))
         return subscription
 
     async def read(
@@ -117,6 +111,107 @@ class GraphqlWebSocket(OverHttp):
         )
 
 
+class GraphqlEvents(GraphqlWebSocket):
+    """The same as an event stream for each subscription."""
+
+    cannot: ClassVar[Mapping[str, str]] = {
+        "demand": "an event stream has no way back: the pace of its connection is the demand"
+    }
+
+    async def subscribe(
+        self,
+        criteria: Sequence[Criteria] = (),
+        *,
+        catalog: str = "shop",
+        start: Start | None = None,
+        content: Content = Content.HEADER,
+        demand: int | None = None,
+    ) -> DrivenSubscription:
+        assert demand is None, self.cannot["demand"]
+        headers = {"accept": "text/event-stream"}
+        asked = _asked(criteria, start, content)
+        if "fromTime" not in asked["variables"] and "after" in asked["variables"]:
+            headers["last-event-id"] = asked["variables"].pop("after")
+        request = self.http.stream(
+            "POST", f"/v1/catalogs/{catalog}/graphql", json=asked, headers=headers
+        )
+        answer = await self.stack.enter_async_context(request)
+        if answer.status_code != 200:
+            raise _error(msgspec.json.decode(await answer.aread())["errors"])
+        subscription = _EventSubscription(answer, timed="fromTime" in asked["variables"])
+        await subscription.begin()
+        return subscription
+
+
+class _EventSubscription:
+    acknowledgement: JsonAcknowledgement
+
+    def __init__(self, answer: httpx.Response, *, timed: bool) -> None:
+        self._answer = answer
+        self._timed = timed
+        """Whether it starts by time: events before that have no id."""
+        self._chunks = answer.aiter_bytes()
+        self._text = b""
+
+    async def begin(self) -> None:
+        answer, id = await self._next()
+        self.acknowledgement = JsonAcknowledgement(answer.extensions["acknowledgement"])
+        self._expect_id(id, self.acknowledgement.resume_cursor)
+
+    async def request(self, n: int) -> None:
+        raise AssertionError(GraphqlEvents.cannot["demand"])
+
+    async def receive(self) -> tuple[Capture, ...] | Heartbeat:
+        answer, id = await self._next()
+        if answer.extensions:
+            beat = json_captures.heartbeat(answer.extensions["heartbeat"])
+            self._expect_id(id, beat.cursor)
+            return beat
+        assert answer.data is not None
+        capture = json_captures.capture(bytes(answer.data["onCatalogChange"]))
+        assert id == str(capture.cursor)
+        return (capture,)
+
+    async def cancel(self) -> None:
+        await self._answer.aclose()
+
+    def _expect_id(self, id: str | None, cursor: tailrace.Cursor) -> None:
+        if id is not None or not self._timed:
+            assert id == str(cursor)
+
+    async def _next(self) -> tuple[_Answer, str | None]:
+        async with asyncio.timeout(PATIENCE_S):
+            while b"\n\n" not in self._text:
+                self._text += await anext(self._chunks)
+        event, _, self._text = self._text.partition(b"\n\n")
+        fields = dict(line.split(b": ", 1) for line in event.splitlines())
+        assert fields[b"event"] == b"next"
+        answer = msgspec.json.decode(fields[b"data"], type=_Answer)
+        id = fields.get(b"id")
+        return _checked(answer), None if id is None else id.decode()
+
+
+def _checked(answer: _Answer) -> _Answer:
+    """Return a result; its only errors may be of bodies left out."""
+    if answer.data is None:
+        raise _error(answer.errors)
+    omitted = {"code": "BODIES_OMITTED", "retriable": False, "figures": {}}
+    assert all(each["extensions"] == omitted for each in answer.errors)
+    return answer
+
+
+def _asked(criteria: Sequence[Criteria], start: Start | None, content: Content) -> dict[str, Any]:
+    arguments = {
+        **json_captures.start(start),
+        "criteria": json_captures.criteria(tuple(criteria)),
+    }
+    fields = " ".join((_HEAD, *json_captures.bodies(content)))
+    document, variables = _document(
+        "subscription", "onCatalogChange", arguments, f"{{ {fields} }}", ", signals: true"
+    )
+    return {"query": document, "variables": variables}
+
+
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):
     data: dict[str, msgspec.Raw] | None = None
     errors: list[dict[str, Any]] = []
@@ -161,10 +256,7 @@ class _Subscription:
     async def _next(self) -> _Answer:
         message = await self._receive()
         assert message.type == "next"
-        answer = msgspec.json.decode(message.payload, type=_Answer)
-        omitted = {"code": "BODIES_OMITTED", "retriable": False, "figures": {}}
-        assert all(each["extensions"] == omitted for each in answer.errors)
-        return answer
+        return _checked(msgspec.json.decode(message.payload, type=_Answer))
 
     async def _receive(self) -> _Message:
         async with asyncio.timeout(PATIENCE_S):

@@ -44,6 +44,7 @@ PAGES = ("websocket", "eventsource", "graphql-ws", "apollo")
 PROGRAMS = {
     "node/ws.js": "http",
     "node/graphql-ws.js": "http",
+    "node/graphql-sse.js": "http",
     "node/grpc.js": "grpc",
     "python/rest_websocket.py": "http",
     "python/graphql_gql.py": "http",
@@ -246,7 +247,7 @@ async def test_a_page_of_another_origin_is_refused(log_root: Path, shop: Shop) -
 async def test_programs_print_exactly_the_changes_through_a_kill_and_a_stop(
     log_root: Path, shop: Shop
 ) -> None:
-    """Node: ws, graphql-ws, grpc-js. Python: websockets, gql, httpx, gRPC by reflection."""
+    """Node: ws, graphql-ws, graphql-sse, grpc-js. Python: websockets, gql, httpx, gRPC by reflection."""
     shop.trade(5)
     server = ServerProcess(log_root)
     programs: dict[str, Program] = {}

@@ -39,7 +39,7 @@ def with_hosts(application: ASGIApp, hosts: Hosts, sockets: Sockets) -> ASGIApp:
         if foreign is None:
             await application(scope, receive, send)
             return
-        log.tell(foreign, cure="http_hosts")
+        log.tell(foreign, setting="http_hosts")
         sockets.count("host")
         error = InvalidRequest(
             f"Host {foreign[:100]!r} is no name of this server; ask by its address, or allow the name with "

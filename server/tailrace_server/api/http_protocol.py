@@ -256,7 +256,7 @@ class AnsweredConnection:
         """Drop the connection with what is unread."""
         drop(self._cycle.transport)
 
-    async def write_uncopied(self, data: bytes) -> None:
+    async def write_uncopied(self, data: bytes | memoryview) -> None:
         """Write a part of the body without a copy of its own; return once the kernel has taken it.
 
         Uvicorn's ``send`` would join it with its chunk's head, and return while the transport still has it.
@@ -266,7 +266,8 @@ class AnsweredConnection:
             await cycle.flow.drain()
         if cycle.disconnected:
             return
-        parts = cycle.conn.send_with_data_passthrough(h11.Data(data=data))
+        event = h11.Data(data=data)  # type: ignore[arg-type]  # of a memoryview it asks the length only
+        parts = cycle.conn.send_with_data_passthrough(event)
         assert parts is not None
         cycle.transport.writelines(parts)
         await cycle.flow.drain()

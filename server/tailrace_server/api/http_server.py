@@ -282,7 +282,7 @@ def _with_origins(application: ASGIApp, settings: HttpSettings) -> ASGIApp:
         application,
         allow_origins=("*",) if origins.any else (),
         allow_origin_regex=origins.pattern.pattern,
-        allow_methods=("GET", "POST"),
+        allow_methods=("GET", "POST", "PUT", "DELETE"),
         allow_headers=("*",),
         expose_headers=("ETag", *HEADERS),
     )

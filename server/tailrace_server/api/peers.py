@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 REST_WEBSOCKET: Final = "rest_websocket"
 REST_EVENTS: Final = "rest_events"
 GRAPHQL_WEBSOCKET: Final = "graphql_websocket"
+GRAPHQL_EVENTS: Final = "graphql_events"
 GRPC: Final = "grpc"
 
 _CLIENT_CHARS: Final = 200

@@ -21,12 +21,12 @@ class RefusalLog:
         self._kind = kind
         self._told: set[str] = set()
 
-    def tell(self, name: str, *, cure: str) -> None:
-        """Log that a name was refused, unless it has been told; ``cure`` is the setting that allows it."""
+    def tell(self, name: str, **cure: str) -> None:
+        """Log that a name was refused, unless it has been told; ``cure`` is what helps."""
         shown = name[:_SHOWN]
         if shown in self._told or len(self._told) > _NAMES_MAX:
             return
         self._told.add(shown)
-        _log.warning(f"{self._kind} refused", **{self._kind: shown}, setting=cure)
+        _log.warning(f"{self._kind} refused", **{self._kind: shown}, **cure)
         if len(self._told) > _NAMES_MAX:
             _log.warning(f"further refusals by {self._kind} are counted only", told=_NAMES_MAX + 1)

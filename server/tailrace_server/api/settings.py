@@ -125,6 +125,15 @@ class HttpSettings:
         "of valid GraphQL documents, kept so that an equal one is not validated again",
     )
 
+    graphql_reservations: int = setting(
+        1_000,
+        "reservations",
+        "of event streams (graphql-sse) that wait for their stream; where there are more the oldest ends",
+    )
+    graphql_reservation_s: float = setting(
+        10.0, "seconds", "how long a reserved event stream may take to be opened"
+    )
+
     @property
     def hosts(self) -> tuple[str, ...]:
         """Those of ``http_hosts``, one by one."""

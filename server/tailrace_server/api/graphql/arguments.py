@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.requests import Wish
 
 _BODIES: Final = ("change", "before", "after")
+STARTS: Final = frozenset({"sinceVersion", "sinceIndex", "after", "fromTime"})
+"""Arguments that say where a subscription begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from graphql.type import GraphQLResolveInfoHelpers
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.api.graphql import schema as schemas
 from tailrace_server.api.graphql.answer_size import AnswerTooLarge, bounded
-from tailrace_server.api.graphql.arguments import wish_of
+from tailrace_server.api.graphql.arguments import STARTS, wish_of
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
 from tailrace_server.api.graphql.errors import DocumentRefused, field_error
@@ -212,8 +212,21 @@ class GraphqlCatalog:
         except AnswerTooLarge as error:
             raise error.refusal() from None
 
-    async def begin(self, prepared: Prepared, peer: Peer) -> Live:
+    async def begin(
+        self,
+        prepared: Prepared,
+        peer: Peer,
+        *,
+        as_events: bool = False,
+        after: str | None = None,
+    ) -> Live:
         """Begin a subscription of a peer by its compiled selection.
+
+        Args:
+            prepared: The operation.
+            peer: Who asks.
+            as_events: Whether its frames are events, or else payloads.
+            after: The cursor to go on behind; stands above any start that the document names.
 
         Raises:
             TailraceError: What is wrong with what it asks for.
@@ -225,6 +238,9 @@ class GraphqlCatalog:
         else:
             values = document.coerced(prepared.operation, variables)
         selection, field, arguments = document.compiled(prepared.operation, values)
+        if after is not None:
+            arguments = {name: value for name, value in arguments.items() if name not in STARTS}
+            arguments["after"] = after
         wish = wish_of(
             arguments,
             document.built.scopes[field],
@@ -237,7 +253,7 @@ class GraphqlCatalog:
             wish.criteria,
             start=wish.start,
             content=wish.content,
-            codec=selection.codec,
+            codec=selection.events if as_events else selection.codec,
             limits=wish.limits,
             peer=peer,
         )

@@ -8,6 +8,10 @@ The selection is one bytes template with a place for each value; a frame is the 
 separator (as in RFC 7464), which no JSON text contains, so that frames joined can be told apart again. A frame
 has nothing of a subscription in it: everyone with an equal selection is sent the same bytes.
 
+For event streams the same payloads are framed as events, whose ids are cursors::
+
+    id: 1.….42.1.0.17…\nevent: next\ndata: {"data":{…}}\n\n
+
 A value that its scalar cannot hold is null, and stands in ``errors`` with its path, as the specification
 has it.
 """
@@ -21,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace_server.api.graphql.catalog_schema import columns_by_name, row_of
@@ -32,7 +37,9 @@ from tailrace_server.api.graphql.selection import (
     RowField,
     TypeName,
 )
-from tailrace_server.capture.codecs.columns import Codec, encode_name_lists
+from tailrace_server.api.rest.codecs import on_one_line
+from tailrace_server.capture.codecs.columns import EMPTY, Codec, encode_name_lists
+from tailrace_server.capture.codecs.json import cursor_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,8 +49,13 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs.columns import CaptureColumns
 
 SEPARATOR: Final = b"\x1e"
+DATA: Final = b"\ndata: "
+"""What stands before the payload of an event; there is no such line before it."""
+EVENT_END: Final = b"\n\n"
 _encode: Final = msgspec.json.encode
 _NULL: Final = b"null"
+_LAST: Final = 2**31 - 1
+"""Behind the last byte of a frame."""
 
 _AREAS: Final = {each.value: _encode(each.name) for each in Area}
 _OPERATIONS: Final = {each.value: _encode(each.name) for each in Operation}
@@ -113,6 +125,34 @@ class SelectionCodec(Codec):
                 return _rows(columns, self._readers[key], (self._key, key), errors)
             case TypeName():
                 raise AssertionError("part of the template")
+
+
+class SelectionEventsCodec(Codec):
+    """The payloads of a selection, each in one line as a server-sent event."""
+
+    def __init__(self, payloads: SelectionCodec) -> None:
+        """Frame the payloads of a codec."""
+        self.name = f"{payloads.name}-events"
+        self._payloads = payloads
+
+    def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
+        """Return one event a capture; its id is the cursor."""
+        columns = columns.gathered()
+        payloads = on_one_line(self._payloads.encode(columns))
+        ended = pc.binary_replace_slice(payloads, -len(SEPARATOR), _LAST, EVENT_END)
+        parts = (_text(b"id: "), *cursor_parts(columns), _text(b"\nevent: next" + DATA), ended)
+        return pc.binary_join_element_wise(*parts, EMPTY)
+
+    def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
+        """Return the event with what its payload's codec says of the bodies."""
+        head, _, payload = header_frame.partition(DATA)
+        frame = payload[: -len(EVENT_END)] + SEPARATOR
+        shown = self._payloads.with_omitted(frame, omitted_bytes)[: -len(SEPARATOR)]
+        return b"%b%b%b%b" % (head, DATA, shown, EVENT_END)
+
+
+def _text(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.binary())
 
 
 def _template(selection: SelectionSet) -> bytes:

@@ -30,7 +30,7 @@ from graphql import (
 from graphql.execution.values import get_argument_values, get_variable_values
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.api.graphql.codec import SelectionCodec
+from tailrace_server.api.graphql.codec import SelectionCodec, SelectionEventsCodec
 from tailrace_server.api.graphql.errors import DocumentRefused
 from tailrace_server.api.graphql.selection import Collector, root_of, selection_of
 from tailrace_server.api.requests import refuse_excess
@@ -56,6 +56,8 @@ class Compiled:
     """A subscription whose selection is a codec."""
 
     codec: SelectionCodec
+    events: SelectionEventsCodec
+    """The same for event streams."""
     key: str
     """Response key of its field."""
     bodies: frozenset[str]
@@ -162,7 +164,9 @@ class Document:
                 self._variants.clear()
             selection = selection_of(root, self.built, collector)
             codec = SelectionCodec(selection)
-            self._variants[variant] = Compiled(codec, selection.key, selection.bodies)
+            self._variants[variant] = Compiled(
+                codec, SelectionEventsCodec(codec), selection.key, selection.bodies
+            )
         return self._variants[variant], name, arguments
 
 

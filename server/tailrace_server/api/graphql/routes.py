@@ -2,7 +2,9 @@
 
 ::
 
-    /v1/catalogs/{c}/graphql     GET, POST: queries; GET from a browser: GraphiQL; WebSocket: everything
+    /v1/catalogs/{c}/graphql     GET, POST: queries, as an event stream everything; WebSocket: everything;
+                                 PUT, DELETE: of event streams that carry several operations;
+                                 GET from a browser: GraphiQL
     /v1/system/graphql           the same over the system log: catalogs created, dropped, replaced
     /v1/graphiql/…               what GraphiQL is made of
 
@@ -27,11 +29,25 @@ from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
 from tailrace_server.api.graphql.documents import DocumentCache
 from tailrace_server.api.graphql.errors import error_list
-from tailrace_server.api.graphql.live import SUBPROTOCOL, GraphqlSocketFace
+from tailrace_server.api.graphql.transports import distinct_streams
+from tailrace_server.api.graphql.transports.legacy_websocket import (
+    LEGACY_SUBPROTOCOL,
+    refuse_legacy,
+)
+from tailrace_server.api.graphql.transports.reserved_streams import Reservations
+from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.json_requests import decode
-from tailrace_server.api.peers import GRAPHQL_WEBSOCKET, over_http
-from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
+from tailrace_server.api.peers import GRAPHQL_EVENTS, GRAPHQL_WEBSOCKET, over_http
+from tailrace_server.api.rest.event_stream import HEADERS
+from tailrace_server.api.rest.requests import (
+    EVENTS_TYPE,
+    JSON_TYPE,
+    accepted,
+    body,
+    parameters,
+)
 from tailrace_server.api.rest.streaming import StreamedAnswer
+from tailrace_server.api.websocket.messages import ID_CHARACTERS_MAX
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
@@ -50,6 +66,8 @@ _log = structlog.get_logger("tailrace.graphql")
 
 RESPONSE_TYPE: Final = "application/graphql-response+json"
 HTML_TYPE: Final = "text/html"
+TOKEN_HEADER: Final = "x-graphql-event-stream-token"
+_METHODS: Final = ("GET", "POST", "PUT", "DELETE")
 _CHUNK_BYTES: Final = 64 << 10
 _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
 
@@ -63,6 +81,7 @@ class GraphqlFace:
         self._settings = settings
         self._sockets = sockets
         self.documents = DocumentCache(settings)
+        self.reservations = Reservations(settings)
         self._catalogs: dict[str, GraphqlCatalog] = {}
 
     def routes(self) -> list[BaseRoute]:
@@ -70,7 +89,7 @@ class GraphqlFace:
         found: list[BaseRoute] = [Route("/v1/graphiql/{name}", graphiql.asset)]
         for base in ("/v1/catalogs/{catalog}", "/v1/system"):
             found += [
-                Route(f"{base}/graphql", self._answer, methods=["GET", "POST"]),
+                Route(f"{base}/graphql", self._answer, methods=_METHODS),
                 WebSocketRoute(f"{base}/graphql", self._live),
             ]
         return found
@@ -91,7 +110,8 @@ class GraphqlFace:
     async def _live(self, websocket: WebSocket) -> None:
         peer = over_http(GRAPHQL_WEBSOCKET, websocket)
         face = GraphqlSocketFace(self.catalog(_catalog_of(websocket)), self._sockets.answers, peer)
-        await self._sockets.serve(websocket, {SUBPROTOCOL: face})
+        refusals = {LEGACY_SUBPROTOCOL: refuse_legacy}
+        await self._sockets.serve(websocket, {SUBPROTOCOL: face}, refusals)
 
     async def _answer(self, request: Request) -> ASGIApp:
         form = RESPONSE_TYPE
@@ -99,23 +119,89 @@ class GraphqlFace:
             if _wants_page(request) and self._settings.graphql_graphiql:
                 below = _catalog_of(request) != SYSTEM_CATALOG
                 return await graphiql.page("../../" if below else "../")
-            form = accepted(request, (RESPONSE_TYPE, JSON_TYPE))
-            asked = await self._asked(request)
-            catalog = self.catalog(_catalog_of(request))
-            prepared = await catalog.prepare(asked)
-            if prepared.is_subscription:
-                raise InvalidRequest(
-                    f"subscriptions are served by WebSocket at this path, sub-protocol {SUBPROTOCOL}"
-                )
-            return self._data(await catalog.execute(prepared), form)
+            if request.method == "PUT":
+                return await self._reserve(request)
+            form = accepted(request, (RESPONSE_TYPE, JSON_TYPE, EVENTS_TYPE))
+            if (token := _token(request)) is not None:
+                return await self._reserved(request, token, form)
+            if request.method == "DELETE":
+                raise InvalidRequest(f"the reservation is missing: name its token ({TOKEN_HEADER})")
+            if form == EVENTS_TYPE:
+                return await self._stream(request)
+            return await self._result(request, form)
         except HTTPException as error:
             self._sockets.count_error("http", InvalidRequest.code)
             faults = error_list(InvalidRequest(error.detail))
-            return _json({"errors": faults}, form, error.status_code)
+            return _json({"errors": faults}, _json_form(form), error.status_code)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:
-            return self._refused(error, form)
+            return self._refused(error, _json_form(form))
+
+    async def _result(self, request: Request, form: str) -> ASGIApp:
+        """Answer a query."""
+        asked = asked_of(await self._asked(request))
+        catalog = self.catalog(_catalog_of(request))
+        prepared = await catalog.prepare(asked)
+        if prepared.is_subscription:
+            if EVENTS_TYPE in request.headers.get("accept", "").lower():  # it takes either
+                return await self._stream(request, asked)
+            raise InvalidRequest(
+                f"subscriptions are served at this path by WebSocket, sub-protocol {SUBPROTOCOL}, and as "
+                f"an event stream: Accept: {EVENTS_TYPE}"
+            )
+        return self._data(await catalog.execute(prepared), form)
+
+    async def _stream(self, request: Request, asked: Asked | None = None) -> ASGIApp:
+        """Answer an operation with an event stream of its own."""
+        if request.method == "HEAD":
+            return Response(headers=HEADERS)
+        try:
+            if distinct_streams.is_over(request):
+                return Response(status_code=204)
+            asked = asked or asked_of(await self._asked(request))
+            catalog = self.catalog(_catalog_of(request))
+            return await distinct_streams.answer(request, asked, catalog, self._sockets)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            refused = distinct_streams.refused(request, error, self._sockets)
+            if refused is None:
+                raise
+            return refused
+
+    async def _reserve(self, request: Request) -> Response:
+        """Reserve an event stream; a catalog that is not there is said now."""
+        catalog = self.catalog(_catalog_of(request))
+        await catalog.schema()
+        token = self.reservations.reserve(
+            catalog, self._sockets, over_http(GRAPHQL_EVENTS, request)
+        )
+        return Response(token, 201, _HEADERS, "text/plain")
+
+    async def _reserved(self, request: Request, token: str, form: str) -> ASGIApp:
+        """Open a reserved stream, or begin or end an operation on it."""
+        catalog = self.catalog(_catalog_of(request))
+        stream = self.reservations.of(token, catalog)
+        if request.method == "GET" and form == EVENTS_TYPE:
+            stream.open()
+            self.reservations.opened(token)
+            return stream
+        if request.method == "DELETE":
+            stream.complete(_id_in(dict(parameters(request)).get("operationId"), "operationId"))
+            return Response(headers=_HEADERS)
+        value = await self._asked(request)
+        asked, id = asked_of(value), _operation_id(value)
+        await catalog.prepare(asked)  # what is wrong with a document is told by the answer
+        stream.begin(id, asked, self._size_of(request))
+        return Response(status_code=202, headers=_HEADERS)
+
+    def _size_of(self, request: Request) -> int:
+        """Return how much a request may hold: what it says, or as much as it may have."""
+        if request.method == "GET":
+            return len(request.scope["query_string"])
+        said = request.headers.get("content-length", "")
+        return int(said) if said.isdigit() else self._settings.ws_message_bytes
 
     def _refused(self, error: Exception, form: str) -> Response:
         """Log and count an error, and return an answer without data.
@@ -135,15 +221,16 @@ class GraphqlFace:
         headers = {**_HEADERS, "Content-Type": form}
         return StreamedAnswer(_cut(body), self._sockets, headers, whole_bytes=len(body))
 
-    async def _asked(self, request: Request) -> Asked:
+    async def _asked(self, request: Request) -> object:
+        """Return the members of a GraphQL request."""
         if request.method == "POST":
-            return asked_of(await body(request, self._settings))
+            return await body(request, self._settings)
         value: dict[str, Any] = {}
         for name, text in parameters(request):
             if name in value:
                 raise InvalidRequest(f"{name[:60]}: given twice")
             value[name] = decode(text, name) if name in ("variables", "extensions") else text
-        return asked_of(value)
+        return value
 
 
 def _wants_page(request: Request) -> bool:
@@ -172,6 +259,29 @@ def asked_of(value: object) -> Asked:
     if not isinstance(name, str | None):
         raise InvalidRequest("operationName: must be a text")
     return Asked(query, variables or {}, name)
+
+
+def _operation_id(value: object) -> str:
+    """Return the id by which a client knows the results of an operation."""
+    extensions = value.get("extensions") if isinstance(value, dict) else None
+    given = extensions.get("operationId") if isinstance(extensions, dict) else None
+    return _id_in(given, "extensions.operationId")
+
+
+def _id_in(value: object, name: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= ID_CHARACTERS_MAX:
+        raise InvalidRequest(f"{name}: must be a text of 1 to {ID_CHARACTERS_MAX} characters")
+    return value
+
+
+def _token(request: Request) -> str | None:
+    """Return the token of a reservation; None where there is none."""
+    return request.headers.get(TOKEN_HEADER) or request.query_params.get("token")
+
+
+def _json_form(form: str) -> str:
+    """Return the media type of what is no event stream."""
+    return RESPONSE_TYPE if form == EVENTS_TYPE else form
 
 
 def _json(value: dict[str, Any], form: str, status: int) -> Response:

@@ -37,7 +37,7 @@ class LinesCodec(Codec):
 
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one line a capture."""
-        return pc.binary_replace_slice(_on_one_line(self._objects.encode(columns)), -1, _END, b"\n")
+        return pc.binary_replace_slice(on_one_line(self._objects.encode(columns)), -1, _END, b"\n")
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
         """Return the line with ``omittedBytes`` appended."""
@@ -55,7 +55,7 @@ class EventsCodec(Codec):
     def encode(self, columns: CaptureColumns) -> pa.BinaryArray:
         """Return one event a capture."""
         objects = pc.binary_replace_slice(
-            _on_one_line(self._objects.encode(columns)), -1, _END, b"\n\n"
+            on_one_line(self._objects.encode(columns)), -1, _END, b"\n\n"
         )
         return pc.binary_join_element_wise(
             *(pa.scalar(b"id: ", pa.binary()), *cursor_parts(columns)),
@@ -67,7 +67,8 @@ class EventsCodec(Codec):
         return self._objects.with_omitted(header_frame[:-2] + b",", omitted_bytes)[:-1] + b"\n\n"
 
 
-def _on_one_line(frames: pa.BinaryArray) -> pa.BinaryArray:
+def on_one_line(frames: pa.BinaryArray) -> pa.BinaryArray:
+    """Return frames of JSON without line ends."""
     for end in (b"\n", b"\r"):
         if pc.any(pc.match_substring(frames, end)).as_py():
             frames = pc.replace_substring(frames, end, b" ")

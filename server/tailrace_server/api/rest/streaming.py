@@ -39,7 +39,7 @@ class StreamedAnswer(Guarded):
 
     def __init__(
         self,
-        chunks: AsyncGenerator[bytes, None],
+        chunks: AsyncGenerator[bytes | memoryview, None],
         sockets: Sockets,
         headers: dict[str, str],
         *,
@@ -98,7 +98,7 @@ class StreamedAnswer(Guarded):
             raise ReaderGone from error
         await self._write(send, b"", more=False)
 
-    async def _write(self, send: Send, data: bytes, *, more: bool) -> None:
+    async def _write(self, send: Send, data: bytes | memoryview, *, more: bool) -> None:
         self.blocked_since = asyncio.get_running_loop().time()
         try:
             # A large chunk is many readers' own, and has gone only when the kernel has taken all of it.

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
@@ -50,7 +50,7 @@ from tailrace_server.api.websocket.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from starlette.websockets import WebSocket
 
@@ -84,6 +84,16 @@ class SocketStatistics:
     """Errors told to clients, by transport and machine code."""
 
 
+class Attended(Protocol):
+    """A connection that carries several operations."""
+
+    refused: int
+    """Operations refused because it had too many."""
+
+    def stop(self) -> None:
+        """End once its operations have, which is the engine's doing."""
+
+
 class Sockets:
     """All WebSockets and event streams of one server process."""
 
@@ -100,12 +110,13 @@ class Sockets:
         self.inbound = ByteBudget(memory_bytes // INBOUND_SHARE)
         self.answers = ByteBudget(memory_bytes // ANSWERS_SHARE)
         self.guard = SendGuard(send_deadline_s)
-        self._connections: set[SocketConnection] = set()
+        self._connections: set[Attended] = set()
         self._open = self._opened = self._refused = self._subscriptions_refused = 0
         self._guards: Counter[str] = Counter()
         self._errors: Counter[tuple[str, str]] = Counter()
         self._origins = settings.origins
         self._origins_refused = RefusalLog("origin")
+        self._subprotocols_refused = RefusalLog("subprotocol")
         self._stopping = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -131,14 +142,25 @@ class Sockets:
             on_cut=self.count,
         )
 
-    async def serve(self, websocket: WebSocket, faces: Mapping[str, Face]) -> None:
-        """Serve a handshake and everything after it with the face of the sub-protocol that is chosen."""
+    async def serve(
+        self,
+        websocket: WebSocket,
+        faces: Mapping[str, Face],
+        refusals: Mapping[str, Callable[[WebSocket], Awaitable[None]]] | None = None,
+    ) -> None:
+        """Serve a handshake and everything after it with the face of the sub-protocol that is chosen.
+
+        Args:
+            websocket: The handshake.
+            faces: By sub-protocol.
+            refusals: Sub-protocols whose clients are told in their own words to take another, and how.
+        """
         # 1. Refusals with an HTTP status, before the handshake: a page of a foreign origin, then a server
         #    that is full. The origin comes first, or such pages could take the room of others.
         foreign = self._foreign_origin(websocket)
         if foreign is not None:
             self.count("origin")
-            self._origins_refused.tell(foreign, cure="ws_origins")
+            self._origins_refused.tell(foreign, setting="ws_origins")
             await self.refuse(websocket, _origin_refused(foreign), 403)
             return
         if not self.enter():
@@ -147,7 +169,8 @@ class Sockets:
         # 2. From `enter` on the socket counts, so every way out passes `leave`.
         try:
             offered = websocket.scope["subprotocols"]
-            chosen = next((name for name in faces if name in offered), None)
+            refusals = refusals or {}
+            chosen = next((name for name in (*faces, *refusals) if name in offered), None)
             await websocket.accept(chosen)
             # 3. A wrong sub-protocol is refused after the handshake: browsers show a close code to the page,
             #    but not the status of a handshake.
@@ -156,6 +179,11 @@ class Sockets:
                 await websocket.close(
                     CloseCode.SUBPROTOCOL, f"sub-protocol not acceptable: offer {', '.join(faces)}"
                 )
+                return
+            if chosen in refusals:
+                self.count_close(CloseCode.SUBPROTOCOL)
+                self._subprotocols_refused.tell(chosen, offer=", ".join(faces))
+                await refusals[chosen](websocket)
                 return
             await self._serve(websocket, faces[chosen])
         except WebSocketDisconnect:
@@ -207,16 +235,24 @@ class Sockets:
                 self.count(TOO_SLOW)
 
     async def _run(self, connection: SocketConnection) -> None:
+        try:
+            with self.attended(connection):
+                await connection.run()
+        finally:
+            if connection.closed_with is not None:
+                self.count_close(connection.closed_with)
+
+    @contextmanager
+    def attended(self, connection: Attended) -> Iterator[None]:
+        """Tell a connection when the server stops, and count what it refuses."""
         self._connections.add(connection)
         if self._stopping:
             connection.stop()
         try:
-            await connection.run()
+            yield
         finally:
             self._connections.discard(connection)
             self._subscriptions_refused += connection.refused
-            if connection.closed_with is not None:
-                self.count_close(connection.closed_with)
 
     def enter(self) -> bool:
         """Count a connection that opens; False if there is no room for it."""

@@ -1,4 +1,4 @@
-"""A field's scope narrows criteria. What subscriptions make of it on a real server: test_live.py."""
+"""A field's scope narrows criteria. On a real server: transports/test_operations.py."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def test_an_unknown_catalog_is_404(serve: Serve, writer: ModelWriter) -> N
 @pytest.mark.parametrize(
     ("options", "status"),
     [
-        ({"method": "DELETE"}, 405),
+        ({"method": "PATCH"}, 405),
         ({"method": "POST", "headers": {"content-type": "text/plain"}, "content": b"{}"}, 415),
         ({"method": "GET", "headers": {"accept": "image/png"}, "params": {"query": QUERY}}, 406),
         ({"method": "GET", "params": [("query", QUERY), ("query", QUERY)]}, 400),

@@ -1,6 +1,6 @@
 """The state machine of a socket as graphql-transport-ws has it: contract 44.
 
-It is that of `tests/server/api/rest/test_socket.py`; what is GraphQL's own about it stands in `test_live.py`.
+It is that of `tests/server/api/rest/test_socket.py`; GraphQL's own is in `test_operations.py`.
 """
 
 from __future__ import annotations
@@ -68,11 +68,10 @@ async def test_contract_44_what_graphql_transport_ws_does_not_allow_closes_with_
     assert served.guards == {f"close_{code}": 1}
 
 
-@pytest.mark.parametrize("offered", [(), ("tailrace.v1",), ("graphql-ws",)])
+@pytest.mark.parametrize("offered", [(), ("tailrace.v1",)])
 async def test_contract_44_graphql_over_another_sub_protocol_closes_with_4406(
     serve: Serve, writer: ModelWriter, offered: tuple[str, ...]
 ) -> None:
-    """``graphql-ws`` is the name of a protocol that is no more, not of the library."""
     served = await serve()
     names = [websockets.Subprotocol(name) for name in offered] or None
     async with connect(f"ws://127.0.0.1:{served.port}{PATH}", subprotocols=names) as socket:
@@ -106,7 +105,9 @@ async def test_contract_44_an_init_that_is_refused_closes_with_4403(
     async def refuse(_face: object, _payload: object) -> object:
         raise Close(CloseCode.FORBIDDEN, "not this one")
 
-    monkeypatch.setattr("tailrace_server.api.graphql.live.GraphqlSocketFace.on_init", refuse)
+    monkeypatch.setattr(
+        "tailrace_server.api.graphql.transports.websocket.GraphqlSocketFace.on_init", refuse
+    )
     served = await serve()
     async with client(served, init=False) as one:
         await one.socket.send(INIT)
