@@ -14,6 +14,7 @@ PAGE_OF_TWO = "1. One.\n    Proof: not yet.\n2. Two,\n   longer.\n    Proof:\n  
 TRANSPORTS = {
     "sse": "server-sent events",
     "graphql-ws": "GraphQL over WebSocket",
+    "graphql-sse": "GraphQL over server-sent events",
 }
 """Driver → its transport on the page, of those that lack something."""
 
