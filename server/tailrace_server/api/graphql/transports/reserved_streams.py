@@ -167,7 +167,9 @@ class ReservedStream:
             InvalidRequest: It has as many operations as it may have.
         """
         if self._stopping:
-            raise HTTPException(404, "the event stream of this reservation ends; make another with PUT")
+            raise HTTPException(
+                404, "the event stream of this reservation ends; make another with PUT"
+            )
         if id in self._operations:
             raise HTTPException(409, f"operation {id[:60]!r} is under way on this stream")
         limit = self.catalog.settings.ws_subscriptions
