@@ -102,6 +102,11 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
     reporter.summary(counters, str(quarantine))
     for remark in settings.source.remarks(summary.bindings):
         reporter.note(remark)
+    if changed := summary.changed_files:
+        reporter.complain(
+            f"{counted(len(changed), 'input file')} changed after being read, first {changed[0]}: what was "
+            "added is not read; write new lines into new files"
+        )
     messages = counters.messages - counters.ignored
     if not settings.follow and counters.quarantined and counters.quarantined == messages:
         raise NothingUsable(

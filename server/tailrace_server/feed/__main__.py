@@ -30,7 +30,7 @@ def main() -> None:
                 time.sleep(options.pause)
             files += len(part)
     except OSError as error:
-        parser.error(f"--out {options.out}: {error.strerror}; name a folder that can be written")
+        parser.error(f"--out {options.out}: {error.strerror}; name another folder")
     print(
         f"{len(feed.transactions) - 1} transactions and a snapshot, {len(feed.messages)} messages, "
         f"{files} files in {options.out}"

@@ -8,6 +8,7 @@ followed by its tombstone.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from dataclasses import dataclass
@@ -85,8 +86,14 @@ def write_feed(feed: Feed, out: Path, parts: int = 4) -> Iterator[list[Path]]:
     """Write a feed's files part by part; yields the files of each part once they have their names.
 
     A file appears whole: it is written under a name that begins with a dot, then renamed.
+
+    Raises:
+        FileExistsError: The folder has a feed already. An ingest that has read its files would not read new
+            ones of the same names.
     """
     out.mkdir(parents=True, exist_ok=True)
+    if there := sorted(out.glob(f"{METADATA}-*.json")):
+        raise FileExistsError(errno.EEXIST, "has a feed already", str(there[0]))
     size = -(-len(feed.messages) // parts)
     for part in range(parts):
         topics: dict[str, list[bytes]] = {}

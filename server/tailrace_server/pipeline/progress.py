@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.histogram import LatencyHistogram
@@ -26,6 +27,8 @@ _REASONS: Final = 30
 _REASON_CHARS: Final = 80
 OTHER_REASONS: Final = "other"
 """Stands for all reasons above the first thirty."""
+_LAG_MAX_S: Final = 86_400.0
+"""Rows older than this are a history that is read in, not a source that is not kept up with."""
 
 
 @dataclass(slots=True)
@@ -283,10 +286,23 @@ class ProgressReporter:
 
     def _line(self, counters: IngestCounters, now: float) -> str:
         rate = self._rate(counters.rows, now)
-        lag = counters.lag_s(time.time_ns() // 1_000)
-        behind = "" if lag is None else f", {duration(lag)} behind the source"
+        behind = _behind(counters, time.time_ns() // 1_000)
         waiting = f", {counters.pending:,} open" if counters.pending else ""
         return (
             f"{counted(counters.rows, 'row')}, {counted(counters.versions, 'version')}, {rate:,.0f} rows/s"
             f"{behind}{waiting}"
         )
+
+
+def _behind(counters: IngestCounters, now_us: int) -> str:
+    """Return how current the log is, in words; nothing where the rows have no time."""
+    lag_s = counters.lag_s(now_us)
+    if lag_s is None or counters.newest_us is None:
+        return ""
+    if lag_s <= _LAG_MAX_S:
+        return f", {duration(lag_s)} behind the source"
+    try:
+        newest = datetime.fromtimestamp(counters.newest_us // 1_000_000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return f", at rows of {newest:%Y-%m-%d}"

@@ -54,8 +54,13 @@ def test_the_shop_arrives_byte_for_byte_and_a_second_run_takes_nothing(source: S
     check_against_truth(source.catalog, feed)
     assert outcome.counters.versions == len(feed.transactions)
     assert outcome.counters.quarantined == 0
+    assert outcome.changed_files == []
+    longer = min(source.input.glob("*.json"))
+    with longer.open("a") as file:
+        file.write("null\n")
     again = source.ingest()
     assert (again.counters.lines, again.counters.versions) == (0, 0)
+    assert again.changed_files == [str(longer)]
     assert published(source.catalog) == len(feed.transactions)
 
 

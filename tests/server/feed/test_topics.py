@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import orjson
+import pytest
 
 from tailrace_server.feed.topics import METADATA, make_feed, net_changes, write_feed
 
@@ -55,3 +56,10 @@ def test_files_appear_whole_part_by_part(tmp_path: Path) -> None:
             seen.extend(file.read_text(encoding="utf-8").splitlines())
     assert sorted(seen) == sorted(message.line for message in feed.messages)
     assert len(list(tmp_path.iterdir())) > 3
+
+
+def test_a_folder_with_a_feed_gets_no_second_one(tmp_path: Path) -> None:
+    feed = make_feed(7, 10)
+    list(write_feed(feed, tmp_path, parts=1))
+    with pytest.raises(FileExistsError, match="has a feed already"):
+        list(write_feed(feed, tmp_path, parts=1))

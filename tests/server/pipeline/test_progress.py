@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tailrace_server.pipeline import progress
 from tailrace_server.pipeline.progress import (
     EntityCounts,
     IngestCounters,
@@ -22,6 +24,18 @@ def test_the_summary_counts_what_was_done(capsys: pytest.CaptureFixture[str]) ->
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("· 2 versions of 3 rows from 5 lines in ")
     assert line.endswith("committed 9, published 8")
+
+
+def test_old_rows_are_told_by_their_day_and_new_ones_by_their_lag(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_INTERVAL_S", 0.0)
+    now_us = time.time_ns() // 1_000
+    for newest_us in (now_us - 3_000_000, 1_700_000_000_000_000):
+        ProgressReporter().progress(IngestCounters(lines=1, newest_us=newest_us))
+    lag, day = capsys.readouterr().err.splitlines()
+    assert lag.endswith(" s behind the source")
+    assert day.endswith(", at rows of 2023-11-14")
 
 
 def test_what_was_not_taken_has_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,6 +145,22 @@ class Checkpoint:
             number += 1
         self.folder.rename(moved)
 
+    def changed_files(self) -> list[str]:
+        """Return the files that have changed since Spark noted them, in order; those not on this machine aside.
+
+        Spark takes a file once, by its path. What was added to it later is not read.
+        """
+        noted: dict[str, int] = {}
+        sources = self.folder / "sources" / "0"
+        for name in _names(sources):
+            if not name.partition(".")[0].isdigit():
+                continue
+            with suppress(OSError, ValueError, KeyError, TypeError):  # plan() says what is damaged
+                for line in (sources / name).read_text().splitlines()[1:]:
+                    entry = json.loads(line)
+                    noted[local_path(entry["path"])] = entry["timestamp"]
+        return sorted(path for path, written_ms in noted.items() if _is_newer(path, written_ms))
+
     def plan(self, batch_id: int) -> BatchPlan:
         """Return the input of a batch, as Spark noted it before the batch ran."""
         sources = self.folder / "sources" / "0"
@@ -200,6 +216,14 @@ class BatchPlan:
 def local_path(uri: str) -> str:
     """Return the path of a ``file:`` URI as Spark writes it, percent-encoded."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else unquote(uri)
+
+
+def _is_newer(path: str, written_ms: int) -> bool:
+    """Whether a file was written to after that time, in ms since 1970."""
+    try:
+        return os.stat(path).st_mtime_ns // 1_000_000 > written_ms
+    except OSError:
+        return False
 
 
 def _unpacked_bytes(path: str) -> int:

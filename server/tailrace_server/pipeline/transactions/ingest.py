@@ -62,6 +62,8 @@ class IngestSummary(NamedTuple):
     """The signal that ended it; None where the input did."""
     bindings: Bindings
     """Of the catalog, after it."""
+    changed_files: list[str]
+    """Input files that have changed since they were read."""
 
 
 def run_ingest(
@@ -112,7 +114,9 @@ def run_ingest(
         # 3. Signals are taken before Spark starts, so that Ctrl-C during the start ends it as well.
         with stop_signals() as stopping, suppress(StartInterrupted), session as running:
             Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
-    return IngestSummary(driver.counters, stopping.signal, driver.bindings)
+    return IngestSummary(
+        driver.counters, stopping.signal, driver.bindings, checkpoint.changed_files()
+    )
 
 
 class Ingest:

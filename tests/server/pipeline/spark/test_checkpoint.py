@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import TYPE_CHECKING
@@ -42,6 +43,26 @@ def test_a_packed_file_counts_as_what_it_may_hold(tmp_path: Path) -> None:
     sources.mkdir(parents=True)
     (sources / "3").write_text("\n".join(["v1", *entries]))
     assert Checkpoint(tmp_path / "checkpoint").plan(3).bytes() == 10 + 100 * 10
+
+
+def test_a_file_that_changed_after_it_was_read_is_named(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.json" for name in ("same", "longer ä", "gone")]
+    entries = []
+    for file in files:
+        file.write_text("{}")
+        os.utime(file, ns=(10**18, 10**18))
+        entries.append(
+            json.dumps({"path": file.as_uri(), "timestamp": 10**12, "batchId": 0})  # ms
+        )
+    sources = tmp_path / "checkpoint/sources/0"
+    sources.mkdir(parents=True)
+    (sources / "0").write_text("\n".join(["v1", *entries]))
+    checkpoint = Checkpoint(tmp_path / "checkpoint")
+    assert checkpoint.changed_files() == []
+    files[1].write_text("{}{}")
+    files[2].unlink()
+    assert checkpoint.changed_files() == [str(files[1])]
+    assert Checkpoint(tmp_path / "none").changed_files() == []
 
 
 def planned(folder: Path, batch_id: int, *files: Path) -> Checkpoint:
