@@ -66,7 +66,7 @@ async def test_metrics_are_the_statistics_in_openmetrics(log_root: Path) -> None
             [wanted] = (await server.get("/publishers")).json()
             assert (wanted["catalog"], wanted["criteria"], wanted["subscriptions"]) == (
                 "shop",
-                [],
+                [{}],
                 1,
             )
             assert wanted["ring_evicted"] == 0
