@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
 
 import jsonschema
 import openapi_spec_validator
@@ -82,7 +83,8 @@ async def test_a_browser_is_shown_both_documents_with_nothing_from_elsewhere(ser
         assert page.headers["content-type"].startswith("text/html")
         assert "default-src 'none'" in page.headers["content-security-policy"]
         assert title in page.text
-        linked = re.findall(r'(?:src|href|spec-url)="([^"]+)"', page.text)
+        found = re.findall(r'(?:src|href|spec-url)="([^"]+)"', page.text)
+        linked = [urljoin(path, each) for each in found]
         assert [each for each in linked if not each.startswith(("/v1/", "data:"))] == []
         needed |= {each for each in linked if each.startswith("/v1/")}
     files = {f"/v1/docs/{name}" for name in pages.FILES}
