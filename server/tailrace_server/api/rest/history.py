@@ -29,6 +29,7 @@ from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem, logged
+from tailrace_server.api.http_compression import accepted_coding, compressed
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import arrow, responses
 from tailrace_server.api.rest.forms import (
@@ -162,6 +163,11 @@ async def changes(
         read = _Read(history, kind, form, header, view, message.reverse, bytes_max, on_error)
         make = {JSON_TYPE: _page, CLOUD_TYPE: _batch, LINES_TYPE: _lines, ARROW_TYPE: _arrow}[kind]
         chunks = await _begun(make(read))
+        coding = accepted_coding(request.headers.get("accept-encoding", ""))
+        if coding is not None and (encoder := sockets.encoders.make(coding)) is not None:
+            chunks = compressed(chunks, encoder)
+            headers["Content-Encoding"] = coding
+            del encoder  # it counts for as long as somebody has it
         answer = StreamedAnswer(chunks, sockets, headers)
         history.on_end = lambda _: answer.interrupt()
         stack.pop_all()  # from here on the chunks have it
@@ -209,7 +215,7 @@ def _tag(
 def _headers(header: dict[str, Any], kind: str) -> dict[str, str]:
     return {
         "Content-Type": kind,
-        "Vary": "Accept",
+        "Vary": "Accept, Accept-Encoding",
         "Cache-Control": "no-store",
         **{field: str(header[member]).lower() for field, member in HEADERS.items()},
     }

@@ -27,6 +27,7 @@ from tailrace_server.api import http_protocol
 from tailrace_server.api.byte_budget import ANSWERS_SHARE, INBOUND_SHARE, ByteBudget
 from tailrace_server.api.connection_age import GUARD, ConnectionAge
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
+from tailrace_server.api.http_compression import Encoders
 from tailrace_server.api.refusal_log import RefusalLog
 from tailrace_server.api.send_guard import (
     MEMORY,
@@ -108,6 +109,7 @@ class Sockets:
         self.settings = settings
         self._age = age or ConnectionAge()
         self.inbound = ByteBudget(memory_bytes // INBOUND_SHARE)
+        self.encoders = Encoders(memory_bytes)
         self.answers = ByteBudget(memory_bytes // ANSWERS_SHARE)
         self.guard = SendGuard(send_deadline_s)
         self._connections: set[Attended] = set()
