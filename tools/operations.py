@@ -56,7 +56,7 @@ def rows() -> Iterator[str]:
         zeros(CacheStatistics),
         zeros(ObserverStatistics, catalog="", uuid=UUID(int=0)),
     )
-    named = {"unreadable": nothing(), "latencies": nothing(), "disks": nothing()}
+    named = {"unreadable": nothing(), "latencies": nothing(), "disks": nothing(), "faults": ()}
     engine = zeros(EngineStatistics, cache=cache, observers=(observer,), **named)
     sockets = zeros(SocketStatistics, guards=nothing(), errors=nothing())
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(0, 0), version="")

@@ -61,8 +61,9 @@ async def test_a_copy_of_a_catalog_beside_it_is_an_error_of_the_copy(log_root: P
         line = await process.note("log unreadable", "shop-copy")
         assert "says that it is catalog 'shop'" in line
         health = (await server.get("/health")).json()
-        assert (health["catalogs"], list(health["unreadable"])) == (1, ["shop-copy"])
-        assert "move it out of" in health["unreadable"]["shop-copy"]
+        [fault] = health["faults"]
+        assert (health["catalogs"], fault["subject"]) == (1, "shop-copy")
+        assert "move it out of" in fault["reason"]
         listed = await outcome("catalog", "list", "--server", server.grpc)
         assert "shop-copy" not in listed[1]
         for name, expected in (("shop", 0), ("shop-copy", 2)):

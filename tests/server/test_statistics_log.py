@@ -29,6 +29,7 @@ SHOP = ObserverStatistics(
 NOW = EngineStatistics(
     observers=(SHOP,),
     unreadable={},
+    faults=(),
     cache=CacheStatistics(1, 2, 3, 4, 5, 6),
     subscriptions=1,
     subscriptions_opened=1,

@@ -1,10 +1,10 @@
 """HTTP of the server process, on uvicorn: ``/health``, ``/metrics`` and two listings; the faces at ``/v1``.
 
-``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "unreadable": {}, "subscriptions": n}`` while
-subscribers are accepted. ``unreadable`` says of each catalog whose log cannot be read why; the status is then
-``degraded``. While a face accepts nobody it is that too, with 503, and ``not_accepting`` says why. From the
-first signal on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while
-open subscriptions end. ``/subscriptions`` and ``/publishers`` are those of `listings`.
+``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "faults": [], "subscriptions": n}`` while
+subscribers are accepted. ``faults`` says what is wrong, as `capture.faults` lists it, with kind, subject and
+reason; the status is then ``degraded``, and 503 while a face accepts nobody. From the first signal
+on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
+subscriptions end. ``/subscriptions`` and ``/publishers`` are those of `listings`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -37,6 +38,7 @@ from tailrace_server.api.rest.streaming import CONNECTION
 from tailrace_server.api.send_guard import drop
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket import Sockets
+from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import CannotStart
 from tailrace_server.hosts import Hosts
@@ -221,14 +223,16 @@ class HttpFace:
 
     async def _health(self, _request: Request) -> Response:
         statistics = self._engine.statistics(ANONYMOUS)
-        not_accepting = self._not_accepting()
-        degraded = not_accepting or statistics.unreadable
+        not_accepting = [
+            ServerFault("face_not_accepting", name, reason)
+            for name, reason in self._not_accepting().items()
+        ]
+        degraded = (*not_accepting, *statistics.faults)
         status = "stopping" if self.stopping else "degraded" if degraded else "serving"
         body = {
             "status": status,
             "catalogs": len(self._engine.catalogs(ANONYMOUS)),
-            "unreadable": statistics.unreadable,
-            "not_accepting": dict(not_accepting),
+            "faults": [asdict(each) for each in degraded],
             "subscriptions": statistics.subscriptions,
         }
         # For the sake of one catalog the others are not taken away: what they need can be had here.

@@ -112,14 +112,14 @@ class EngineCollector(Collector):
         yield _latencies(found.latencies)
         yield from _catalogs(found.observers)
         yield from _disks(found.disks)
-        unreadable = GaugeMetricFamily(
-            "tailrace_catalog_unreadable",
-            "1 for each catalog whose log cannot be read now; /health says why.",
-            labels=["catalog"],
+        faults = GaugeMetricFamily(
+            "tailrace_fault",
+            "1 for each thing that is wrong now, by its kind and its catalog or folder; /health says more.",
+            labels=["kind", "subject"],
         )
-        for name in found.unreadable:
-            unreadable.add_metric([name], 1)
-        yield unreadable
+        for each in found.faults:
+            faults.add_metric([each.kind, each.subject], 1)
+        yield faults
         yield GaugeMetricFamily(
             "tailrace_message_bytes_max",
             "What messages are cut to at most, less while memory is short.",

@@ -27,6 +27,7 @@ from tailrace_server.capture.delivery.options import DEMAND_MAX, DeliveryOptions
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.disk_usage import DiskMeasurements
+from tailrace_server.capture.faults import FaultWatch
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.kept_bytes import SHARE, KeptBytes
 from tailrace_server.capture.matching.compilation import compiled
@@ -125,6 +126,7 @@ class Engine:
         self._rings = RingBudget(self.settings.rings_bytes)
         self._large = LargeMessages(self.settings.memory_bytes, self.settings.message_bytes)
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache, self._large)
+        self._faults = FaultWatch(self._root, self.settings.room_bytes, self._catalogs)
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
             await self._open_existing()
@@ -133,6 +135,8 @@ class Engine:
             raise
         self._start(self._follow_root(), "follow log root")
         self._start(self._govern_memory(), "memory governor")
+        self._start(self._faults.run(), "faults")
+        self._start(self._faults.measure_rooms(self._folder_threads), "room on the disk")
         return self
 
     async def __aexit__(
@@ -290,6 +294,7 @@ class Engine:
         return EngineStatistics(
             observers=tuple(each.statistics() for _, each in self._observers(caller)),
             unreadable=self.unreadable(caller),
+            faults=self._faults.found(caller.may_read),
             cache=self._cache.statistics(),
             subscriptions=counters.subscriptions,
             subscriptions_opened=counters.subscriptions_opened,

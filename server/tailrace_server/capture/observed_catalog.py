@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace.errors import CatalogReplaced, TailraceError, again, kept
 from tailrace_server.capture.codecs import compiled_encoder_loader
+from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.errors import as_tailrace_error
@@ -61,6 +63,9 @@ class ObservedCatalog:
         """Why the log cannot be read; None while it can, or before the first try."""
         self._told = ""
         """The last error that was logged."""
+        self._opening_since: float | None = None
+        """Monotonic time since which it is being opened; None while it is not."""
+        self._tailer: Tailer | None = None
         self.opened = asyncio.Event()
         """Set once the first try to open it has ended, well or badly."""
         self.observer: Observer | None = None
@@ -76,6 +81,28 @@ class ObservedCatalog:
             assert self.error is not None
             raise again(self.error)
         return self.observer
+
+    def fault(self) -> ServerFault | None:
+        """Return what is wrong with reading the log, or None."""
+        name, now = self._path.name, time.monotonic()
+        if self.error is not None:
+            return ServerFault("log_unreadable", name, str(self.error))
+        tailer, since = self._tailer, self._opening_since
+        unseen_s = now - (
+            tailer.looked_at if tailer is not None else now if since is None else since
+        )
+        if unseen_s < self._settings.standstill_s:
+            return None
+        reason = (
+            f"nothing was read of it for {unseen_s:.0f} s: its storage does not answer; look at the mount, or "
+            "restart the server if that is well"
+        )
+        return ServerFault("log_not_read", name, reason)
+
+    def versions(self) -> tuple[int, int] | None:
+        """Return the highest published and the highest durable version; None while it cannot be read."""
+        one = self.observer
+        return None if one is None else (one.log.view.published, one.committed)
 
     async def run(self, forget: Callable[[], None]) -> None:
         """Observe until cancelled; a log that cannot be read is tried again at intervals.
@@ -94,7 +121,7 @@ class ObservedCatalog:
             except Exception as error:  # ends this catalog's subscriptions, and no others
                 self._report(error)
             finally:
-                self.observer = None
+                self.observer = self._tailer = self._opening_since = None
                 self.opened.set()
             await asyncio.sleep(self._settings.reopen_interval_s)
             loop = asyncio.get_running_loop()
@@ -117,6 +144,7 @@ class ObservedCatalog:
     async def _observe(self, forget: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         path = self._path
+        self._opening_since = time.monotonic()
         log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
         view = log.view
         compiled_encoder_loader.load_for_log(view.end_row - view.first_row)
@@ -137,12 +165,13 @@ class ObservedCatalog:
                 self._large,
                 self._criteria,
             )
-            self.observer, self.error = observer, None
+            self.observer, self.error, self._opening_since = observer, None, None
             self.opened.set()
             small_commits = reading.small_commits
             async with Tailer(
                 log, prepare=small_commits.read_published, read_ahead=small_commits.read_arriving
             ) as tailer:
+                self._tailer = tailer
                 try:
                     await observer.run(tailer)
                 except CatalogReplaced:

@@ -102,6 +102,17 @@ class EngineSettings:
         "how long start-up, and a subscribe, wait for a catalog whose storage does not answer; a log of "
         "10,000 commits opens in half a second",
     )
+    standstill_s: float = setting(
+        10.0,
+        "seconds",
+        "how long a log may go without a look at it, which it has every second, before /health says so",
+    )
+    room_bytes: int = setting(
+        64 << 20,
+        "bytes",
+        "less than this free on the file system of a log is told by /health: a checkpoint or a compaction of "
+        "a large log takes as much",
+    )
     reopen_interval_s: float = setting(
         2.0, "seconds", "how soon a catalog whose log could not be read is tried again"
     )

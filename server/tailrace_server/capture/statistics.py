@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.disk_usage import DiskUsage
+    from tailrace_server.capture.faults import ServerFault
     from tailrace_server.capture.reading.batch_cache import CacheStatistics
 
 
@@ -91,6 +92,8 @@ class EngineStatistics:
     observers: tuple[ObserverStatistics, ...]
     unreadable: Mapping[str, str]
     """Catalogs whose log cannot be read now, and why; subscribing to one raises the same."""
+    faults: tuple[ServerFault, ...]
+    """What is wrong now; catalogs that cannot be read are among it."""
     cache: CacheStatistics
     subscriptions: int
     subscriptions_opened: int

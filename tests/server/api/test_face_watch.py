@@ -136,7 +136,8 @@ async def test_contract_22_http_whose_socket_is_gone_listens_again_and_open_stre
         faults["grpc"] = "gone"
         health = await http.get("/health")
         assert (health.status_code, health.json()["status"]) == (503, "degraded")
-        assert health.json()["not_accepting"] == {"grpc": "gone"}
+        told = {"kind": "face_not_accepting", "subject": "grpc", "reason": "gone"}
+        assert health.json()["faults"] == [told]
     face.stop()
     await serving
 

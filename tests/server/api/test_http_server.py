@@ -34,7 +34,8 @@ async def test_health_says_that_a_catalog_cannot_be_read_and_goes_on_with_the_ot
     ):
         answer = await http.get("/health")
         assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
-        assert list(answer.json()["unreadable"]) == ["broken"]
+        [fault] = answer.json()["faults"]
+        assert (fault["kind"], fault["subject"]) == ("log_unreadable", "broken")
 
 
 async def test_idle_connections_outlast_those_of_a_proxy_or_end_when_told(

@@ -12,6 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.capture.disk_usage import DiskUsage
+from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
 from tailrace_server.histogram import LatencyHistogram
@@ -55,14 +56,15 @@ def test_every_figure_of_the_statistics_is_exposed() -> None:
         cache=cache,
         observers=(observer,),
         unreadable={"crm": "damaged"},
+        faults=(ServerFault("log_unreadable", "crm", "damaged"),),
         latencies={"grpc": latency},
         disks={"shop": DiskUsage(997, 996)},
     )
     assert isinstance(engine, EngineStatistics)
     registry = metrics.registry(lambda: engine, lambda: GrpcStatistics(999, 998), version="1.2.3")
     samples = parsed(registry)
-    unreadable = [each.labels for each in samples if each.name == "tailrace_catalog_unreadable"]
-    assert unreadable == [{"catalog": "crm"}]
+    faults = [each.labels for each in samples if each.name == "tailrace_fault"]
+    assert faults == [{"kind": "log_unreadable", "subject": "crm"}]
     exposed = {sample.value for sample in samples}
     assert {999, 998} <= exposed  # what the gRPC face has ended and refused
     assert {997, 996} <= exposed  # the disk

@@ -145,6 +145,8 @@ class CommitLog:
             if new_entries is None:
                 self._check_last_entry()
                 read = self.advance()
+                # An entry that is lost has successors, which nobody would ever come to.
+                self._refuse_hole()
             else:
                 read = self.follow_entries(new_entries)
             before, state = self.view, self.state

@@ -81,6 +81,8 @@ class Tailer:
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._stopping = False
+        self.looked_at = time.monotonic()
+        """Monotonic time of the thread's last turn, of which there is one every ``WATCH_CHECK_S`` at least."""
 
     async def __aenter__(self) -> Tailer:
         """Start the thread."""
@@ -140,7 +142,7 @@ class Tailer:
             self._follow()
         except TailraceError as failure:
             error = failure
-        except Exception as failure:  # the consumer must learn that nothing more will come
+        except BaseException as failure:  # the consumer must learn that nothing more will come
             error = InternalError(f"the tailer failed: {failure!r}")
             error.__cause__ = failure
         finally:
@@ -165,6 +167,7 @@ class Tailer:
     def _follow_on(self) -> None:
         wait_s = self._poll_min_s
         while not self._stopping:
+            self.looked_at = time.monotonic()
             # 1. Read what is new. Changes that are reported meanwhile stay in the watch for the next turn.
             self._log.refresh(
                 self._prepare,

@@ -1,0 +1,217 @@
+"""What is wrong, as one list for /health, /metrics and the log: each fault with its subject, and what to do.
+
+A fault is there as long as its cause is, and goes by itself::
+
+    log_unreadable       damaged, lost, of a newer format, or without permission; the log cannot be served
+    log_not_read         its storage does not answer, or its reader stands still
+    unpublished          versions are durable, and whoever is to publish them does not
+    disk_full            little room is left for those who write the log
+    read_only            its file system was writable, and is not any more
+    face_not_accepting   a listener answers nobody (api/face_watch.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+import structlog
+
+from tailrace_server.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+
+FaultKind = Literal[
+    "log_unreadable",
+    "log_not_read",
+    "unpublished",
+    "disk_full",
+    "read_only",
+    "face_not_accepting",
+]
+UNPUBLISHED_S: Final = 60.0
+"""How long versions may wait for their publication: it follows the commit at once."""
+_EVERY_S: Final = 1.0
+_log = structlog.get_logger("tailrace.faults")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFault:
+    """One thing that is wrong now."""
+
+    kind: FaultKind
+    subject: str
+    """The catalog, folder or face."""
+    reason: str
+    """What it is, and what to do."""
+
+
+class CanBeFaulty(Protocol):
+    """A catalog that knows what is wrong with its log."""
+
+    def fault(self) -> ServerFault | None:
+        """Return it, or None."""
+
+    def versions(self) -> tuple[int, int] | None:
+        """Return the highest published and the highest durable version; None while it cannot be read."""
+
+
+class FaultLog:
+    """Writes a line when a fault comes, and one when it is mended."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._told: set[tuple[str, str]] = set()
+
+    def tell(self, faults: Iterable[ServerFault]) -> None:
+        """Compare with those of the last time."""
+        found = {(each.kind, each.subject): each for each in faults}
+        for place, fault in found.items():
+            # Of these the engine has told at once, with the place of the damage.
+            if place not in self._told and fault.kind != "log_unreadable":
+                _log.error("fault", kind=fault.kind, subject=fault.subject, reason=fault.reason)
+        for kind, subject in self._told - found.keys():
+            _log.info("fault mended", kind=kind, subject=subject)
+        self._told = set(found)
+
+
+class FaultWatch:
+    """What is wrong with the logs under one log root. Lives on the event loop; its tasks are the engine's."""
+
+    def __init__(
+        self,
+        root: Path,
+        room_bytes: int,
+        catalogs: Mapping[str, CanBeFaulty],
+    ) -> None:
+        """Bind to what is watched.
+
+        Args:
+            root: The log root.
+            room_bytes: Less than this free on a file system is told.
+            catalogs: By name; others change it.
+        """
+        self._root = root
+        self._room_bytes = room_bytes
+        self._catalogs = catalogs
+        self._unpublished: list[ServerFault] = []
+        self._rooms: dict[str, Room] = {}
+        """The file systems of the logs, as they are."""
+        self._first_rooms: dict[str, Room] = {}
+        """As each was when it was first seen."""
+
+    def found(self, may_read: Callable[[str], bool] = lambda name: True) -> tuple[ServerFault, ...]:
+        """Return what is wrong now; of the catalogs, only with those that may be read."""
+        logs = [each.fault() for name, each in sorted(self._catalogs.items()) if may_read(name)]
+        unpublished = [each for each in self._unpublished if may_read(each.subject)]
+        full = room_faults(self._rooms, self._first_rooms, self._room_bytes)
+        return (*filter(None, logs), *unpublished, *full)
+
+    async def run(self) -> None:
+        """Look every second until cancelled, and write to the log what comes and goes."""
+        told, unpublished = FaultLog(), UnpublishedVersions()
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            versions = {name: each.versions() for name, each in self._catalogs.items()}
+            self._unpublished = unpublished.see(versions, time.monotonic())
+            told.tell(self.found())
+
+    async def measure_rooms(self, threads: Executor) -> None:
+        """Look at the file systems every second until cancelled; one that does not answer is waited for."""
+        loop = asyncio.get_running_loop()
+        while True:
+            found = await loop.run_in_executor(threads, rooms, self._root, tuple(self._catalogs))
+            self._first_rooms = found | self._first_rooms
+            self._rooms = found
+            await asyncio.sleep(_EVERY_S)
+
+
+class UnpublishedVersions:
+    """Since when each catalog has versions that wait for their publication."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._waiting: dict[str, tuple[int, float]] = {}
+        """What is published, and since when more is committed, by catalog."""
+
+    def see(self, catalogs: Mapping[str, tuple[int, int] | None], now: float) -> list[ServerFault]:
+        """Take the versions of a moment of the monotonic clock; return what has waited for too long."""
+        before, self._waiting = self._waiting, {}
+        faults = []
+        for name, versions in catalogs.items():
+            if versions is None or versions[1] <= versions[0]:
+                continue
+            published, committed = versions
+            published_before, since = before.get(name, (published, now))
+            if published_before != published:
+                since = now
+            self._waiting[name] = (published, since)
+            if now - since >= UNPUBLISHED_S:
+                reason = (
+                    f"versions {published + 1} to {committed} are durable and not published for "
+                    f"{now - since:.0f} s: their writer has ended or stands still; start it again, it "
+                    "publishes first"
+                )
+                faults.append(ServerFault("unpublished", name, reason))
+        return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a file system has for those who write a log."""
+
+    free_bytes: int
+    read_only: bool
+
+
+def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
+    """Return the file systems on which a log root and its catalogs lie, each by the first folder on it."""
+    found: dict[str, Room] = {}
+    devices = set()
+    for folder in (root, *(root / name for name in catalogs)):
+        try:
+            device = os.stat(folder).st_dev
+            if device not in devices:
+                devices.add(device)
+                status = os.statvfs(folder)
+                free = status.f_bavail * status.f_frsize
+                found[str(folder)] = Room(free, bool(status.f_flag & os.ST_RDONLY))
+        except OSError:
+            continue  # it has gone, or cannot be looked at: that its log cannot be read is told
+    return found
+
+
+def room_faults(
+    found: Mapping[str, Room], first: Mapping[str, Room], free_bytes_min: int
+) -> list[ServerFault]:
+    """Return what is wrong with file systems.
+
+    Args:
+        found: As they are now, by folder.
+        first: As each was when first seen. One that was read-only then is a copy to be served.
+        free_bytes_min: Less than this is told.
+    """
+    faults = []
+    for folder, room in found.items():
+        if room.read_only:
+            if not first[folder].read_only:
+                reason = (
+                    "its file system has become read-only, as it does after errors of the device: writers "
+                    "fail, readers go on; see the kernel's messages, then mount it for writing again"
+                )
+                faults.append(ServerFault("read_only", folder, reason))
+        elif room.free_bytes < free_bytes_min:
+            reason = (
+                f"{format_bytes(room.free_bytes)} are free on its file system, less than "
+                f"{format_bytes(free_bytes_min)}: writers end with LOG_FULL, readers go on; free some, or trim "
+                "the log (Room on the disk, docs/operations.md)"
+            )
+            faults.append(ServerFault("disk_full", folder, reason))
+    return faults

@@ -1,0 +1,154 @@
+"""What is wrong is told, and told to be well again: in the log, in the metrics, in /health."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import structlog.testing
+
+from tailrace.errors import LogCorrupted
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.faults import UNPUBLISHED_S, Room, UnpublishedVersions, room_faults
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.wal.log_writer import LogWriter
+from tests.server.wal.logs import upsert
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from structlog.typing import EventDict
+
+
+def faults_of(engine: Engine) -> list[tuple[str, str]]:
+    """Return what is wrong now, without the reasons."""
+    return [(each.kind, each.subject) for each in engine.statistics(ANONYMOUS).faults]
+
+
+def told(lines: list[EventDict], event: str) -> list[tuple[str, str]]:
+    """Return what the log has of an event."""
+    return [(each["kind"], each["subject"]) for each in lines if each["event"] == event]
+
+
+@pytest.mark.slow
+async def test_contract_33_a_reader_that_stands_still_is_told_and_so_is_its_return(
+    log_root: Path,
+) -> None:
+    """Its storage does not answer: who opens a pipe waits until somebody writes to it."""
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1")])
+        writer.commit(publish=True)
+    pipe = log_root / "shop" / "checkpoints" / f"{1:020}.json"
+    settings = EngineSettings(standstill_s=2.0, reopen_interval_s=0.01)
+    with structlog.testing.capture_logs() as lines:
+        async with Engine(log_root, settings) as engine:
+            assert faults_of(engine) == []
+            os.mkfifo(pipe)
+            await until(lambda: told(lines, "fault") == [("log_not_read", "shop")])
+            [fault] = engine.statistics(ANONYMOUS).faults
+            assert "its storage does not answer" in fault.reason
+            descriptor = os.open(pipe, os.O_WRONLY)
+            pipe.unlink()
+            os.close(descriptor)
+            await until(lambda: told(lines, "fault mended") == [("log_not_read", "shop")])
+            await until(lambda: faults_of(engine) == [])
+
+
+@pytest.mark.slow
+async def test_contract_33_an_entry_that_is_lost_before_it_was_read_is_told(log_root: Path) -> None:
+    """Subscribers get an error; else they would wait for it for ever, and miss what stands behind it."""
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1")])
+        writer.commit(publish=True)
+        settings = EngineSettings(reopen_interval_s=0.01)
+        async with Engine(log_root, settings) as engine:
+            subscription = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
+            entries = log_root / "shop" / "log"
+            number = len(list(entries.iterdir()))
+            hidden = entries / f"{number + 1:020}.json"
+            later = entries / f"{number + 2:020}.json"
+            later.write_bytes(b"{}")
+            with pytest.raises(LogCorrupted, match=f"{hidden.name}.*the entry is missing"):
+                await subscription.receive()
+            await until(lambda: faults_of(engine) == [("log_unreadable", "shop")])
+            later.unlink()
+            await until(lambda: faults_of(engine) == [])
+
+
+_FULL = """
+import asyncio, json, os, subprocess, sys
+from pathlib import Path
+root = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", root], check=True)
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.settings import EngineSettings
+from tailrace_server import logging_setup
+from tests.support.polling import until
+
+logging_setup.configure(format="json")
+
+async def main():
+    async with Engine(root, EngineSettings(room_bytes=64 << 10)) as engine:
+        async def seen(kinds):
+            def faults():
+                return engine.statistics(ANONYMOUS).faults
+            await until(lambda: [each.kind for each in faults()] == kinds)
+            print(json.dumps([each.reason for each in faults()]))
+        await seen([])
+        (root / "large").write_bytes(bytes(1_000_000))
+        await seen(["disk_full"])
+        (root / "large").unlink()
+        await seen([])
+        # The engine holds nothing open here that is written to.
+        subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+        await seen(["read_only"])
+        subprocess.run(["mount", "-o", "remount,rw", root], check=True)
+        await seen([])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_contract_37_a_full_disk_and_one_that_becomes_read_only_are_told(log_root: Path) -> None:
+    """A file system of its own, in a name space of its own."""
+    run = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", sys.executable, "-c", _FULL, log_root],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    nothing, full, mended, read_only, writable = map(json.loads, run.stdout.splitlines())
+    assert nothing == mended == writable == []
+    assert "LOG_FULL" in full[0]
+    assert "has become read-only" in read_only[0]
+    lines = [json.loads(line) for line in run.stderr.splitlines()]
+    assert told(lines, "fault") == [("disk_full", str(log_root)), ("read_only", str(log_root))]
+    assert told(lines, "fault mended")[0] == ("disk_full", str(log_root))
+
+
+def test_a_file_system_that_was_read_only_from_the_beginning_is_no_fault() -> None:
+    """A copy that is only to be served is mounted so."""
+    copy = {"/copy": Room(0, read_only=True)}
+    assert room_faults(copy, copy, 1 << 20) == []
+
+
+def test_versions_that_nobody_publishes_are_told_until_somebody_does() -> None:
+    """Not those of a writer that goes on: what waits is not the same then."""
+    watch = UnpublishedVersions()
+    assert watch.see({"shop": (1, 2)}, 0.0) == []
+    assert watch.see({"shop": (2, 3)}, UNPUBLISHED_S - 1) == []
+    assert watch.see({"shop": (2, 3)}, UNPUBLISHED_S) == []
+    [fault] = watch.see({"shop": (2, 4)}, 2 * UNPUBLISHED_S)
+    assert (fault.kind, fault.subject) == ("unpublished", "shop")
+    assert "versions 3 to 4 are durable" in fault.reason
+    assert watch.see({"shop": (4, 4)}, 2 * UNPUBLISHED_S + 1) == []
