@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tailrace.errors import InvalidRequest, forget_frames
@@ -35,11 +36,25 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.byte_budget import ByteBudget
     from tailrace_server.api.connection_age import ConnectionAge
+    from tailrace_server.api.read_turns import ReadTurns
 
 _AFTER_S: Final = 5.0
 """How long after the send deadline an answer is cut that did not cut itself."""
 _LINGER_S: Final = 2.0
 """How long a peer may take to read why its request was refused; what else it sends is dropped meanwhile."""
+
+
+class _Flow(FlowControl):
+    """Uvicorn's flow control, which begins to read again only if nothing else holds the connection."""
+
+    held = False
+
+    def resume_reading(self) -> None:
+        """Read, now or when the connection is released."""
+        if self.held:
+            self.read_paused = False
+        else:
+            super().resume_reading()
 
 
 class GuardedHttpProtocol(H11Protocol):
@@ -50,6 +65,8 @@ class GuardedHttpProtocol(H11Protocol):
     on_cut: Callable[[str], None]
     inbound: ByteBudget
     age: ConnectionAge
+    turns: ReadTurns
+    flow: _Flow
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take what uvicorn hands over; no timer runs yet."""
@@ -69,6 +86,7 @@ class GuardedHttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
         super().connection_made(transport)
+        self.flow = _Flow(transport)
         self._watch_for_request()
         self.inbound.hold(self, CONNECTION_BYTES)
         self._ageing = self.age.call_later(self._grow_old)
@@ -93,6 +111,25 @@ class GuardedHttpProtocol(H11Protocol):
         super().data_received(data)
         self._watch_for_request()
         self._charge()
+        if not self._upgraded:
+            self.turns.took(self, len(data))
+
+    @property
+    def held(self) -> bool:
+        """Whether it is not read until its turn."""
+        return self.flow.held
+
+    def hold_reading(self) -> None:
+        """Read no more before ``release_reading``."""
+        self.flow.held = True
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def release_reading(self) -> None:
+        """Read again, unless a handler is to take what has come first."""
+        self.flow.held = False
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def on_response_complete(self) -> None:
         """Begin to count for the next request."""
@@ -280,6 +317,7 @@ def configured(
     on_cut: Callable[[str], None],
     inbound: ByteBudget,
     age: ConnectionAge,
+    turns: ReadTurns,
 ) -> type[GuardedHttpProtocol]:
     """Return the class for one server."""
     members = {
@@ -288,5 +326,6 @@ def configured(
         "on_cut": staticmethod(on_cut),
         "inbound": inbound,
         "age": age,
+        "turns": turns,
     }
     return type("GuardedHttpProtocol", (GuardedHttpProtocol,), members)

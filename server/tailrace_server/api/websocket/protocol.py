@@ -27,6 +27,7 @@ from websockets.protocol import OPEN
 
 from tailrace.errors import SubscriberTooSlow, forget_frames
 from tailrace_server.api.byte_budget import CONNECTION_BYTES, INBOUND, ByteBudget
+from tailrace_server.api.read_turns import ReadTurns
 from tailrace_server.api.send_guard import drop
 from tailrace_server.api.websocket.codes import CloseCode
 
@@ -65,6 +66,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     send_deadline_s: float = 60.0
     message_s: float = 10.0
     inbound: ByteBudget = ByteBudget(128 << 20)
+    turns: ReadTurns = ReadTurns()
     on_cut: Callable[[str], None] = staticmethod(lambda guard: None)
     """Called with the name of the guard that cut a connection."""
 
@@ -86,6 +88,8 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self._charged = 0
         self._begun = 0
         """Bytes of subscribes that are not answered yet."""
+        self.held = False
+        """Whether it is not read until its turn."""
         self._strange = True
         """Whether the peer has yet to introduce itself."""
         self._message_bytes_max = self.conn.max_message_size
@@ -131,7 +135,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     def _overdue(self) -> None:
         """End a connection whose message has not been finished in its time, unless we did not read it."""
         self._unfinished = None
-        if self.read_paused:
+        if self.read_paused or self.held:
             self._watch_message()
         elif not self.gone:
             self.on_cut(UNFINISHED)
@@ -243,6 +247,8 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self._in_hand = 0
             self._charge()
         message = await super().receive()
+        if self.held and not self.transport.is_closing():
+            self.transport.pause_reading()  # uvicorn has begun again
         if message["type"] == "websocket.receive":
             self._in_hand = self._queued.popleft()
         return message
@@ -258,6 +264,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         super().data_received(data)
         self._watch_message()
         self._charge()
+        self.turns.took(self, len(data))
         # While the peer reads, its pings are answered in one write. While it does not, each answer would grow
         # the buffer: answers are dropped and counted, and too many of them end the connection.
         answers = self.conn.data_to_send()
@@ -270,6 +277,18 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self._pings_dropped += len(answers)
         if self._pings_dropped > self.pings_unread:
             self.cut("pings_unread")
+
+    def hold_reading(self) -> None:
+        """Read no more before ``release_reading``."""
+        self.held = True
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def release_reading(self) -> None:
+        """Read again, unless the application is to take what has come first."""
+        self.held = False
+        if not self.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def handle_ping(self) -> None:
         """Leave the answer for the end of this read."""
@@ -377,6 +396,7 @@ def configured(
     send_deadline_s: float,
     message_s: float,
     inbound: ByteBudget,
+    turns: ReadTurns,
     on_cut: Callable[[str], None],
 ) -> type[GuardedProtocol]:
     """Return the class for one server."""
@@ -386,6 +406,7 @@ def configured(
         "send_deadline_s": send_deadline_s,
         "message_s": message_s,
         "inbound": inbound,
+        "turns": turns,
         "on_cut": staticmethod(on_cut),
     }
     return type("GuardedProtocol", (GuardedProtocol,), members)

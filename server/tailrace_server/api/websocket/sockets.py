@@ -28,6 +28,7 @@ from tailrace_server.api.byte_budget import ANSWERS_SHARE, INBOUND_SHARE, ByteBu
 from tailrace_server.api.connection_age import GUARD, ConnectionAge
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
 from tailrace_server.api.http_compression import Encoders
+from tailrace_server.api.read_turns import ReadTurns
 from tailrace_server.api.refusal_log import RefusalLog
 from tailrace_server.api.send_guard import (
     MEMORY,
@@ -108,6 +109,7 @@ class Sockets:
         """Begin with none; ``memory_bytes`` is the budget of the process."""
         self.settings = settings
         self._age = age or ConnectionAge()
+        self._turns = ReadTurns()
         self.inbound = ByteBudget(memory_bytes // INBOUND_SHARE)
         self.encoders = Encoders(memory_bytes)
         self.answers = ByteBudget(memory_bytes // ANSWERS_SHARE)
@@ -129,6 +131,7 @@ class Sockets:
             head_s=self.settings.request_head_s,
             send_deadline_s=self.guard.deadline_s,
             inbound=self.inbound,
+            turns=self._turns,
             on_cut=self.count,
             age=self._age,
         )
@@ -141,6 +144,7 @@ class Sockets:
             send_deadline_s=self.guard.deadline_s,
             message_s=self.settings.request_body_s,
             inbound=self.inbound,
+            turns=self._turns,
             on_cut=self.count,
         )
 
