@@ -107,6 +107,24 @@ async def send_unfinished(address: str) -> None:
             await _gone(peer)
 
 
+async def send_unfinished_message(address: str, face: Face) -> None:
+    """Introduce itself on a WebSocket, send 4 MB of a message and no more, again and again."""
+    loop = asyncio.get_running_loop()
+    host, _, port = address.rpartition(":")
+    assert face.protocol is not None
+    head = b"\x81\xff" + (_BODY_BYTES + 1).to_bytes(8, "big") + bytes(4)
+    while True:
+        with suppress(OSError, EOFError), socket.socket() as peer:
+            peer.setblocking(False)
+            await loop.sock_connect(peer, (host, int(port)))
+            await loop.sock_sendall(peer, upgrade(address, face.path, face.protocol))
+            await _read_until(peer, b"\r\n\r\n")
+            await loop.sock_sendall(peer, frame({"type": "connection_init"}))
+            await _read_until(peer, b"connection_ack")
+            await loop.sock_sendall(peer, head + b" " * _BODY_BYTES)
+            await _gone(peer)
+
+
 async def _once(address: str, face: Face, version: int, begun: list[int]) -> None:
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
@@ -115,26 +133,32 @@ async def _once(address: str, face: Face, version: int, begun: list[int]) -> Non
         peer.setblocking(False)
         await loop.sock_connect(peer, (host, int(port)))
 
-        async def until(mark: bytes) -> None:
-            found = b""
-            while mark not in found:
-                data = await loop.sock_recv(peer, 256)
-                if not data:
-                    raise EOFError
-                found = found[-len(mark) :] + data
-
         if face.protocol is None:
             await loop.sock_sendall(peer, face.request(address, version))
-            await until(b"HTTP/1.1 ")
+            await _read_until(peer, b"HTTP/1.1 ")
         else:
             await loop.sock_sendall(peer, upgrade(address, face.path, face.protocol))
-            await until(b"\r\n\r\n")
+            await _read_until(peer, b"\r\n\r\n")
             await loop.sock_sendall(peer, frame({"type": "connection_init"}))
-            await until(b"connection_ack")
+            await _read_until(peer, b"connection_ack")
             message = {"type": "subscribe", "id": "1", "payload": face.wish(version)}
             await loop.sock_sendall(peer, frame(message))
         begun[0] += 1
         await _gone(peer)
+
+
+async def _read_until(peer: socket.socket, mark: bytes) -> None:
+    """Read up to and with a mark.
+
+    Raises:
+        EOFError: The server has closed.
+    """
+    found = b""
+    while mark not in found:
+        data = await asyncio.get_running_loop().sock_recv(peer, 256)
+        if not data:
+            raise EOFError
+        found = found[-len(mark) :] + data
 
 
 async def _gone(peer: socket.socket) -> None:

@@ -1,24 +1,29 @@
-"""Does the server stay inside ``--memory`` whatever its subscribers do?
+"""Does the server stay inside ``--memory``, whatever its subscribers do, and whatever peers send?
 
 ::
 
-    1,000 streams at 100 positions of rows of 1 MiB        ──▶ tailrace --memory 256MiB, and none is read
-    1,000 streams at 1,000 positions of rows of 200 bytes  ──▶ the same
-    800 readers of each face over HTTP, rows of 1 MiB      ──▶ the same
-    100 peers that send 4 MB of a body and do not finish   ──▶ the same
+    1,000 gRPC streams at 100 positions of rows of 1 MiB        ──▶ tailrace --memory 256MiB
+    1,000 gRPC streams at 1,000 positions of rows of 200 bytes  ──▶ the same
+    800 readers each: REST and GraphQL over WebSocket, and
+        server-sent events, rows of 1 MiB                       ──▶ the same
+    100 peers each that send nearly all of a message of 4 MB:
+        bodies, REST and GraphQL over WebSocket, gRPC           ──▶ the same
 
-Anonymous memory (RssAnon): the highest seen within half a minute, looked at every 10 ms. Whoever is let go of
-comes back and stalls again.
+No reader reads, and nobody who sends finishes; whoever is let go of comes again. The figure is the server's
+anonymous memory (RssAnon): the highest within half a minute, looked at every 10 ms. There is no baseline: the
+bound is the budget. ``python -m bench.memory_budget 50 5`` has 50 peers of each kind, for 5 seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +44,10 @@ from bench._log import CATALOG, write_log
 from tailrace.v1 import capture_pb2, change_capture_pb2
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
+from tests.support.unfinished import UnfinishedRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 MIB = 1 << 20
 BUDGET_MIB = 256
@@ -145,7 +151,7 @@ def large() -> list[str]:
             at_rest = subject.anonymous_bytes() / MIB
             versions = [1 + number % ROWS for number in range(STREAMS)]
             highest = uvloop.run(beside(subject, versions))
-    return ["1 MiB", f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
+    return row("stalled: gRPC", STREAMS, "1 MiB", at_rest, highest)
 
 
 def small() -> list[str]:
@@ -162,7 +168,7 @@ def small() -> list[str]:
             apart = SMALL_ROWS // SMALL_PER_TRANSACTION // SMALL_POSITIONS
             versions = [1 + apart * (number % SMALL_POSITIONS) for number in range(STREAMS)]
             highest = uvloop.run(beside(subject, versions))
-    return ["200 bytes", f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
+    return row("stalled: gRPC", STREAMS, "200 bytes", at_rest, highest)
 
 
 async def watched(subject: Server, peers: list[Coroutine[Any, Any, None]]) -> float:
@@ -192,35 +198,60 @@ def over_http(face: http.Face) -> list[str]:
             ]
             highest = uvloop.run(watched(subject, peers))
     assert begun[0] >= HTTP_READERS
-    return [face.name, f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
+    return row(f"stalled: {face.name}", HTTP_READERS, "1 MiB", at_rest, highest)
 
 
-def sent() -> list[str]:
-    """Measure bodies that are not finished."""
+async def unfinished_calls(address: str) -> None:
+    """Send nearly all of the requests of 20 calls of one connection, again and again."""
+    port = int(address.rpartition(":")[2])
+    while True:
+        with suppress(OSError):
+            async with UnfinishedRequests(
+                port, "/tailrace.v1.ChangeCapture/Subscribe", streams=20, size=4_000_000
+            ) as peer:
+                await peer.run()
+                await asyncio.sleep(LOOK_EVERY_S)
+
+
+def sent(name: str, send: Callable[[str], Coroutine[Any, Any, None]]) -> list[str]:
+    """Measure peers that send messages and do not finish them."""
     with tempfile.TemporaryDirectory() as folder:
         write_large_rows(Path(folder))
-        with bounded_server(Path(folder), over_http=True) as subject:
+        with bounded_server(Path(folder), over_http=send is not unfinished_calls) as subject:
             at_rest = subject.anonymous_bytes() / MIB
-            peers = [http.send_unfinished(subject.address) for _ in range(SENDERS)]
-            highest = uvloop.run(watched(subject, peers))
-    return ["unfinished bodies", f"{at_rest:.0f} MiB", f"{highest:.0f} MiB"]
+            highest = uvloop.run(watched(subject, [send(subject.address) for _ in range(SENDERS)]))
+    return row(f"unfinished: {name}", SENDERS, "4 MB", at_rest, highest)
+
+
+def row(name: str, peers: int, size: str, at_rest: float, highest: float) -> list[str]:
+    """Return a line of the table."""
+    held = "yes" if highest <= BUDGET_MIB else "NO"
+    print(f"{name}: {highest:.0f} MiB", file=sys.stderr, flush=True)
+    return [name, f"{peers:,}", size, f"{at_rest:.0f} MiB", f"{highest:.0f} MiB", held]
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print one table; progress goes to stderr."""
     print(machine())
     stay_with_the_subscribers()
+    rows = [
+        large(),
+        small(),
+        *map(over_http, (http.REST, http.GRAPHQL, http.EVENTS)),
+        sent("bodies", http.send_unfinished),
+        sent("REST over WebSocket", partial(http.send_unfinished_message, face=http.REST)),
+        sent("GraphQL over WebSocket", partial(http.send_unfinished_message, face=http.GRAPHQL)),
+        sent("gRPC requests", unfinished_calls),
+    ]
     table(
-        f"{STREAMS:,} stalled streams beside --memory {BUDGET_MIB}MiB",
-        ["rows", "before", f"highest in {WATCH_S:g} s"],
-        [large(), small()],
-    )
-    table(
-        f"{HTTP_READERS} stalled readers of rows of 1 MiB, {SENDERS} senders, --memory {BUDGET_MIB}MiB",
-        ["peers over HTTP", "before", f"highest in {WATCH_S:g} s"],
-        [*map(over_http, (http.REST, http.EVENTS, http.GRAPHQL)), sent()],
+        f"Anonymous memory of the server with --memory {BUDGET_MIB}MiB, within {WATCH_S:g} s",
+        ["what peers do", "peers", "each", "before", "highest", f"within {BUDGET_MIB} MiB"],
+        rows,
     )
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        STREAMS = HTTP_READERS = SENDERS = int(sys.argv[1])
+        WATCH_S = float(sys.argv[2])
     main()
