@@ -81,7 +81,7 @@ class Command:
     async def _collect_notes(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
-            self.notes.append(line.decode().rstrip("\n"))
+            self.notes.append(line.decode(errors="backslashreplace").rstrip("\n"))
             self._news.set()
         await self.process.wait()
         self._news.set()
