@@ -22,7 +22,7 @@ from tailrace_server.api.grpc.connections import bound_send_buffers, disconnect_
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.grpc.standard_services import standard_services
-from tailrace_server.api.grpc.unread import UnreadWatch
+from tailrace_server.api.grpc.unread import UnreadWatch, pending_calls_max
 from tailrace_server.api.send_guard import SendGuard
 from tailrace_server.units import Address
 
@@ -77,6 +77,7 @@ class GrpcServer:
         self._credentials = credentials
         self._guard = SendGuard(engine.settings.send_deadline_s)
         self._unread = UnreadWatch(engine.settings.memory_bytes, self._settings.request_s)
+        self._pending_max = pending_calls_max(engine.settings.memory_bytes)
         bounds = engine.settings
         self._age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
         self._service = ChangeCaptureService(
@@ -119,6 +120,8 @@ class GrpcServer:
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", settings.request_bytes),
                 ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
+                ("grpc.server.max_pending_requests", self._pending_max // 2),
+                ("grpc.server.max_pending_requests_hard_limit", self._pending_max),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", int(settings.handshake_s * 1000)),
                 *self._age.core_options(),

@@ -23,8 +23,10 @@ import socket
 import struct
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from time import thread_time
+from threading import Event, Lock
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -41,13 +43,16 @@ _SHARE: Final = 8
 
 _FLOOR_BYTES: Final = 64 << 10
 """Held by one connection, is no matter: the window that each stream begins with."""
+_PENDING_SHARE: Final = 32
+_PENDING_MIN: Final = 64
+_PENDING_MAX: Final = 3_000
 _CALL_BYTES: Final = 8 << 10
 """Of header fields, that one call may have; above it core refuses calls."""
 _READ_PARTS: Final = 8
 """A reader may send one byte for so many that it has read: window updates, pings, small requests."""
 _SECOND_BYTES: Final = 128
 """What a connection may send in a second for no reason."""
-_LOOK_S: Final = 0.05
+_LOOK_S: Final = 0.02
 """How often the memory is looked at, and where it is short or has grown, the connections."""
 _GROWTH_PARTS: Final = 4
 """Growth by one part in so many of what all may hold is a reason to look at them."""
@@ -74,11 +79,11 @@ class _Connection:
     acked: int
     """Bytes of ours that the peer's kernel has."""
     at: float
-    """When it was looked at, loop time."""
+    """When it was looked at, by the monotonic clock."""
     since: float
     """Since when it has held more than is no matter."""
     made: float
-    """When it was first seen, loop time: it may be a second older."""
+    """When it was first seen: it may be a second older."""
     held: float = 0
     """Bytes of which we have not been given anything."""
 
@@ -94,44 +99,56 @@ class UnreadWatch:
         self._connections: dict[str, _Connection] = {}
         self._taken: Counter[str] = Counter()
         """What each peer may have sent since the last look, by its host and port."""
+        self._taking = Lock()
+        """Held while ``_taken`` is counted up, or put in its place anew."""
         self.cut = 0
         """Connections that were ended, since it began."""
 
     def took(self, peer: str, nbytes: int = 0) -> None:
         """Note a call of a peer, or a request of one, that has come whole."""
-        self._taken[_plain(peer)] += nbytes + _CALL_BYTES
+        with self._taking:
+            self._taken[_plain(peer)] += nbytes + _CALL_BYTES
 
     def age_s(self, peer: str) -> float:
         """Return how long ago a connection was first seen; 0 of one that was not looked at yet."""
         one = self._connections.get(_plain(peer))
-        return 0.0 if one is None else asyncio.get_running_loop().time() - one.made
+        return 0.0 if one is None else monotonic() - one.made
 
     async def run(self, port: int) -> None:
         """Watch the connections to a port until cancelled."""
         if sys.platform != "linux":
             return
-        time = asyncio.get_running_loop().time
+        # In a thread of its own: core takes what comes whether or not the event loop has a turn to spare, which
+        # is least likely when much comes.
+        stopped = Event()
+        with ThreadPoolExecutor(1, "unread") as thread:
+            try:
+                await asyncio.get_running_loop().run_in_executor(thread, self._watch, port, stopped)
+            finally:
+                stopped.set()
+
+    def _watch(self, port: int, stopped: Event) -> None:
         due = soon = 0.0
         before = anonymous_bytes()
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            begun = time()
+        while not stopped.wait(_LOOK_S):
+            begun = monotonic()
             size = anonymous_bytes()
             pressing = size >= self._short_from or size - before >= self._bytes_max // _GROWTH_PARTS
             if begun >= due or (begun >= soon and pressing):
                 before = size
                 # What is taken meanwhile counts the next time, and so it is never counted before it has come.
-                taken, self._taken = self._taken, Counter()
-                found, spent = await asyncio.to_thread(_look, port)
-                self._judge(found, taken, time())
+                with self._taking:
+                    taken, self._taken = self._taken, Counter()
+                found, spent = _look(port)
+                self._judge(found, taken, monotonic())
                 due = begun + max(_SCAN_S, _SCAN_PARTS * spent)
                 soon = begun + _SHORT_PARTS * spent
 
     def _judge(self, found: list[tuple[str, int, int]], taken: Counter[str], now: float) -> None:
         # 1. What each holds now. Who has gone is forgotten.
-        before, self._connections = self._connections, {}
+        connections: dict[str, _Connection] = {}
         for peer, acked, received in found:
-            one = before.get(peer)
+            one = self._connections.get(peer)
             if one is None or received < one.received:
                 one = _Connection(received=0, acked=0, at=now, since=now, made=now)
             may = taken[peer] + (acked - one.acked) / _READ_PARTS + (now - one.at) * _SECOND_BYTES
@@ -139,7 +156,8 @@ class UnreadWatch:
             one.received, one.acked, one.at = received, acked, now
             if one.held <= _FLOOR_BYTES:
                 one.since = now
-            self._connections[peer] = one
+            connections[peer] = one
+        self._connections = connections  # whole, as the event loop reads it
         # 2. Those that are too slow, then those that hold most, until there is room.
         holders = [each for each in self._connections.items() if each[1].held > _FLOOR_BYTES]
         holders.sort(key=lambda each: each[1].held, reverse=True)
@@ -163,6 +181,15 @@ class UnreadWatch:
             reason=reason,
         )
         disconnect(f"ipv4:{peer}")
+
+
+def pending_calls_max(memory_bytes: int) -> int:
+    """Return how many calls may wait in core until the event loop takes them. The others are cancelled.
+
+    Each may hold a stream's first window, also once its connection is gone: whoever connects again and again is
+    bounded by nothing else. Together they get a 32nd of the memory, and core's own bound where that is less.
+    """
+    return min(max(memory_bytes // _PENDING_SHARE // _FLOOR_BYTES, _PENDING_MIN), _PENDING_MAX)
 
 
 def _look(port: int) -> tuple[list[tuple[str, int, int]], float]:

@@ -44,6 +44,16 @@ async def test_every_curl_of_the_page_is_answered(
     writer.write(*SHOP)
     served = await serve()
     path = command[-1].removeprefix(ADDRESS)
+    if "-N" in command:
+        name, _, value = command[-2].partition("=")
+        accept = {"accept": "text/event-stream"}
+        async with served.http.stream("GET", path, params={name: value}, headers=accept) as stream:
+            assert stream.status_code == 200
+            events = stream.aiter_lines()
+            while not (line := await anext(events)).startswith("data: "):
+                pass
+            assert "errors" not in json.loads(line.removeprefix("data: "))
+        return
     if "-G" in command:
         name, _, value = command[-2].partition("=")
         answer = await served.http.get(path, params={name: value})
