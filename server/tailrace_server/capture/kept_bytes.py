@@ -8,7 +8,6 @@ alone is never refused: what one request may ask for has bounds of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import getsizeof
 from typing import TYPE_CHECKING, Final, Self
 
 from tailrace.errors import ServerFull
@@ -23,8 +22,10 @@ SHARE: Final = 8
 
 _CRITERIA_BYTES: Final = 1_500
 """Of one criteria, compiled, without its texts."""
-_TEXT_BYTES: Final = 72
-"""Of a text's places in tuples and sets, beside the text."""
+_TEXT_BYTES: Final = 120
+"""Of a text and its places in tuples and sets, beside its characters."""
+_WIDE_BYTES: Final = 4
+"""Of a character, at most, where not all are ASCII."""
 _HASH_BYTES: Final = 150
 """Of the hash of a key for one entity type, in arrays and in the router's table."""
 
@@ -111,6 +112,12 @@ def criteria_bytes(criteria: Iterable[Criteria], entity_types: int) -> int:
         texts = (*one.entity_type, *one.container_name)
         keys = one.primary_key
         types = len(one.entity_type) or entity_types
-        total += _CRITERIA_BYTES + sum(map(getsizeof, texts)) + sum(map(getsizeof, keys))
+        total += _CRITERIA_BYTES + _characters(texts) + _characters(keys)
         total += _TEXT_BYTES * (len(texts) + len(keys)) + _HASH_BYTES * len(keys) * types
     return total
+
+
+def _characters(texts: tuple[str, ...]) -> int:
+    """Return the bytes of their characters: joined, as a call for each of 100,000 would hold up the loop."""
+    joined = "".join(texts)
+    return len(joined) * (1 if joined.isascii() else _WIDE_BYTES)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tailrace.criteria import Since
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace.v1 import capture_pb2
-from tailrace.v1.change_capture_pb2 import ReadChangesRequest
+from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeRequest
+from tailrace_server.api import requests
 from tailrace_server.api.requests import criteria, history_bounds
 
 
@@ -45,3 +48,22 @@ def test_criteria_that_contradict_themselves_are_named_by_their_place() -> None:
     bad = capture_pb2.Criteria(entity_type=["product", ""])
     with pytest.raises(InvalidRequest, match=r"criteria\[1\]\.entity_type: an empty name"):
         criteria([good, bad])
+
+
+@pytest.mark.parametrize("many", [True, False])
+async def test_criteria_with_very_many_keys_are_read_beside_the_loop_and_come_out_in_order(
+    many: bool,
+) -> None:
+    """Arrow puts them in order while Python's lock is free, in the order that Python has for texts."""
+    odd = ["", "é", "z", "\U0001f980", "\uffff", "a\x00b", "a"]
+    keys = [*odd, *(str(number) for number in range(3_000 * many))]
+    message = SubscribeRequest(catalog="shop", criteria=[capture_pb2.Criteria(primary_key=keys)])
+    threads: list[threading.Thread] = []
+
+    def read(asked: SubscribeRequest) -> requests.Wish:
+        threads.append(threading.current_thread())
+        return requests.wish(asked)
+
+    wish = await requests.read(read, message, message.criteria)
+    assert wish.criteria[0].primary_key == tuple(sorted(keys))
+    assert (threads == [threading.current_thread()]) is not many

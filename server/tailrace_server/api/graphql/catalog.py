@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -232,7 +233,8 @@ class GraphqlCatalog:
             TailraceError: What is wrong with what it asks for.
         """
         document, variables = prepared.document, prepared.asked.variables
-        if _has_many(variables):
+        many = _has_many(variables)
+        if many:
             # 100,000 keys take graphql-core 0.1 s, for which the event loop would serve nobody.
             values = await asyncio.to_thread(document.coerced, prepared.operation, variables)
         else:
@@ -241,12 +243,14 @@ class GraphqlCatalog:
         if after is not None:
             arguments = {name: value for name, value in arguments.items() if name not in STARTS}
             arguments["after"] = after
-        wish = wish_of(
+        read = partial(
+            wish_of,
             arguments,
             document.built.scopes[field],
             selection.bodies,
             criteria_max=self.engine.settings.criteria,
         )
+        wish = await asyncio.to_thread(read) if many else read()
         subscription = await self.engine.subscribe(
             ANONYMOUS,
             self.name,

@@ -66,7 +66,7 @@ async def read_page(
     backwards = reverse != from_end
     message = _message(asked, scope, bodies, engine.settings.criteria)
     try:
-        criteria = requests.criteria(message.criteria)
+        criteria = await requests.read(requests.criteria, message.criteria, message.criteria)
         bounds = requests.history_bounds(message)
     except InvalidRequest as error:
         raise in_json_names(error) from None

@@ -123,7 +123,9 @@ class ChangeCaptureService:
     async def subscribe(self, data: bytes, context: Context) -> None:
         """Stream changes; HTTP/2 flow control is the demand."""
         async with self._answering(context):
-            wish = requests.subscribe(self._parse(SubscribeRequest, data, context))
+            request = self._parse(SubscribeRequest, data, context)
+            wish = await requests.read(requests.subscribe, request, request.criteria)
+            del request
             # grpc.aio keeps the request for as long as the call is open.
             with self._engine.criteria.keep(len(data)):
                 subscription = await self._subscribe(*wish, context, demand=None)
@@ -227,9 +229,9 @@ class ChangeCaptureService:
         if first.HasField("subscribe") == first.HasField("subscribe_system"):
             raise InvalidRequest("the first message has exactly one of subscribe, subscribe_system")
         if first.HasField("subscribe"):
-            return await self._subscribe(
-                *requests.subscribe(first.subscribe), context, demand=demand
-            )
+            asked = first.subscribe
+            found = await requests.read(requests.subscribe, asked, asked.criteria)
+            return await self._subscribe(*found, context, demand=demand)
         wish = requests.subscribe_system(first.subscribe_system)
         return await self._subscribe(SYSTEM_CATALOG, wish, context, demand=demand)
 
@@ -334,7 +336,7 @@ class ChangeCaptureService:
         return await self._engine.history(
             ANONYMOUS,
             requests.catalog(request.catalog),
-            requests.criteria(request.criteria),
+            await requests.read(requests.criteria, request.criteria, request.criteria),
             bounds=requests.history_bounds(request),
             reverse=request.reverse,
             content=requests.content(request.body),

@@ -99,7 +99,7 @@ async def _opened(
     try:
         form, message = await _asked(request, settings, engine.settings.criteria)
         try:
-            wish = requests.wish(message)
+            wish = await requests.read(requests.wish, message, message.criteria)
         except InvalidRequest as error:
             raise in_json_names(error) from None
         subscription = await engine.subscribe(

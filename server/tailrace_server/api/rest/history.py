@@ -129,7 +129,7 @@ async def changes(
         bounds = requests.history_bounds(message)
         limit = requests.limit(message)
         bytes_max = requests.max_message_bytes(message, engine.settings.max_message_bytes)
-        criteria = requests.criteria(message.criteria)
+        criteria = await requests.read(requests.criteria, message.criteria, message.criteria)
         content = requests.content(message.body)
     except InvalidRequest as error:
         raise in_json_names(error) from None

@@ -34,7 +34,6 @@ from tailrace_server.capture.principal import ANONYMOUS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tailrace_server.api.requests import Wish
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import SocketOperation
     from tailrace_server.capture.delivery.peer import Peer
@@ -51,7 +50,7 @@ _DEMAND: Final = range(1 << 63)
 class _Live:
     """One operation: what it asks for, and what was requested before its subscription stood."""
 
-    wish: Wish
+    message: SubscribeRequest
     demand: int | None
     form: CaptureForm
     waiting: list[int] = field(default_factory=list)
@@ -83,12 +82,15 @@ class LiveFace:
 
     def begin(self, operation: SocketOperation, payload: object) -> None:
         """Read what is asked for."""
-        operation.state = _Live(*wish_of(payload, self._engine.settings.criteria))
+        operation.state = _Live(*asked_of(payload, self._engine.settings.criteria))
 
     async def run(self, operation: SocketOperation) -> None:
         """Serve one subscription until it ends."""
         state: _Live = operation.state
-        wish = state.wish
+        try:
+            wish = await requests.read(requests.wish, state.message, state.message.criteria)
+        except InvalidRequest as error:
+            raise in_json_names(error) from None
         subscription = await self._engine.subscribe(
             ANONYMOUS,
             self._catalog,
@@ -101,7 +103,7 @@ class LiveFace:
             peer=self._peer,
         )
         # The publisher has criteria of its own: these may be a second copy of 100,000 keys.
-        del wish, state.wish
+        del wish, state.message
         operation.answered()
         subscription.on_end = partial(_on_end, operation)
         operation.serves(subscription)
@@ -159,7 +161,9 @@ class LiveFace:
             state.subscription.request(n)
 
 
-def wish_of(payload: object, criteria_max: int) -> tuple[Wish, int | None, CaptureForm]:
+def asked_of(
+    payload: object, criteria_max: int
+) -> tuple[SubscribeRequest, int | None, CaptureForm]:
     """Return what a subscribe asks for, its first demand (None: the socket's pace is the demand) and form.
 
     Raises:
@@ -171,10 +175,7 @@ def wish_of(payload: object, criteria_max: int) -> tuple[Wish, int | None, Captu
         payload = dict[Any, Any](payload)
         demand = integer(_DEMAND, payload.pop("request"), "request")
     message = from_json(SubscribeRequest, payload, criteria_max=criteria_max, without=ELSEWHERE)
-    try:
-        return requests.wish(message), demand, form
-    except InvalidRequest as error:
-        raise in_json_names(error) from None
+    return message, demand, form
 
 
 def _on_end(operation: SocketOperation, error: TailraceError) -> None:
