@@ -7,6 +7,7 @@ the Unix epoch. Readers ignore fields that they do not know; a change that they 
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from tailrace.schema import Column, Origin, Schema
 from tailrace_server.wal.files.sealed import object_name, seal, unseal, without_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tailrace_server.wal.files.object_store import ObjectContent, ObjectStore
 
@@ -273,20 +274,32 @@ class SchemaDocument(Struct, frozen=True):
             schema.placeholders,
         )
 
-    def schema(self) -> Schema:
-        """Return the schema that it describes."""
+    def schema(self, like: Schema | None = None) -> Schema:
+        """Return the schema that it describes; what is equal in another one is shared with that."""
         # Columns written before they had ids: both orders only ever grew, so the places are ids.
+        known = {} if like is None else like.entity_types
         return Schema(
             self.id,
             {
-                entity_type: tuple(
-                    column.column(column.id or (number << 20) + place)
-                    for place, column in enumerate(columns, 1)
+                entity_type: _shared(
+                    [
+                        column.column(column.id or (number << 20) + place)
+                        for place, column in enumerate(columns, 1)
+                    ],
+                    known.get(entity_type, ()),
                 )
                 for number, (entity_type, columns) in enumerate(self.entity_types.items())
             },
             self.placeholders,
         )
+
+
+def _shared(columns: Sequence[Column], known: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Return columns as a tuple, those that are known by the objects that are known, and so the whole."""
+    mine = tuple(
+        old if old == new else new for old, new in zip_longest(known, columns) if new is not None
+    )
+    return known if mine == known else mine
 
 
 class _AnyVersion(Struct):
@@ -353,8 +366,8 @@ def carries_records(store: ObjectStore, path: str) -> bool:
     return found is not None and found.data != b"{"
 
 
-def read_schema(store: ObjectStore, id: int) -> Schema | None:
-    """Return the schema of an id, or None where its file is missing.
+def read_schema(store: ObjectStore, id: int, like: Schema | None = None) -> Schema | None:
+    """Return the schema of an id, or None where its file is missing. It shares what is equal with ``like``.
 
     Raises:
         LogCorrupted: As ``load``, or the file holds the schema of another id, or roles that there are not.
@@ -368,7 +381,7 @@ def read_schema(store: ObjectStore, id: int) -> Schema | None:
     if document.id != id:
         raise LogCorrupted(path, 0, f"the checksum is right, but it is schema {document.id}")
     try:
-        return document.schema()
+        return document.schema(like)
     except KeyError as error:
         raise LogCorrupted(path, 0, f"the checksum is right, but {error} is no role") from error
 

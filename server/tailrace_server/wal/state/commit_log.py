@@ -407,7 +407,9 @@ class CommitLog:
     def _schema(self, id: int) -> Schema:
         known = self._schemas.get(id)
         if known is None:
-            known = documents.read_schema(self.store, id)
+            # Ids rise with time, so the last one read is most like it.
+            like = next(reversed(self._schemas.values()), None)
+            known = documents.read_schema(self.store, id, like)
             if known is None:
                 missing = "an entry names this schema, and it is missing"
                 raise LogCorrupted(f"{SCHEMAS}/{id}.json", 0, missing)

@@ -9,6 +9,8 @@ import pytest
 
 from tailrace.errors import LogUnreadable
 from tailrace_server.wal.files import documents
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
 from tests.server.wal import logs
@@ -33,3 +35,15 @@ def test_no_decoder_is_made_where_logs_are_opened_in_threads(
     assert not verify(catalog).faults
     with pytest.raises(LogUnreadable):
         documents.parse("new.json", b'{"format_version":99}', documents.SchemaDocument)
+
+
+def test_schemas_of_a_log_share_the_columns_that_are_equal(log_root: Path) -> None:
+    """A new column in one of a hundred entity types costs that type's columns, not all."""
+    with LogWriter.open(log_root, "shop") as writer:
+        for image in (b'{"id":1}', b'{"id":1,"name":"x"}'):
+            writer.append([Mutation("one", "1", after=image), Mutation("other", "1", after=b"{}")])
+            writer.commit()
+    first, second = CommitLog.open(log_root / "shop").view.schemas
+    assert second.entity_types["other"] is first.entity_types["other"]
+    assert second.entity_types["one"][0] is first.entity_types["one"][0]
+    assert [column.name for column in second.entity_types["one"]] == ["id", "name"]
