@@ -30,6 +30,8 @@ query Now {
   : `# Everything in this catalog, from the oldest
 # change on. Press play and choose; Ctrl-Space
 # offers what else there is, the typed fields too.
+# afterText is exact. As an object, after, its
+# numbers above 2^53 would be rounded by the browser.
 # To resume: onCatalogChange(after: "1.…").
 subscription Live {
   onCatalogChange(sinceVersion: 0) {
@@ -40,7 +42,7 @@ subscription Live {
     entityType
     primaryKey
     changed
-    after
+    afterText
   }
 }
 
@@ -52,7 +54,7 @@ query Newest {
         version
         entityType
         primaryKey
-        after
+        afterText
       }
     }
   }
