@@ -18,7 +18,7 @@ from tailrace_server.api.json_requests import ELSEWHERE, enum_names
 from tailrace_server.api.rest.forms import BODIES, FORMATS, VALUES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from google.protobuf.descriptor import Descriptor
 
@@ -86,14 +86,14 @@ def _capture(reference: Callable[[str], Schema]) -> Schema:
             **_INTEGER[FieldDescriptor.TYPE_INT64],
             "description": "Microseconds since the Unix epoch; below 2^53 until the year 2255.",
         },
-        "area": {"enum": [each.name for each in Area]},
-        "operation": {"enum": [each.name for each in Operation]},
+        "area": _one_of(each.name for each in Area),
+        "operation": _one_of(each.name for each in Operation),
         "entityType": text_or_null,
         "primaryKey": text_or_null,
         "changed": {"type": ["array", "null"], "items": {"type": "string"}},
     }
     optional: dict[str, Schema] = {
-        "containerType": {"enum": [each.name for each in ContainerType]},
+        "containerType": _one_of(each.name for each in ContainerType),
         "containerName": {"type": "string"},
         "change": reference("Body"),
         "before": reference("Body"),
@@ -110,15 +110,15 @@ def _capture(reference: Callable[[str], Schema]) -> Schema:
 def _form() -> dict[str, Schema]:
     return {
         "format": {
-            "enum": list(FORMATS),
+            **_one_of(FORMATS),
             "description": "What is sent: captures, or CloudEvents whose data they are.",
         },
         "bodies": {
-            "enum": list(BODIES),
+            **_one_of(BODIES),
             "description": "How bodies are written: objects, or strings that hold their text.",
         },
         "values": {
-            "enum": list(VALUES),
+            **_one_of(VALUES),
             "description": "How values stand in bodies: as the source wrote them, or decoded by the column's "
             "type and encoding. Decimals that come as bytes are then texts of digits; counts of days, of time "
             "and of moments are ISO 8601.",
@@ -176,7 +176,7 @@ def _error() -> Schema:
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "code": {"enum": sorted({cls.code for cls in HTTP_STATUS})},
+        "code": _one_of(sorted({cls.code for cls in HTTP_STATUS})),
         "retriable": {"type": "boolean"},
         "figures": {"type": "object", "additionalProperties": {"type": "string"}},
     }
@@ -223,7 +223,7 @@ def _field(field: FieldDescriptor, reference: Callable[[str], Schema]) -> Schema
             return reference(field.message_type.name)
         case FieldDescriptor.TYPE_ENUM:
             assert field.enum_type is not None
-            return {"enum": list(enum_names(field.enum_type))}
+            return _one_of(enum_names(field.enum_type))
         case FieldDescriptor.TYPE_BOOL:
             return {"type": "boolean"}
         case FieldDescriptor.TYPE_STRING:
@@ -231,6 +231,11 @@ def _field(field: FieldDescriptor, reference: Callable[[str], Schema]) -> Schema
             return reference("Cursor") if cursor else {"type": "string"}
         case kind:
             return dict(_INTEGER[kind])
+
+
+def _one_of(names: Iterable[str]) -> Schema:
+    """Return the schema of one of some names; without its type, documentation pages show none of them."""
+    return {"type": "string", "enum": list(names)}
 
 
 def _long() -> Schema:
