@@ -19,7 +19,7 @@ import tailrace
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import PATIENCE_S, ServerProcess
-from tests.support.peers import EVENTS, GRAPHQL, GRPC, REST, Peer, Way, message
+from tests.support.peers import EVENTS, GRAPHQL, GRAPHQL_EVENTS, GRPC, REST, Peer, Way, message
 from tests.support.polling import until_answered
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 MIB: Final = 1 << 20
-WAYS: Final = (REST, GRAPHQL, EVENTS, GRPC)
+WAYS: Final = (REST, GRAPHQL, EVENTS, GRAPHQL_EVENTS, GRPC)
 EACH: Final = 4
 """Peers of one transport, where each is sent as much as its connection takes."""
 TRANSACTIONS: Final = 24

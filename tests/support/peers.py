@@ -13,6 +13,7 @@ import socket
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1.capture_pb2 import BODY_AFTER
@@ -143,6 +144,11 @@ def _events(_: int) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()
 
 
+def _graphql_events(_: int) -> bytes:
+    path = f"/v1/catalogs/shop/graphql?query={quote(_GRAPHQL)}"
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()
+
+
 def _grpc(n: int) -> bytes:
     request = SubscribeRequest(
         catalog="shop", since_version=0, body=[BODY_AFTER]
@@ -177,6 +183,14 @@ EVENTS: Final = Way(
     subscribe=_events,
     begun=b"event: subscribed",
     pings=b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100,
+)
+GRAPHQL_EVENTS: Final = Way(
+    name="GraphQL over server-sent events",
+    hello=b"",
+    welcome=b"",
+    subscribe=_graphql_events,
+    begun=b"event: next",
+    pings=EVENTS.pings,
 )
 GRPC: Final = Way(
     name="gRPC",

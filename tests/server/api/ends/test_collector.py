@@ -27,7 +27,17 @@ from tests.conformance.http_drivers import listening
 from tests.conformance.shop import upsert
 from tests.support import raw_http2
 from tests.support.living import without_collector
-from tests.support.peers import EVENTS, GRAPHQL, GRPC, REST, Peer, Way, frame, message
+from tests.support.peers import (
+    EVENTS,
+    GRAPHQL,
+    GRAPHQL_EVENTS,
+    GRPC,
+    REST,
+    Peer,
+    Way,
+    frame,
+    message,
+)
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -181,7 +191,7 @@ OF_SOCKETS = (
     answers_no_probe,
     does_not_introduce_itself,
 )
-ENDS = [(way, end) for way in (*SOCKETS, EVENTS, *CALLS) for end in ANY]
+ENDS = [(way, end) for way in (*SOCKETS, EVENTS, GRAPHQL_EVENTS, *CALLS) for end in ANY]
 ENDS += [(way, end) for way in SOCKETS for end in OF_SOCKETS]
 
 
