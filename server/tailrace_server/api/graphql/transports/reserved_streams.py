@@ -225,8 +225,8 @@ class ReservedStream:
         self._written.set()
         for operation in self._operations.values():
             operation.cancel()
-        if not self.opened:
-            self._operations.clear()
+        # One that is cancelled before its first step never removes itself, and would keep this object.
+        self._operations.clear()
         self._sockets.inbound.hold(self, 0)
         self._on_end()
 
