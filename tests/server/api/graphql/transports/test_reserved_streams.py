@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH
 from tests.server.api.graphql.transports.conftest import EVENTS, Event, Events, stream
+from tests.support.living import without_collector
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
     Serve = Callable[..., Awaitable[Served]]
 
+EACH = 5
+"""Streams: what so many leave behind is no accident."""
 LIVE = "subscription ($v: Long) { onCatalogChange(sinceVersion: $v) { version index } }"
 
 
@@ -218,3 +222,27 @@ async def test_a_quiet_stream_is_kept_by_comments(serve: Serve, writer: ModelWri
     async with reserved.stream() as events:
         for _ in range(3):
             assert await events.any() == Event(None, None)
+
+
+async def test_streams_that_end_leave_nothing_for_the_collector(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """With operations that wait for the stream, that run, and that have only just begun when it ends."""
+    writer.write(*SHOP)
+    served = await serve()
+
+    async def one() -> None:
+        reserved = await reserve(served)
+        await reserved.begin("early", v=0)
+        async with reserved.stream() as events:
+            await events.several(3)
+            late = asyncio.ensure_future(reserved.begin("late", v=0))
+            await asyncio.sleep(0)
+        await asyncio.gather(late, return_exceptions=True)
+
+    await one()
+    with without_collector("tailrace_server.api.graphql.transports") as living:
+        for _ in range(EACH):
+            await one()
+        await until(lambda: not subscriptions(served))
+        await living.back(EACH)
