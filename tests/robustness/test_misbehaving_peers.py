@@ -36,8 +36,8 @@ TRANSACTIONS: Final = 24
 """Of 1 MiB: more than the kernel's buffers of one connection hold."""
 MEANWHILE: Final = 10
 """Transactions that are published once the peers have misbehaved."""
-GROWTH_MAX: Final = 4 * TRANSACTIONS * MIB
-"""Of the server's memory: its cache keeps the log in the wire forms of three transports more, once; what is
+GROWTH_MAX: Final = 5 * TRANSACTIONS * MIB
+"""Of the server's memory: its cache keeps the log in the wire forms of four transports more, once; what is
 kept for the peers themselves would be four times as much by now if it had no bound."""
 
 
@@ -137,7 +137,7 @@ async def test_contract_13_45_peers_that_stop_reading(log_root: Path) -> None:
     async with stage(log_root, "--send-deadline-s", "500ms") as one:
         with ExitStack() as stack:
             await one.subscribed(stack, WAYS)
-            await one.counted(ended("send_deadline"), 3 * EACH)
+            await one.counted(ended("send_deadline"), 4 * EACH)
             await one.counted("tailrace_grpc_streams_too_slow_total", EACH)
             assert one.grown() < GROWTH_MAX
 
@@ -176,7 +176,7 @@ async def test_contract_45_peers_that_flood_pings(log_root: Path) -> None:
                 events = await one.figure(ended("send_deadline"))
                 return (
                     sockets == 2 * EACH
-                    and events == EACH
+                    and events == 2 * EACH
                     and GRPC not in flooding.values()  # C-core's own guard: too_many_pings
                 )
 
