@@ -29,7 +29,7 @@ from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.disk_usage import DiskMeasurements
 from tailrace_server.capture.faults import FaultWatch
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
-from tailrace_server.capture.kept_bytes import SHARE, KeptBytes
+from tailrace_server.capture.kept_bytes import CRITERIA_SHARE, PAGES_SHARE, KeptBytes
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.observed_catalog import ObservedCatalog
 from tailrace_server.capture.reading.batch_cache import BatchCache
@@ -93,10 +93,10 @@ class Engine:
         self.settings = settings or EngineSettings()
         self._counters = Counters()
         self._catalogs: dict[str, ObservedCatalog] = {}
-        share = self.settings.memory_bytes // SHARE
-        self.criteria = KeptBytes("criteria", share)
+        memory_bytes = self.settings.memory_bytes
+        self.criteria = KeptBytes("criteria", memory_bytes, CRITERIA_SHARE)
         """What is charged for the criteria of open subscriptions and reads."""
-        self.pages = KeptBytes("pages of history", share)
+        self.pages = KeptBytes("pages of history", memory_bytes, PAGES_SHARE)
         """What is charged for pages that become part of an answer."""
         self._reads: WeakSet[HistoryRead] = WeakSet()
         """The reads of history that somebody has; those that have ended are among them until they are gone."""

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria
 
-SHARE: Final = 8
-"""Each kind may come to one part in so many of the memory budget."""
+CRITERIA_SHARE: Final = 4
+"""Criteria may come to one part in so many of the memory budget: 100,000 subscribers of a key each need it."""
+PAGES_SHARE: Final = 8
+"""The same of pages."""
 
 _CRITERIA_BYTES: Final = 1_500
 """Of one criteria, compiled, without its texts."""
@@ -33,10 +35,11 @@ _HASH_BYTES: Final = 150
 class KeptBytes:
     """The share of one kind."""
 
-    def __init__(self, what: str, bytes_max: int) -> None:
-        """Begin with nothing; ``what`` names the kind in errors, in the plural."""
+    def __init__(self, what: str, memory_bytes: int, share: int) -> None:
+        """Begin with nothing, of one part in ``share``; ``what`` names the kind in errors, in the plural."""
         self._what = what
-        self.bytes_max = bytes_max
+        self._share = share
+        self.bytes_max = memory_bytes // share
         self.bytes = 0
         """What all have now."""
 
@@ -58,8 +61,8 @@ class KeptBytes:
         """Return why there is no room."""
         return ServerFull(
             f"{self._what} that are kept for requests have {self.bytes_max} bytes together, one part in "
-            f"{SHARE} of the server's memory (memory), and these would not fit; try again later, or ask for "
-            "less"
+            f"{self._share} of the server's memory (memory), and these would not fit; try again later, or ask "
+            "for less"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,7 +33,7 @@ def keys(first: int) -> list[Criteria]:
 
 
 def test_who_is_alone_is_never_refused_and_others_pay_for_nobody() -> None:
-    share = KeptBytes("pages", 10)
+    share = KeptBytes("pages", 80, 8)
     alone, other = share.keep(8), share.nothing()
     with pytest.raises(ServerFull, match="memory"):
         other.add(3)
@@ -53,7 +54,8 @@ async def test_contract_16_criteria_of_open_subscriptions_are_bounded_and_equal_
     log_root: Path, writer: ModelWriter
 ) -> None:
     writer.write([upsert(1)])
-    async with Engine(log_root, SMALL) as engine, AsyncExitStack() as stack:
+    small = replace(SMALL, memory_bytes=SMALL.memory_bytes // 2)
+    async with Engine(log_root, small) as engine, AsyncExitStack() as stack:
         opened = [
             await engine.subscribe(ANONYMOUS, "shop", keys(number), codec=JSON, demand=0)
             for number in range(3)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from structlog.testing import capture_logs
 
-from tailrace_server.api import http_protocol, http_server
+from tailrace_server.api import http_protocol
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket.protocol import GuardedProtocol
 from tailrace_server.capture.delivery.subscription import Subscription
@@ -411,10 +411,9 @@ async def test_a_stop_tells_everybody_while_a_client_is_leaving(
 
 @pytest.mark.slow
 async def test_a_stop_is_no_error_behind_a_close_that_is_not_answered_yet(
-    serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, writer: ModelWriter
 ) -> None:
     """The answer to the peer's close stands behind what the peer does not read."""
-    monkeypatch.setattr(http_server, "_STOP_S", 0.1)
     fill(writer)
     served = await serve()
     async with AsyncExitStack() as stack:

@@ -19,7 +19,7 @@ def publisher(pace: RoutingPace, *subscriptions: str) -> Publisher[str]:
         EngineSettings(),
         RingBudget(1 << 20),
         pace,
-        KeptBytes("criteria", 0).nothing(),
+        KeptBytes("criteria", 0, 8).nothing(),
     )
     for each in subscriptions:
         made.attach(each)
