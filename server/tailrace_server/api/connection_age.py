@@ -79,3 +79,26 @@ def end_for_age(subscription: Subscription) -> None:
     subscription.end(
         SubscriptionBroken(f"{REASON}; connect again and resume after {cursor}", cursor)
     )
+
+
+class EndsWithAge:
+    """What serves one subscription on a connection, and ends it when that has reached its age."""
+
+    __slots__ = ("_aged", "_subscription")
+
+    def __init__(self) -> None:
+        """Serve nothing yet."""
+        self._aged = False
+        self._subscription: Subscription | None = None
+
+    def serves(self, subscription: Subscription) -> None:
+        """Note what has to end with its connection's age."""
+        self._subscription = subscription
+        if self._aged:
+            end_for_age(subscription)
+
+    def end_for_age(self) -> None:
+        """End what it serves, now or as soon as it is there."""
+        self._aged = True
+        if self._subscription is not None:
+            end_for_age(self._subscription)

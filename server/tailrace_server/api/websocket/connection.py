@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from tailrace.errors import InvalidRequest, TailraceError
-from tailrace_server.api.connection_age import REASON, end_for_age
+from tailrace_server.api.connection_age import REASON, EndsWithAge
 from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.api.websocket import messages
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.delivery.subscription import Subscription
 
 _log = structlog.get_logger("tailrace.websocket")
 
@@ -110,15 +109,13 @@ class Face(Protocol):
         """Return an error in the face's own form."""
 
 
-class SocketOperation:
+class SocketOperation(EndsWithAge):
     """What one subscribe has begun."""
 
     __slots__ = (
-        "_aged",
         "_asked_bytes",
         "_head",
         "_socket",
-        "_subscription",
         "id",
         "state",
         "task",
@@ -135,20 +132,7 @@ class SocketOperation:
         self.task: asyncio.Task[None] | None = None
         self._socket = socket
         self._head = head("next", id)
-        self._aged = False
-        self._subscription: Subscription | None = None
-
-    def serves(self, subscription: Subscription) -> None:
-        """Note what it is the transport of, and what has to end with its connection's age."""
-        self._subscription = subscription
-        if self._aged:
-            end_for_age(subscription)
-
-    def end_for_age(self) -> None:
-        """End what it serves, now or as soon as it is there."""
-        self._aged = True
-        if self._subscription is not None:
-            end_for_age(self._subscription)
+        super().__init__()
 
     def answered(self) -> None:
         """Note that nothing of its subscribe is kept any more. Idempotent."""

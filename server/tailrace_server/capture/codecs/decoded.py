@@ -81,7 +81,7 @@ def decoded(columns: CaptureColumns) -> CaptureColumns:
     if not any(decoders):
         return columns
     # 2. The bodies, one image at a time.
-    texts: Mapping[str, Texts] = {
+    texts = {
         name: Texts.of(
             pa.array(
                 [
@@ -93,7 +93,7 @@ def decoded(columns: CaptureColumns) -> CaptureColumns:
         )
         for name, body in columns.texts.items()
     }
-    return replace(columns, texts=dict(texts))
+    return replace(columns, texts=texts)
 
 
 def decoded_image(image: bytes, decoders: Mapping[str, Callable[[bytes], bytes]]) -> bytes:

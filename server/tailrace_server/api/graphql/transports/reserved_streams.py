@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.byte_budget import INBOUND
-from tailrace_server.api.connection_age import end_for_age
+from tailrace_server.api.connection_age import EndsWithAge
 from tailrace_server.api.errors import logged
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.transports.operations import Operations
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.delivery.peer import Peer
-    from tailrace_server.capture.delivery.subscription import Subscription
 
 _log = structlog.get_logger("tailrace.graphql")
 
@@ -54,7 +53,7 @@ _SMALL_BYTES: Final = 4096
 _COMMENT: Final = b":\n\n"
 
 
-class StreamOperation:
+class StreamOperation(EndsWithAge):
     """One operation of a stream."""
 
     def __init__(self, id: str, stream: ReservedStream, asked: Asked, nbytes: int) -> None:
@@ -64,8 +63,7 @@ class StreamOperation:
         self.nbytes = nbytes
         """Charged until it is answered."""
         self.task: asyncio.Task[None] | None = None
-        self._aged = False
-        self._subscription: Subscription | None = None
+        super().__init__()
         self._stream = stream
         self._id = msgspec.json.encode(id)
         self._head = b'event: next\ndata: {"id":%b,"payload":' % self._id
@@ -95,18 +93,6 @@ class StreamOperation:
         if self.nbytes:
             self.nbytes = 0
             self._stream.charge()
-
-    def serves(self, subscription: Subscription) -> None:
-        """Note what has to end with its connection's age."""
-        self._subscription = subscription
-        if self._aged:
-            end_for_age(subscription)
-
-    def end_for_age(self) -> None:
-        """End what it serves, now or as soon as it is there."""
-        self._aged = True
-        if self._subscription is not None:
-            end_for_age(self._subscription)
 
     def interrupt(self) -> None:
         """End the whole stream if it is busy with an event that is not read."""
