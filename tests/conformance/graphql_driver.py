@@ -19,7 +19,7 @@ from tests.conformance.reading import PATIENCE_S
 from tests.conformance.ways import DrivenSubscription, Page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     import httpx
 
@@ -138,7 +138,8 @@ class GraphqlEvents(GraphqlWebSocket):
         answer = await self.stack.enter_async_context(request)
         if answer.status_code != 200:
             raise _error(msgspec.json.decode(await answer.aread())["errors"])
-        subscription = _EventSubscription(answer, timed="fromTime" in asked["variables"])
+        timed = "fromTime" in asked["variables"]
+        subscription = _EventSubscription(answer, self.chunks(answer), timed=timed)
         await subscription.begin()
         return subscription
 
@@ -146,11 +147,13 @@ class GraphqlEvents(GraphqlWebSocket):
 class _EventSubscription:
     acknowledgement: JsonAcknowledgement
 
-    def __init__(self, answer: httpx.Response, *, timed: bool) -> None:
+    def __init__(
+        self, answer: httpx.Response, chunks: AsyncIterator[bytes], *, timed: bool
+    ) -> None:
         self._answer = answer
+        self._chunks = chunks
         self._timed = timed
         """Whether it starts by time: events before that have no id."""
-        self._chunks = answer.aiter_bytes()
         self._text = b""
 
     async def begin(self) -> None:

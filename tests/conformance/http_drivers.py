@@ -45,6 +45,7 @@ class OverHttp(Driver):
         self.face = face
         self.http = http
         self.stack = AsyncExitStack()
+        self._held: list[AsyncIterator[bytes]] = []
 
     @classmethod
     @asynccontextmanager
@@ -60,6 +61,16 @@ class OverHttp(Driver):
         """Stop the server in good order."""
         self.engine.stop_subscriptions()
         await self.face.drain(PATIENCE_S)
+
+    def chunks(self, answer: httpx.Response) -> AsyncIterator[bytes]:
+        """Return what an answer brings, and keep its connection while the driver is there.
+
+        The event loop ends a generator that nobody holds any more, and this one would close its
+        connection: a subscription that a test only begins would end at some moment.
+        """
+        found = answer.aiter_bytes()
+        self._held.append(found)
+        return found
 
     async def read(
         self,
@@ -209,7 +220,8 @@ class ServerSentEvents(OverHttp):
         answer = await self.stack.enter_async_context(request)
         if answer.status_code != 200:
             raise json_captures.error(msgspec.json.decode(await answer.aread()))
-        subscription = _EventSubscription(answer, timed="fromTime" in asked)
+        timed = "fromTime" in asked
+        subscription = _EventSubscription(answer, self.chunks(answer), timed=timed)
         await subscription.begin()
         return subscription
 
@@ -217,11 +229,13 @@ class ServerSentEvents(OverHttp):
 class _EventSubscription:
     acknowledgement: JsonAcknowledgement
 
-    def __init__(self, answer: httpx.Response, *, timed: bool) -> None:
+    def __init__(
+        self, answer: httpx.Response, chunks: AsyncIterator[bytes], *, timed: bool
+    ) -> None:
         self._answer = answer
+        self._chunks = chunks
         self._timed = timed
         """Whether it starts by time: events before that have no id."""
-        self._chunks = answer.aiter_bytes()
         self._text = b""
 
     async def begin(self) -> None:
