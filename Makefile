@@ -23,7 +23,7 @@ help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
 	@echo "make test        the quick tests"
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
-	@echo "make test-long   an hour of generated HTTP/2, HTTP/1.1 and WebSockets against all faces, and hostile peers"
+	@echo "make test-long   an hour of generated HTTP/2, HTTP/1.1 and WebSockets against all faces, hostile peers, 200 kills"
 	@echo "make check       format, lint, types, imports, the shape of the tree, dead code, spelling"
 	@echo "make format      put the format right, and what lint can mend by itself"
 	@echo "make bench       the figures of docs/figures.md, each beside its baseline"
@@ -66,6 +66,7 @@ FUZZ_SEED ?= $(shell date +%s)
 test-long: $(READY)
 	FUZZ_S=3600 FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) -m slow -n 3 -rP $(wildcard tests/robustness/test_fuzz_*.py)
 	HOSTILE_S=120 $(PYTEST) -m slow -rP -k at_once tests/robustness/test_hostile_peers.py
+	KILL_SEEDS=20 $(PYTEST) -m slow -n 2 -k at_any_moment tests/process/ingest/test_kills.py
 
 programs:
 	@PATH="$$PATH:/usr/sbin:/sbin"; for each in $(PROGRAMS); do command -v $$each >/dev/null || { \
