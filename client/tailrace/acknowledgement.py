@@ -49,3 +49,6 @@ class Acknowledgement:
     """What this server can do beyond the first release of the protocol."""
     unknown_names: tuple[str, ...] = ()
     """Entity types and columns in the criteria that the log does not have; what they name is waited for."""
+    unknown_changes: tuple[str, ...] = ()
+    """Entity types whose updates come without ``before``: each matches the columns in the criteria, changed or
+    not."""

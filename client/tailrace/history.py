@@ -40,6 +40,8 @@ class HistoryHeader:
     """Oldest retained position."""
     truncated: bool
     """Whether a bound by time reaches below what is retained, so that nothing before ``oldest`` is read."""
+    unknown_changes: tuple[str, ...] = ()
+    """As in `Acknowledgement`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class History(OnOneLoop):
             closed_until=header.closed_until,
             oldest=Position(header.oldest.version, header.oldest.index),
             truncated=header.truncated,
+            unknown_changes=tuple(header.unknown_changes),
         )
         return self
 

@@ -192,6 +192,7 @@ def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgem
         ),
         features=frozenset(message.features),
         unknown_names=tuple(message.unknown_names),
+        unknown_changes=tuple(message.unknown_changes),
     )
 
 

@@ -103,6 +103,7 @@ class JsonAcknowledgement:
         self.published: int = value["publishedVersion"]
         self.heartbeat_interval_s: float = value["heartbeatIntervalMs"] / 1000
         self.unknown_names: tuple[str, ...] = tuple(value["unknownNames"])
+        self.unknown_changes: tuple[str, ...] = tuple(value["unknownChanges"])
 
 
 def error(problem: dict[str, Any]) -> TailraceError:

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tailrace import Area, ContainerType, Content, Criteria, Operation, Position, Since
+from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -205,3 +206,18 @@ async def test_names_that_the_log_lacks_are_told_to_who_waits_for_them(
     writer.write([upsert("9", "odrer", prise=1)])
     (capture,) = await collect(subscription, 1)
     assert (capture.entity_type, capture.container_name) == ("odrer", "prise")
+
+
+async def test_updates_of_which_nobody_knows_what_changed_are_told_to_who_asks_for_columns(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    """As PostgreSQL sends them with its default replica identity; the ingest notes it with its commits."""
+    writer.write(*SHOP)
+    with CatalogWriter.open(log_root, "shop", writer="ingest", take_over=True) as ingest:
+        ingest.commit(batch_id=0, source_positions={"before:product": "missing"})
+    driver = await serve()
+    columns = Criteria(entity_type=("product",), container_name=("price",))
+    rows = Criteria(entity_type=("product",))
+    for criteria, expected in ((columns, ("product",)), (rows, ())):
+        subscription = await driver.subscribe((criteria,))
+        assert subscription.acknowledgement.unknown_changes == expected

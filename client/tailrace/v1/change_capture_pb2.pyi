@@ -466,6 +466,7 @@ class Acknowledgement(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     UNKNOWN_NAMES_FIELD_NUMBER: _builtins.int
+    UNKNOWN_CHANGES_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.str
     """Name of the subscription in the server's logs and statistics."""
     catalog: _builtins.str
@@ -493,6 +494,13 @@ class Acknowledgement(_message.Message):
         have now. The subscription stands, and waits for them; most often the name is written wrongly. At most 100.
         """
 
+    @_builtins.property
+    def unknown_changes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Entity types of which the criteria ask for changes of columns, and whose source sends updates without the row
+        before: nobody knows which columns an update changed, so every one of them matches. As of the newest commit. At
+        most 100.
+        """
+
     def __init__(
         self,
         *,
@@ -507,10 +515,11 @@ class Acknowledgement(_message.Message):
         limits: Global___Limits | None = ...,
         features: _abc.Iterable[_builtins.str] | None = ...,
         unknown_names: _abc.Iterable[_builtins.str] | None = ...,
+        unknown_changes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_names", b"unknown_names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -776,6 +785,7 @@ class HistoryHeader(_message.Message):
     CLOSED_UNTIL_FIELD_NUMBER: _builtins.int
     OLDEST_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_CHANGES_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     catalog_uuid: _builtins.str
     anchor: _builtins.int
@@ -792,6 +802,10 @@ class HistoryHeader(_message.Message):
     def oldest(self) -> _capture_pb2.Position:
         """Oldest retained position."""
 
+    @_builtins.property
+    def unknown_changes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in the acknowledgement of a subscription with the same criteria."""
+
     def __init__(
         self,
         *,
@@ -801,10 +815,11 @@ class HistoryHeader(_message.Message):
         closed_until: _builtins.int = ...,
         oldest: _capture_pb2.Position | None = ...,
         truncated: _builtins.bool = ...,
+        unknown_changes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest", b"oldest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "closed_until", b"closed_until", "oldest", b"oldest", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "closed_until", b"closed_until", "oldest", b"oldest", "truncated", b"truncated", "unknown_changes", b"unknown_changes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

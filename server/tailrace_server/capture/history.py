@@ -24,6 +24,7 @@ from tailrace.position import FIRST, Position
 from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
 from tailrace_server.capture.matching.run import Mark
+from tailrace_server.capture.matching.unknown_changes import unknown_changes
 from tailrace_server.capture.reading.catalog_reader import position_after
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -158,6 +159,11 @@ class HistoryRead:
     def cursor_of(self, version: int, index: int, ordinal: int) -> Cursor:
         """Return the cursor of a place in the log."""
         return self._view.cursor(version, index, ordinal)
+
+    @property
+    def unknown_changes(self) -> tuple[str, ...]:
+        """Entity types of which every update matches, whatever it changed."""
+        return unknown_changes(self._view, self._predicate.criteria)
 
     @property
     def oldest(self) -> Position:

@@ -29,6 +29,7 @@ from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.matching.predicate import NO_IMAGES
 from tailrace_server.capture.matching.router import Router
 from tailrace_server.capture.matching.run import Run
+from tailrace_server.capture.matching.unknown_changes import unknown_changes
 from tailrace_server.capture.matching.unknown_names import unknown_names
 from tailrace_server.capture.reading.catalog_reader import first_position
 from tailrace_server.capture.reading.small_commits import FrameRequest
@@ -168,7 +169,7 @@ class Observer:
             raise again(self._ended)
         publisher = self._by_criteria.get(key) or self._open_publisher(predicate, kept)
         subscription = Subscription(
-            self._acknowledge(found, options, unknown_names(self.log.view, key)),
+            self._acknowledge(found, options, key),
             self.log,
             publisher,
             options,
@@ -384,7 +385,7 @@ class Observer:
         return publisher
 
     def _acknowledge(
-        self, start: ResolvedStart, options: DeliveryOptions, unknown: tuple[str, ...]
+        self, start: ResolvedStart, options: DeliveryOptions, criteria: Sequence[Criteria]
     ) -> SubscribeAcknowledgement:
         view = self.log.view
         return SubscribeAcknowledgement(
@@ -398,7 +399,8 @@ class Observer:
             queue_captures=options.queue_captures,
             message_bytes=options.message_bytes,
             max_message_bytes=options.max_message_bytes,
-            unknown_names=unknown,
+            unknown_names=unknown_names(view, criteria),
+            unknown_changes=unknown_changes(view, criteria),
         )
 
 

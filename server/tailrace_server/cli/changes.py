@@ -10,7 +10,7 @@ from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli import options
 from tailrace_server.cli.forms import form_for_stdout
 from tailrace_server.cli.lines import Shown
-from tailrace_server.cli.output import clock_text, note
+from tailrace_server.cli.output import clock_text, note, note_unknown_changes
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ async def _changes(
     ):
         if history.header.truncated:
             note(f"older changes are no longer kept; this begins at {history.header.oldest}")
+        note_unknown_changes(history.header.unknown_changes)
         form.learn(await client.get_schema(catalog))
         try:
             await _show(history, shown)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TextIO
 
 _CODES: Final = {
@@ -80,6 +81,16 @@ def note(message: str) -> None:
     """Write a line for the person at the terminal to stderr, where it disturbs no pipe."""
     palette = Palette.of(sys.stderr)
     print(f"{palette.dim('·')} {message}", file=sys.stderr, flush=True)
+
+
+def note_unknown_changes(entity_types: Sequence[str]) -> None:
+    """Say of which entity types updates are shown that may not have touched the columns asked for."""
+    if entity_types:
+        note(
+            f"updates of {', '.join(map(printable, entity_types))} come without the row before: which columns "
+            "they changed is not known, so every one is shown; have the source send whole rows, in PostgreSQL "
+            "by ALTER TABLE … REPLICA IDENTITY FULL"
+        )
 
 
 def printable(text: str) -> str:

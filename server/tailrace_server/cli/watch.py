@@ -14,7 +14,7 @@ from tailrace_server.cli import options
 from tailrace_server.cli.errors import describe
 from tailrace_server.cli.forms import form_for_stdout
 from tailrace_server.cli.lines import Shown
-from tailrace_server.cli.output import note
+from tailrace_server.cli.output import note, note_unknown_changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,6 +123,7 @@ async def _watch(server: str, wanted: WatchOptions, form: OutputForm, *, heartbe
                 f"no entity type or column is called {names} yet: waiting for it; if the name is misspelt, "
                 f"GET /v1/catalogs/{acknowledgement.catalog}/schema lists all of them"
             )
+        note_unknown_changes(acknowledgement.unknown_changes)
         if wanted.catalog is not None:
             form.learn(await client.get_schema(wanted.catalog))
         shown.cursor = subscription.cursor

@@ -100,6 +100,7 @@ def test_large_batches_give_the_same_log_as_small_ones(
         large.ingest(small_batch_rows=0, snapshot_rows=64)
     assert records(large.catalog) == records(small.catalog)
     one, other = (CommitLog.open(s.catalog).view for s in (small, large))
+    assert one.unknown_changes == other.unknown_changes
     assert one.schema_of(one.published) == other.schema_of(other.published)
     assert [one.schema_of(v) for v in range(one.published)] == [
         other.schema_of(v) for v in range(other.published)

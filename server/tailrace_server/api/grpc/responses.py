@@ -41,6 +41,7 @@ def acknowledgement(
             request_bytes=request_bytes,
         ),
         unknown_names=value.unknown_names,
+        unknown_changes=value.unknown_changes,
     )
     return SubscribeResponse(acknowledgement=message).SerializeToString()
 
@@ -66,6 +67,7 @@ def history_header(history: HistoryRead, *, catalog: str) -> bytes:
         closed_until=history.closed_until,
         oldest=_position(history.oldest),
         truncated=history.truncated,
+        unknown_changes=history.unknown_changes,
     )
     return ReadChangesResponse(header=message).SerializeToString()
 

@@ -40,6 +40,7 @@ def acknowledgement(
             "requestBytes": request_bytes,
         },
         "unknownNames": list(value.unknown_names),
+        "unknownChanges": list(value.unknown_changes),
     }
 
 
@@ -74,6 +75,7 @@ def history_header(history: HistoryRead, *, catalog: str) -> dict[str, Any]:
         "closedUntil": history.closed_until,
         "oldest": position(history.oldest),
         "truncated": history.truncated,
+        "unknownChanges": list(history.unknown_changes),
     }
 
 

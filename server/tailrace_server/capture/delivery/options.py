@@ -39,6 +39,8 @@ class SubscribeAcknowledgement:
     max_message_bytes: int
     unknown_names: tuple[str, ...] = ()
     """Entity types and columns in the criteria that the log does not have: `unknown_names`."""
+    unknown_changes: tuple[str, ...] = ()
+    """Entity types of which every update matches, whatever it changed: `unknown_changes`."""
 
 
 @dataclass(frozen=True, slots=True)

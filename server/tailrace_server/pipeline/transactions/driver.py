@@ -62,6 +62,7 @@ from tailrace_server.pipeline.transactions.snapshot_cuts import cut_snapshots
 from tailrace_server.pipeline.transactions.splits import lines_before, positions, recut
 from tailrace_server.pipeline.transactions.tally import BatchSummary, Tally, tally
 from tailrace_server.wal.segment.writer import SegmentWriter
+from tailrace_server.wal.state.unknown_changes import notes_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -280,6 +281,7 @@ class Driver(CatalogDriver):
         at_once = not self._settings.publish_window_s
         bindings = self.bindings.after(given.splits)
         bound = bindings.positions_after(self.bindings)
+        noted = notes_after(written.updates, self.writer.state.unknown_changes)
         receipt = self.commit_entry(
             batch_id=batch_id,
             k=k,
@@ -290,7 +292,7 @@ class Driver(CatalogDriver):
                 *([tallies_file] if tallies_file else []),
                 *counts.files,
             ],
-            source_positions=positions(given.splits, self.source) | bound,
+            source_positions=positions(given.splits, self.source) | bound | noted,
             publish=at_once,
         )
         # 5. Take over what the entry says, then publish.
@@ -383,6 +385,7 @@ class Driver(CatalogDriver):
         sightings: list[Sighting] = []
         set_aside: list[Change] = []
         segments: list[SegmentReceipt] = []
+        updates: dict[str, bool] = {}
         counting = None
         if self.source.keyless:
             released_rows = itertools.chain.from_iterable(parts.values())
@@ -400,12 +403,13 @@ class Driver(CatalogDriver):
                 segment.write(builder.take())
                 segments.append(segment.close())
             sightings, set_aside = columns.sightings, builder.set_aside
+            updates = builder.updates
         # 4. Only the batch's own rows are left: pending ones were read for what is released alone.
         pending = []
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
             pending.append(write_pending(path, to_batch(left)))
-        return WrittenPlan(segments, sightings, pending, counting, set_aside)
+        return WrittenPlan(segments, sightings, pending, counting, set_aside, updates)
 
     def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
         """Yield the rows that earlier batches left open of transactions that are released now."""

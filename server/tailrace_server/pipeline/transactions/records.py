@@ -25,7 +25,7 @@ from tailrace_server.pipeline.transactions.lead_record import lead
 from tailrace_server.pipeline.transactions.source_order import rows_in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -52,6 +52,8 @@ class WrittenPlan(NamedTuple):
     """What the rows of tables without a key were counted with."""
     set_aside: Sequence[Change] = ()
     """Rows that go to quarantine after all, since their version's schema cannot hold them."""
+    updates: Mapping[str, bool] = {}
+    """As `RecordBuilder.updates`."""
 
 
 class RecordBuilder:
@@ -85,6 +87,8 @@ class RecordBuilder:
         }
         self.set_aside: list[Change] = []
         """Rows that their version's schema cannot hold, as QUARANTINED changes."""
+        self.updates: dict[str, bool] = {}
+        """Entity types of which there were updates; True where any of them came without ``before``."""
         self._rows: list[Row] = []
         self._version = 0
 
@@ -180,6 +184,9 @@ class RecordBuilder:
     def _observe(self, version: int, effect: Effect) -> None:
         image = effect.after if effect.after is not None else effect.before
         self._columns.observe(version, effect.entity_type, image, effect.changed or ())
+        if effect.operation is Operation.UPSERT and effect.changed is not None:
+            missing = self.updates.get(effect.entity_type, False) or effect.before is None
+            self.updates[effect.entity_type] = missing
 
 
 def _lead_row(version: int, after: bytes) -> Row:

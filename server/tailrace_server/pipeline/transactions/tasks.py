@@ -101,6 +101,8 @@ class TaskSegment(NamedTuple):
     receipt: SegmentReceipt
     sightings: list[Sighting]
     set_aside: list[Change]
+    updates: dict[str, bool]
+    """As `RecordBuilder.updates`."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,9 @@ class TaskWriter:
                     segment.write(builder.take())
             builder.add(released, changes)
             segment.write(builder.take())
-            return TaskSegment(segment.close(), columns.sightings, builder.set_aside)
+            return TaskSegment(
+                segment.close(), columns.sightings, builder.set_aside, builder.updates
+            )
 
 
 def decoder_of(

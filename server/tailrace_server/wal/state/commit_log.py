@@ -432,6 +432,7 @@ class CommitLog:
             newest_timestamp=commits.item(1, commit_count - 1) if commit_count else 0,
             revision=state.revision,
             entry=state.last_entry,
+            unknown_changes=state.unknown_changes,
             _batches=state.batches.columns,
             _batch_count=count,
             _segments=state.batches.segments,

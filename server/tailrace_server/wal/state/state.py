@@ -41,6 +41,7 @@ from tailrace_server.wal.state.batch_table import (
     CommitTable,
     ref_of,
 )
+from tailrace_server.wal.state.unknown_changes import unknown_changes_after
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,6 +99,8 @@ class LogState:
         self.holder = Holder()
         self.writers: dict[str, BatchKey] = {}
         self.source_positions: dict[str, int | str] = {}
+        self.unknown_changes: tuple[str, ...] = ()
+        """Entity types of which updates come without ``before``, by the source positions."""
         self.pending: tuple[PendingSegment, ...] = ()
         self.schemas: list[tuple[int, int]] = []
         """First version and id, rising."""
@@ -189,6 +192,7 @@ class LogState:
             self.published_by_entry = self.last_version
         self.schemas.extend(entry.schemas)
         self.source_positions.update(entry.source_positions)
+        self.unknown_changes = unknown_changes_after(self.unknown_changes, entry.source_positions)
         kept = {pending.path for pending in entry.pending}
         for spent in self.pending:
             if spent.path not in kept:
@@ -303,6 +307,7 @@ class LogState:
         state.holder = Holder(body.writer, body.run_id, body.host)
         state.writers = {writer: BatchKey(*key) for writer, key in body.writers.items()}
         state.source_positions = dict(body.source_positions)
+        state.unknown_changes = unknown_changes_after((), state.source_positions)
         state.pending = tuple(body.pending)
         state.schemas = list(body.schemas)
         state.publication = body.publication

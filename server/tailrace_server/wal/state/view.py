@@ -55,6 +55,8 @@ class LogView:
     """Changes with every compaction and trim."""
     entry: int
     """Newest log entry read."""
+    unknown_changes: tuple[str, ...]
+    """Entity types of which updates came without ``before`` when they were last committed."""
     _batches: npt.NDArray[np.int64]
     _batch_count: int
     _segments: SegmentTable

@@ -47,6 +47,7 @@ def test_an_acknowledgement_says_the_same_as_over_grpc() -> None:
         message_bytes=20,
         max_message_bytes=30,
         unknown_names=("odrer",),
+        unknown_changes=("order",),
     )
     found = responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
     sent = grpc_responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)

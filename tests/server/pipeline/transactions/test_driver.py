@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -161,6 +161,30 @@ def test_positions_tell_how_many_lines_of_a_file_are_in_the_log(log_root: Path) 
         "connector": "postgresql:shop",
         "table:product": "shop.public.product",
     }
+
+
+def test_updates_without_the_row_before_are_noted_until_the_source_sends_it(log_root: Path) -> None:
+    """An insert has none either, and says nothing. The note is written where it changes."""
+    run = Run(log_root)
+    product = {"id": 1, "price": 2}
+    batches: list[list[tuple[str, Any, Any]]] = [
+        [("c", None, product)],
+        [("u", None, product), ("u", product, {**product, "price": 3})],
+        [("u", None, product)],
+        [("d", product, None)],
+        [("u", product, {**product, "price": 4})],
+    ]
+    lsn, noted = 0, []
+    for number, batch in enumerate(batches):
+        lines = []
+        for op, before, after in batch:
+            lsn += 1
+            lines.append(line(envelope(op, postgres(lsn), before=before, after=after)))
+        run.driver.batch(number, decoded(number, lines))
+        run.driver.flush(ended=True)
+        noted.append(run.driver.writer.state.source_positions.get("before:product"))
+    assert noted == [None, "missing", "missing", "missing", "sent"]
+    assert CommitLog.open(log_root / "shop").view.unknown_changes == ()
 
 
 def test_traffic_that_is_about_no_row_is_counted_by_what_it_is(log_root: Path) -> None:
