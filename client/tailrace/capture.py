@@ -58,7 +58,8 @@ class Capture(NamedTuple):
         """Return the row as the change left it: ``after``, or of a removal ``before``; None without either.
 
         JSON's numbers with a point or an exponent are Decimals, so no digit is lost. With ``decoded=True`` in
-        the request, values that come as bytes or as counts are texts that say what they mean.
+        the request, values that come as bytes or as counts are texts that say what they mean, and a column
+        whose value the source did not send is missing: it has the value from before.
         """
         image = self.before if self.after is None else self.after
         if image is None:

@@ -32,13 +32,13 @@ key = ["id"]
 price = {type = "DECIMAL(10,2)", encoding = "decimal.bytes(2)"}
 since = {type = "DATE", encoding = "debezium.Date"}
 """)
-RAW = b'{"id":1,"price":"LsY=","since":19782,"ratio":1.50}'
+RAW = b'{"id":1,"price":"LsY=","since":19782,"note":"__debezium_unavailable_value","ratio":1.50}'
 READ = b'{"id":1,"price":"119.74","since":"2024-02-29","ratio":1.50}'
 CHANGES = "/v1/catalogs/shop/changes"
 
 
 class Served:
-    """One row in a log, on both faces."""
+    """One row in a log, on both faces; its note was not sent."""
 
     def __init__(self, grpc: str, http: httpx.AsyncClient) -> None:
         self.grpc = grpc
@@ -111,3 +111,13 @@ async def test_a_form_of_values_that_there_is_not_is_refused(served: Served) -> 
     refused = await served.http.get(CHANGES, params={"values": "pretty"})
     assert refused.status_code == 400
     assert "values" in refused.json()["detail"]
+
+
+async def test_over_graphql_what_was_not_sent_is_null_and_named_and_no_error(
+    served: Served,
+) -> None:
+    document = "{ productChanges { edges { node { unavailable after { price note ratio } } } } }"
+    answer = await served.http.post("/v1/catalogs/shop/graphql", json={"query": document})
+    row = {"price": "119.74", "note": None, "ratio": "1.50"}
+    edges = [{"node": {"unavailable": ["note"], "after": row}}]
+    assert answer.json() == {"data": {"productChanges": {"edges": edges}}}

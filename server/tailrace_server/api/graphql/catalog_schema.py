@@ -11,9 +11,10 @@ from graphql import GraphQLInputObjectType, GraphQLInterfaceType, GraphQLObjectT
 
 from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.wal.record.columns import decode_members
+from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import strawberry
     from graphql import GraphQLSchema
@@ -41,6 +42,20 @@ def row_of(image: bytes) -> dict[str, msgspec.Raw]:
         raise ValueUnfit("the image is no JSON object") from None
     except RecursionError:  # how deep is too deep depends on the caller: the log has accepted it
         raise ValueUnfit("the image is nested too deep") from None
+
+
+def unavailable_in(images: Iterable[bytes | None], schema: Schema) -> list[str]:
+    """Return the columns whose values the source did not send, each once, in the order of the images."""
+    not_sent = unavailable(schema.placeholders)
+    found: dict[str, None] = {}
+    for image in images:
+        if image is not None and not_sent.may_be_in(image):
+            try:
+                members = row_of(image)
+            except ValueUnfit:
+                continue  # which the fields that show the image say
+            found |= {name: None for name, raw in members.items() if not_sent.is_one(bytes(raw))}
+    return [*found]
 
 
 class VersionedRow(NamedTuple):

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.criteria import Area, ContainerType, Operation
-from tailrace_server.api.graphql.catalog_schema import columns_by_name, row_of
+from tailrace_server.api.graphql.catalog_schema import columns_by_name, row_of, unavailable_in
 from tailrace_server.api.graphql.errors import ValueUnfit, omitted
 from tailrace_server.api.graphql.selection import (
     BodyField,
@@ -37,6 +37,7 @@ from tailrace_server.api.graphql.selection import (
     RowField,
     TypeName,
 )
+from tailrace_server.api.graphql.types import TOLD_FROM, UNAVAILABLE
 from tailrace_server.api.rest.codecs import on_one_line
 from tailrace_server.capture.codecs.columns import EMPTY, Codec, encode_name_lists
 from tailrace_server.capture.codecs.json import cursor_parts
@@ -213,6 +214,13 @@ def _container_names(columns: CaptureColumns) -> list[bytes]:
     return [_encode(name) if kind else _NULL for kind, name in pairs]
 
 
+def _unavailable(columns: CaptureColumns) -> list[bytes]:
+    schema_of = columns.schema_of
+    images = zip(*(_images(columns, body) for body in TOLD_FROM), strict=True)
+    pairs = zip(images, columns.versions.tolist(), strict=True)
+    return [_encode(unavailable_in(each, schema_of(version))) for each, version in pairs]
+
+
 _HEADS: Final[dict[str, Callable[[CaptureColumns], list[bytes]]]] = {
     "version": lambda columns: _digits(columns.versions),
     "index": lambda columns: _digits(columns.indexes),
@@ -227,6 +235,7 @@ _HEADS: Final[dict[str, Callable[[CaptureColumns], list[bytes]]]] = {
     "containerType": _container_types,
     "containerName": _container_names,
     "omittedBytes": lambda columns: [b"0"] * len(columns),
+    UNAVAILABLE: _unavailable,
 }
 
 

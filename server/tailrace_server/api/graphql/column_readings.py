@@ -30,6 +30,7 @@ import msgspec
 from tailrace.schema import Column
 from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.api.graphql.scalars import (
+    NULL,
     BigInt,
     ColumnForm,
     Decimal,
@@ -80,7 +81,7 @@ class ColumnReading:
     def of(self, column: Column | None) -> Callable[[bytes], bytes]:
         """Return what makes the answer's JSON text of the text in an image, which is not null.
 
-        It raises `ValueUnfit` for a value that the scalar cannot hold, or that the source did not send.
+        It raises `ValueUnfit` for a value that the scalar cannot hold; one that was not sent is null.
 
         Args:
             column: The column as of the image's version; None if that does not have it.
@@ -100,9 +101,9 @@ class ColumnReading:
         Raises:
             ValueUnfit: As `of`.
         """
-        if raw == b"null":
+        text = raw if raw == NULL else self.of(column)(raw)
+        if text == NULL:
             return None
-        text = self.of(column)(raw)
         return msgspec.Raw(text) if self.scalar is Json else msgspec.json.decode(text)
 
 
@@ -154,7 +155,7 @@ def joined(one: object, other: object) -> object:
 def _widened(form: ColumnForm, scalar: object, raw: bytes) -> bytes:
     """Return a value in a scalar that holds it."""
     text = form.text(raw)
-    if scalar in _AS_STRING and text[:1] != b'"':
+    if scalar in _AS_STRING and text != NULL and text[:1] != b'"':
         return b'"%b"' % text
     return text
 
@@ -162,6 +163,8 @@ def _widened(form: ColumnForm, scalar: object, raw: bytes) -> bytes:
 def _narrowed(form: ColumnForm, scalar: object, raw: bytes) -> bytes:
     """Return a value of a type that came after the field, if its scalar holds it all the same."""
     text = form.text(raw)
+    if text == NULL:
+        return text
     if form.scalar in _NUMBERS and scalar in _NUMBERS:
         text = text.strip(b'"')
     if scalar in _NUMBERS and _JSON_NUMBER.fullmatch(text):

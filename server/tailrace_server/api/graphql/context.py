@@ -148,5 +148,7 @@ def bodies_of(selections: Iterable[Any]) -> frozenset[str]:
         name = str(getattr(each, "name", "")).removesuffix("Text")
         if name in types.BODIES:
             found.add(name)
+        if name == types.UNAVAILABLE:
+            found |= {*types.TOLD_FROM}
         found |= bodies_of(each.selections)
     return frozenset(found)

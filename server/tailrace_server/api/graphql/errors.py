@@ -43,10 +43,6 @@ VALUE_CODES: Final[Mapping[str, tuple[str, str]]] = {
         "Subscribe again to have the column's new type; else take `afterText` of `onCatalogChange`, the row "
         "as it is.",
     ),
-    "VALUE_UNAVAILABLE": (
-        "The source did not send the value again, since the change did not touch it.",
-        "Keep the value from before; an older change of the row has it.",
-    ),
 }
 """Codes of a value that is null in data that are there: because, what to do. No retry helps; no figures."""
 
@@ -61,7 +57,7 @@ class DocumentRefused(InvalidRequest):
 
 
 class ValueUnfit(ValueError):
-    """A value that cannot be shown: its scalar cannot hold it, or it was not sent. Null, with this error."""
+    """A value that cannot be shown, as its scalar cannot hold it. Null, with this error."""
 
     def __init__(self, message: str, code: str = "VALUE_INVALID") -> None:
         """Keep what is wrong and its machine code."""

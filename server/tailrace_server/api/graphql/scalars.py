@@ -31,7 +31,7 @@ import msgspec
 import strawberry
 
 from tailrace_server.api.graphql import moments
-from tailrace_server.api.graphql.errors import ValueUnfit, cannot_represent
+from tailrace_server.api.graphql.errors import cannot_represent
 from tailrace_server.wal.record.unavailable import DEFAULT, Unavailable, unavailable
 from tailrace_server.wal.schema.decoding import Undecodable, decoding_of
 
@@ -96,6 +96,9 @@ SCALARS: Final[dict[object, ScalarDefinition]] = {
 """For Strawberry's ``scalar_map``."""
 
 
+NULL: Final = b"null"
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnForm:
     """How the values of a column come."""
@@ -112,18 +115,18 @@ class ColumnForm:
     def text(self, raw: bytes) -> bytes:
         """Return the JSON text of the answer for the JSON text in an image, which is not null.
 
+        It is null for a value that the source did not send; `Change.unavailable` names its column.
+
         Raises:
-            ValueUnfit: The scalar cannot hold the value, or the source did not send it.
+            ValueUnfit: The scalar cannot hold the value.
         """
-        if self.unavailable.is_one(raw):
-            raise ValueUnfit("not sent by the source, which did not touch it", "VALUE_UNAVAILABLE")
-        return self.convert(raw)
+        return NULL if self.unavailable.is_one(raw) else self.convert(raw)
 
     def value(self, raw: bytes) -> object:
         """Return the same as a resolver returns it; raises as ``text``."""
-        if raw == b"null":
+        text = raw if raw == NULL else self.text(raw)
+        if text == NULL:
             return None
-        text = self.text(raw)
         return msgspec.Raw(text) if self.scalar is Json else msgspec.json.decode(text)
 
 

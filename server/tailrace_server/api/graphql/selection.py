@@ -26,7 +26,7 @@ from graphql import (
 )
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.api.graphql.types import BODIES, HEAD
+from tailrace_server.api.graphql.types import BODIES, HEAD, TOLD_FROM, UNAVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -103,9 +103,10 @@ class SelectionSet:
     @property
     def bodies(self) -> frozenset[str]:
         """The bodies that it needs."""
-        return frozenset(
-            each.body for each in self.members if isinstance(each, BodyField | RowField)
-        )
+        found = {each.body for each in self.members if isinstance(each, BodyField | RowField)}
+        if any(isinstance(each, HeadField) and each.field == UNAVAILABLE for each in self.members):
+            found |= {*TOLD_FROM}
+        return frozenset(found)
 
     @property
     def identity(self) -> str:

@@ -13,13 +13,14 @@ import msgspec
 import strawberry
 
 from tailrace.capture import Capture
+from tailrace.schema import Schema
+from tailrace_server.api.graphql.catalog_schema import unavailable_in
 from tailrace_server.api.graphql.errors import omitted
 from tailrace_server.api.graphql.scalars import Json, Long
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tailrace.schema import Schema
     from tailrace_server.capture.engine import CatalogInfo
 
 
@@ -97,6 +98,12 @@ def is_capture(cls: type, value: object, info: object) -> bool:
     return isinstance(value, Capture)
 
 
+def _unavailable(root: Any, info: strawberry.Info) -> list[str]:
+    context: Any = info.context
+    schema = Schema() if context is None else context.schema_of(root.version)
+    return unavailable_in((root.before, root.after), schema)
+
+
 def _cursor(root: Any) -> str:
     return str(root.cursor)
 
@@ -136,6 +143,12 @@ class ChangeInterface:
         description="Size of bodies left out because the change was above maxMessageBytes; else 0."
     )
 
+    unavailable: list[str] = strawberry.field(
+        resolver=_unavailable,
+        description="Names of columns whose value the source did not send, since the change did not touch it. "
+        "They are null in a typed row: keep the value from before.",
+    )
+
     cursor: str = strawberry.field(
         resolver=_cursor, description="Resume strictly after this change: hand it in as `after`."
     )
@@ -146,9 +159,14 @@ class ChangeInterface:
     )
 
 
+UNAVAILABLE: Final = "unavailable"
+"""The field of `ChangeInterface` that is told from bodies."""
+TOLD_FROM: Final = ("before", "after")
+"""Those bodies."""
 HEAD: Final = (
     *("version", "index", "ordinal", "cursor", "commitTimestamp", "area", "operation"),
     *("entityType", "primaryKey", "changed", "containerType", "containerName", "omittedBytes"),
+    UNAVAILABLE,
 )
 """Fields of `ChangeInterface`."""
 BODIES: Final = ("change", "before", "after")

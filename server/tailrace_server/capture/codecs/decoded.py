@@ -2,14 +2,15 @@
 
 In ``change``, ``before`` and ``after`` of rows a value becomes what wal/schema/decoding.py makes of it, by the
 column as of the image's version. Names, order and all other values stay as the source wrote them, and so does
-a value that cannot be decoded or that the source did not send.
+a value that cannot be decoded. A column whose value the source did not send is left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from operator import is_
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -30,8 +31,31 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
     from tailrace_server.wal.record.unavailable import Unavailable
 
-_Decoders = dict[str, "Callable[[bytes], bytes]"]
-"""Column → what decodes its values; without the columns whose values stay."""
+
+class _Reading(NamedTuple):
+    """How the images of an entity type are read in a version."""
+
+    decoders: Mapping[str, Callable[[bytes], bytes]]
+    """Column → what decodes its values; without the columns whose values stay."""
+    not_sent: Unavailable
+    """Tells values that the source did not send."""
+
+    def decoded(self, image: bytes) -> bytes:
+        """Return an image with its values decoded, and without those that were not sent."""
+        partial = self.not_sent.may_be_in(image)
+        if not partial and not self.decoders:
+            return image
+        members = decode_members(image)
+        if partial:
+            kept = {
+                name: raw for name, raw in members.items() if not self.not_sent.is_one(bytes(raw))
+            }
+            if len(kept) == len(members) and not self.decoders:
+                return image
+            members = kept
+        for name in self.decoders.keys() & members.keys():
+            members[name] = msgspec.Raw(self.decoders[name](bytes(members[name])))
+        return msgspec.json.encode(members)
 
 
 class DecodedCodec(Codec):
@@ -60,9 +84,9 @@ def decoded(columns: CaptureColumns) -> CaptureColumns:
     if not columns.texts:
         return columns
     columns = columns.gathered()
-    # 1. What decodes the values of each capture; None where all of them stay, as of most tables. Captures of
-    #    one version and entity type follow one another, so it is looked up where they change.
-    decoders: list[_Decoders | None] = []
+    # 1. How the images of each capture are read; None of what is no row. Captures of one version and entity
+    #    type follow one another, so it is looked up where they change.
+    readings: list[_Reading | None] = []
     version, code, found = -1, -1, None
     rows = zip(
         *(columns.versions.tolist(), columns.type_codes.tolist(), columns.areas.tolist()),
@@ -70,54 +94,42 @@ def decoded(columns: CaptureColumns) -> CaptureColumns:
     )
     for row_version, row_code, area in rows:
         if area != Area.DATA or row_code < 0:
-            decoders.append(None)
+            readings.append(None)
             continue
         if (row_version, row_code) != (version, code):
             version, code = row_version, row_code
             schema = columns.schema_of(version)
             type_columns = schema.entity_types.get(columns.entity_types[code], ())
-            found = _decoders_of(type_columns, schema.placeholders)
-        decoders.append(found)
-    if not any(decoders):
+            found = _reading_of(type_columns, schema.placeholders)
+        readings.append(found)
+    if not any(readings):
         return columns
-    # 2. The bodies, one image at a time.
-    texts = {
-        name: Texts.of(
-            pa.array(
-                [
-                    image if image is None or each is None else decoded_image(image, each)
-                    for image, each in zip(body.array.to_pylist(), decoders, strict=True)
-                ],
-                pa.binary(),
-            )
-        )
-        for name, body in columns.texts.items()
-    }
+    # 2. The bodies, one image at a time. Of most tables nothing is made anew.
+    texts = {}
+    for name, body in columns.texts.items():
+        images = body.array.to_pylist()
+        shown = [
+            image if image is None or each is None else each.decoded(image)
+            for image, each in zip(images, readings, strict=True)
+        ]
+        same = all(map(is_, images, shown))
+        texts[name] = body if same else Texts.of(pa.array(shown, pa.binary()))
     return replace(columns, texts=texts)
 
 
-def decoded_image(image: bytes, decoders: Mapping[str, Callable[[bytes], bytes]]) -> bytes:
-    """Return an image with the values of some columns decoded."""
-    members = decode_members(image)
-    for name in decoders.keys() & members.keys():
-        members[name] = msgspec.Raw(decoders[name](bytes(members[name])))
-    return msgspec.json.encode(members)
-
-
 @lru_cache(maxsize=1_024)
-def _decoders_of(columns: tuple[Column, ...], placeholders: tuple[str, ...]) -> _Decoders | None:
-    not_sent = unavailable(placeholders)
-    found = {
-        column.name: _decoder(decoding.decode, not_sent)
+def _reading_of(columns: tuple[Column, ...], placeholders: tuple[str, ...]) -> _Reading:
+    decoders = {
+        column.name: _decoder(decoding.decode)
         for column in columns
         if (decoding := decoding_of(column)) is not None
     }
-    return found or None
+    return _Reading(decoders, unavailable(placeholders))
 
 
-def _decoder(decode: Callable[[bytes], bytes], not_sent: Unavailable) -> Callable[[bytes], bytes]:
+def _decoder(decode: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     def decoder(raw: bytes) -> bytes:
-        if raw == b"null" or not_sent.is_one(raw):
+        if raw == b"null":
             return raw
         try:
             return decode(raw)

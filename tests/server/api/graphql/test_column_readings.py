@@ -120,5 +120,17 @@ def test_a_value_of_an_unknown_type_is_read_by_the_newest(column: Column | None)
     reading = reading_of(stated("INTEGER"), [] if column is None else [column])
     assert reading.scalar is int
     assert reading.of(column)(b"5") == b"5"
-    with pytest.raises(ValueUnfit, match="not sent"):
-        reading.of(column)(b'"__debezium_unavailable_value"')
+    assert reading.of(column)(b'"__debezium_unavailable_value"') == b"null"
+
+
+@pytest.mark.parametrize(
+    "types", [("INTEGER", "BIGINT"), ("INTEGER", "VARCHAR"), ("BOOLEAN", "JSON")]
+)
+def test_what_was_not_sent_is_null_in_every_scalar_and_of_every_type(
+    types: tuple[str, str],
+) -> None:
+    before, now = map(stated, types)
+    for reading in (reading_of(now, [before]), reading_of(before, [])):
+        for column in (before, now, None):
+            assert reading.of(column)(b'"__debezium_unavailable_value"') == b"null"
+            assert reading.value(b'"__debezium_unavailable_value"', column) is None

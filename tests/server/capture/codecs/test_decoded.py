@@ -44,9 +44,19 @@ def test_a_value_is_read_by_the_schema_of_its_version() -> None:
 
 
 def test_what_cannot_be_decoded_stays_as_the_source_wrote_it() -> None:
-    image = b'{"price":"Z29uZQ==","day":null,"e":1.50}'  # the placeholder, in base64
+    image = b'{"day":null,"e":1.50}'
     huge = b'{"price":"?","day":99999999}'
     assert decoded(capture(after=image), capture(after=huge)) == [image, huge]
+
+
+def test_columns_whose_values_were_not_sent_are_left_out() -> None:
+    """Of every entity type, also one that has nothing to decode; a text that holds the placeholder stays."""
+    image = (
+        b'{"price":"Z29uZQ==","day":0,"e":"__debezium_unavailable_value"}'  # the first in base64
+    )
+    text = b'{"e": "gone are the days"}'
+    rows = [capture(after=image), capture(type=1, after=image), capture(type=1, after=text)]
+    assert decoded(*rows) == [b'{"day":"1970-01-01"}', b'{"day":0}', text]
 
 
 def test_only_rows_are_read_and_only_by_their_own_columns() -> None:
