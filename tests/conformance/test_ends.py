@@ -243,7 +243,7 @@ async def test_contract_26_connections_that_reach_their_age_end_with_cursors_tha
     serve: Serve, writer: ModelWriter
 ) -> None:
     """Over several ages, while it is written: in the middle of a demand, caught up, and behind."""
-    driver = await serve(max_connection_age_s=0.2, max_connection_age_grace_s=60)
+    driver = await serve(max_connection_age_s=0.5, max_connection_age_grace_s=60)
     received: list[Capture] = []
     start: Start = OLDEST
     for transaction in SHOP[:4]:

@@ -124,7 +124,7 @@ async def test_a_socket_without_subscriptions_closes_with_1001(
     log_root: Path, writer: ModelWriter, subprotocol: str
 ) -> None:
     path = LIVE_PATH if subprotocol == SUBPROTOCOL else "/v1/catalogs/shop/graphql"
-    async with http(log_root, max_connection_age_s=0.1) as face:
+    async with http(log_root, max_connection_age_s=0.5) as face:
         async with connect(
             f"ws://{face.address}{path}", subprotocols=[Subprotocol(subprotocol)]
         ) as socket:
