@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from contextlib import contextmanager
 from dataclasses import MISSING
 from pathlib import Path
@@ -91,6 +92,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
 
 def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: IngestMetrics) -> int:
     """Run an ingest, say what it has done, and return its exit status."""
+    from tailrace_server.pipeline.spark.class_archive import is_to_be_offered
     from tailrace_server.pipeline.transactions.ingest import run_ingest
 
     try:
@@ -106,6 +108,10 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
         reporter.complain(
             f"{counted(len(changed), 'input file')} changed after being read, first {changed[0]}: what was "
             "added is not read; write new lines into new files"
+        )
+    if reporter.is_watched and is_to_be_offered(Path(os.environ["JAVA_HOME"])):
+        reporter.note(
+            "Spark starts in half the time after `tailrace ingest prepare`: once, about a minute and 170 MB"
         )
     messages = counters.messages - counters.ignored
     if not settings.follow and counters.quarantined and counters.quarantined == messages:

@@ -12,7 +12,7 @@ from tailrace_server.errors import CannotStart
 from tailrace_server.feed.topics import FORM, make_feed, write_feed
 from tailrace_server.pipeline.progress import ProgressReporter
 from tailrace_server.pipeline.sources.registry import SOURCES
-from tailrace_server.pipeline.spark.class_archive import archive_name
+from tailrace_server.pipeline.spark.class_archive import archive_name, can_be_made
 from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
 from tailrace_server.pipeline.spark.java import ensure_java, kept_folders
 from tailrace_server.pipeline.spark.session import spark_session
@@ -45,7 +45,7 @@ def prepare() -> Path:
         SparkNotStarted: The JVM did not start.
     """
     home = ensure_java()
-    if not (home / "lib" / "server" / "classes.jsa").exists():
+    if not can_be_made(home):
         raise ArchiveNotMade(
             f"Java at {home.resolve()} has no archive of its own classes (lib/server/classes.jsa), "
             "on which one of Spark's is built"

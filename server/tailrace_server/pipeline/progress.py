@@ -189,11 +189,25 @@ class ProgressReporter:
             else:
                 self._status.update(message)
 
-    def progress(self, counters: IngestCounters) -> None:
-        """Show how far it is, if the counts have changed and the last line is old enough."""
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody may read along: it writes to a terminal."""
+        return self._console.is_terminal and not self._console.quiet
+
+    def progress(
+        self, counters: IngestCounters, beginning: str = "", open_left_s: float | None = None
+    ) -> None:
+        """Show how far it is, if the counts have changed and the last line is old enough.
+
+        Args:
+            counters: What was done so far.
+            beginning: What is shown on a terminal until the first lines are read.
+            open_left_s: How long until transactions that are open become complete, if no row comes.
+        """
         now = time.monotonic()
         if self._console.is_terminal:
-            self.wait(self._line(counters, now))
+            is_begun = counters.lines or not beginning
+            self.wait(self._line(counters, now, open_left_s) if is_begun else beginning)
         elif now - self._shown_at >= _INTERVAL_S and counters.lines != self._shown_lines:
             self._shown_at, self._shown_lines = now, counters.lines
             self.note(self._line(counters, now))
@@ -284,10 +298,12 @@ class ProgressReporter:
         then, before = samples[0]
         return (rows - before) / max(now - then, 1.0)
 
-    def _line(self, counters: IngestCounters, now: float) -> str:
+    def _line(self, counters: IngestCounters, now: float, open_left_s: float | None = None) -> str:
         rate = self._rate(counters.rows, now)
         behind = _behind(counters, time.time_ns() // 1_000)
         waiting = f", {counters.pending:,} open" if counters.pending else ""
+        if waiting and open_left_s is not None and open_left_s > 0:
+            waiting += f", complete in {open_left_s:.0f} s if no row comes"
         return (
             f"{counted(counters.rows, 'row')}, {counted(counters.versions, 'version')}, {rate:,.0f} rows/s"
             f"{behind}{waiting}"

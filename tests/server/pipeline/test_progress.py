@@ -1,10 +1,12 @@
-"""What a person who waits is told, on a stderr that is no terminal."""
+"""What a person who waits is told, mostly on a stderr that is no terminal."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+
+import pytest
 
 from tailrace_server.pipeline import progress
 from tailrace_server.pipeline.progress import (
@@ -13,9 +15,6 @@ from tailrace_server.pipeline.progress import (
     ProgressReporter,
     SeenShape,
 )
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_the_summary_counts_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,3 +120,31 @@ def test_a_table_that_is_shut_out_has_a_line_as_often_as_more_of_it_is(
     other = counters.by_entity_type["other"] = EntityCounts()
     other.add(taken=0, set_aside=1, reason="four")
     assert counters.shut_out() == {"other": other}
+
+
+@pytest.mark.parametrize(
+    ("counters", "left", "shown"),
+    [
+        (IngestCounters(), None, "reading the first files …"),
+        (
+            IngestCounters(lines=1, rows=1, pending=1),
+            3.4,
+            "1 open, complete in 3 s if no row comes",
+        ),
+    ],
+)
+def test_at_a_terminal_what_is_waited_for_is_said(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    counters: IngestCounters,
+    left: float | None,
+    shown: str,
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "200")):
+        monkeypatch.setenv(name, value)
+    reporter = ProgressReporter()
+    assert reporter.is_watched
+    reporter.progress(counters, "reading the first files …", left)
+    reporter.finish()
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert shown in plain

@@ -169,7 +169,7 @@ def _start_spark(
     from tailrace_server.pipeline.spark.interruptible_start import StartInterrupted
     from tailrace_server.pipeline.spark.session import spark_session
 
-    reporter.wait("starting Spark …")
+    reporter.wait("starting Spark, which takes some seconds …")
     with suppress(StartInterrupted):
         session = resources.enter_context(
             spark_session(f"tailrace ingest {settings.catalog}", master=settings.master)

@@ -6,7 +6,8 @@ Java writes it at the end of a run, with the classes that the run has loaded (a 
     <folder>/tailrace-spark-<key>.jsa      some 170 MB, in a folder of java.kept_folders
 
 The key stands for one Java and one Spark. A JVM that the archive does not fit, as after an upgrade in place,
-ignores it and starts as slowly as without one.
+ignores it and starts as slowly as without one. Where there is none, the first ingest at a terminal says that it
+can be made; an empty file ``….jsa.offered`` keeps later ones from saying so again.
 """
 
 from __future__ import annotations
@@ -39,6 +40,27 @@ def options_to_use(java_home: Path) -> str:
         if archive.is_file():
             return f"-XX:SharedArchiveFile={quote(str(archive))} {_ERRORS_ALONE}"
     return ""
+
+
+def can_be_made(java_home: Path) -> bool:
+    """Return whether a Java can write one: it needs an archive of its own classes to build on."""
+    return (java_home / "lib" / "server" / "classes.jsa").exists()
+
+
+def is_to_be_offered(java_home: Path) -> bool:
+    """Return whether to tell somebody that an archive can be made. Says so once for a Java and a Spark."""
+    if options_to_use(java_home) or not can_be_made(java_home):
+        return False
+    for folder in kept_folders(os.environ):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{archive_name(java_home)}.offered").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        except OSError:
+            continue  # where nothing can be kept, no archive can
+        return True
+    return False
 
 
 def options_to_make(archive: Path) -> str:

@@ -103,7 +103,7 @@ def run_ingest(
                 driver,
                 lambda: waiting_files(settings.input, lambda name: driver.consumed(name) > 0),
             )
-        reporter.wait("starting Spark …")
+        reporter.wait("starting Spark, which takes some seconds …")
         name = f"tailrace ingest {settings.catalog}"
         quick = not _is_large(settings.input)
         session = (
@@ -218,7 +218,7 @@ class Ingest:
                     run_if_due(self._driver)
                 finally:
                     self._driver.lock.release()
-            self._reporter.progress(self._driver.counters)
+            self._show(listener)
             if self._settings.follow:
                 self._reporter.shut_out(self._driver.counters, str(self._settings.quarantine))
         # The batch's own error before Spark's, which has it as text among its own.
@@ -227,6 +227,17 @@ class Ingest:
         error = query.exception()
         if error is not None and not stopping.is_set():
             raise error
+
+    def _show(self, listener: IdleListener) -> None:
+        follow = self._settings.follow
+        found_nothing = listener.idle_at is not None and listener.idle_at > self._began
+        self._reporter.progress(
+            self._driver.counters,
+            f"no new files in {self._settings.input}; waiting for some …"
+            if follow and found_nothing
+            else "reading the first files …",
+            self._driver.idle_left() if follow else None,
+        )
 
     def _is_whole(self, size: int | None) -> bool:
         """Whether a batch is probably all that the folder had.

@@ -11,7 +11,11 @@ import pytest
 
 from tailrace_server.pipeline import prepare_spark
 from tailrace_server.pipeline.prepare_spark import ArchiveNotMade
-from tailrace_server.pipeline.spark.class_archive import archive_name, options_to_use
+from tailrace_server.pipeline.spark.class_archive import (
+    archive_name,
+    is_to_be_offered,
+    options_to_use,
+)
 
 _MAKE = """
 import sys
@@ -72,3 +76,20 @@ def test_a_java_without_an_archive_of_its_own_is_told_from_the_start(
     ):
         prepare_spark.prepare()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archive_is_offered_once_to_who_has_none_and_can_have_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bare, able, prepared = (tmp_path / name for name in ("bare", "able", "prepared"))
+    for home in (able, prepared):
+        (home / "lib" / "server").mkdir(parents=True)
+        (home / "lib" / "server" / "classes.jsa").touch()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / archive_name(prepared)).touch()
+    assert [is_to_be_offered(home) for home in (bare, prepared, able, able)] == [
+        *(False, False),
+        *(True, False),
+    ]
