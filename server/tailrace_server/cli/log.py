@@ -269,7 +269,9 @@ def _print_summary(console: Console, summary: inspect.LogSummary) -> None:
         grid.add_row("pending", _shown(pending))
     sources = [*summary.source_positions.items()]
     for partition, position in sources[-_SOURCES_MAX:]:
-        grid.add_row("source", f"{_shown(partition)} up to {_shown(str(position))}")
+        # A number says how far the source was read; a text is something that is known of it.
+        between = " up to " if isinstance(position, int) else ": "
+        grid.add_row("source", f"{_shown(partition)}{between}{_shown(str(position))}")
     if len(sources) > _SOURCES_MAX:
         grid.add_row("", f"{counted(len(sources) - _SOURCES_MAX, 'source')} before; --json has all")
     width = max(map(len, summary.counts), default=0)
