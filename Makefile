@@ -40,6 +40,7 @@ setup: $(READY)
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "tailrace needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; }
+	@echo "setting up .venv; it takes some minutes the first time, as Spark is among the packages" >&2
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	awk '/^[^ ]/ { mine = /^setuptools==/ } mine' requirements.lock > .venv/build.lock
 	$(PIP) --require-hashes -r .venv/build.lock
