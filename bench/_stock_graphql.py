@@ -15,7 +15,7 @@ from strawberry.asgi import GraphQL
 from bench._bare_starlette import serve
 from tailrace import wire
 from tailrace.capture import Capture, Heartbeat
-from tailrace.v1.change_capture_pb2 import SubscribeResponse
+from tailrace.v1.capture_fields_pb2 import SubscribeResponseParts
 from tailrace_server.api.graphql.arguments import Scope, wish_of
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.schema import build
@@ -49,7 +49,7 @@ def subscribe_with(scope: Scope) -> Callable[..., AsyncIterator[Capture]]:
             while True:
                 message = await subscription.receive()
                 if not isinstance(message, Heartbeat):
-                    response = SubscribeResponse.FromString(message.data)
+                    response = SubscribeResponseParts.FromString(message.data)
                     for capture in wire.captures(response.captures, uuid):
                         yield capture
         finally:

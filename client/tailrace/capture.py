@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.cursor import Cursor
 from tailrace.position import Position, TimestampMicros
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tailrace.criteria import Area, ContainerType, Operation
+
+
+_JSON: Final = json.JSONDecoder(parse_float=Decimal)
+"""``json.loads`` with an option makes one for each call."""
 
 
 class Capture(NamedTuple):
@@ -64,7 +68,7 @@ class Capture(NamedTuple):
         image = self.before if self.after is None else self.after
         if image is None:
             return None
-        row: dict[str, Any] = json.loads(image, parse_float=Decimal)
+        row: dict[str, Any] = _JSON.decode(str(image, "utf-8"))
         return row
 
     @property

@@ -16,7 +16,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import SubscriptionBroken, SubscriptionClosed, TransportError
 from tailrace.position import Position
 from tailrace.transport.event_loop import OnOneLoop
-from tailrace.v1.change_capture_pb2 import ReadChangesResponse
+from tailrace.v1.capture_fields_pb2 import ReadChangesResponseParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,11 +174,11 @@ class History(OnOneLoop):
                     f"{self._taken + len(self._current)} came"
                 )
 
-    async def _receive(self) -> ReadChangesResponse:
+    async def _receive(self) -> ReadChangesResponseParts:
         # Between two matches lies as much of the log as there is: no silence is too long. A server that is no
         # longer there is found by the connection's own probes.
         assert self._stream is not None
         data = await self._stream.receive()
         if data is None:
             raise TransportError("the server completed the read without its last message")
-        return wire.parsed(ReadChangesResponse, data)
+        return wire.parsed(ReadChangesResponseParts, data)

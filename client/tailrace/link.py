@@ -257,7 +257,7 @@ class Link:
             ) from None
 
     def _take(self, data: bytes | None, sink: LinkSink, attempts: Attempts) -> None:
-        message = wire.subscribe_response(data)
+        message = wire.subscribe_parts(data)
         # A message counts, an acknowledgement does not: a server that only ever acknowledges and breaks
         # must run into the limit of attempts.
         attempts.number = 0

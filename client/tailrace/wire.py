@@ -1,15 +1,19 @@
 """Between values and messages: requests are built, responses are read.
 
-Reading is the client's hot path: under 3 µs a capture (``bench/client_decoding.py``). The C parser takes a
-whole message at once. Then one step without Python code reads a field of all captures, field by field, and one
-more makes the tuples. Capture by capture takes half as long again.
+Reading captures is the client's hot path (``bench/client_decoding.py``)::
+
+    response ─ C parser ─▶ captures, each as its bytes ─▶ joined ─ C parser ─▶ a list of each field ─▶ tuples
+
+What is single in a message is a list in many that are joined, so protobuf's own parser turns captures into
+columns (``capture_fields.proto``). A list takes one call. Capture by capture, each field would take a call
+and a search by its name, and each capture an object of the parser beside its own.
 """
 
 from __future__ import annotations
 
 from itertools import repeat
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
@@ -22,6 +26,7 @@ from tailrace.errors import TransportError, Unsupported
 from tailrace.position import Position
 from tailrace.schema import Column, Origin, Schema
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
+from tailrace.v1.capture_fields_pb2 import CaptureFields, SubscribeResponseParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -48,18 +53,22 @@ _OPERATIONS: Final = (Operation.UPSERT, *Operation)
 _CONTAINER_TYPES: Final = (None, *ContainerType)
 """By number; 0 never comes but for entity-level captures, whose container type is None."""
 
-_version, _index, _ordinal, _timestamp, _area, _operation, _omitted_bytes = map(
-    attrgetter,
-    ("version", "index", "ordinal", "commit_timestamp", "area", "operation", "omitted_bytes"),
-)
-_BODY_READERS: Final = {
-    Content.CHANGE: attrgetter("change"),
-    Content.BEFORE: attrgetter("before"),
-    Content.AFTER: attrgetter("after"),
+_BODY_NAMES: Final = {
+    Content.CHANGE: "change",
+    Content.BEFORE: "before",
+    Content.AFTER: "after",
 }
 """In the order of a capture's fields."""
-_has: Final = cast("Callable[[capture_pb2.Capture, str], bool]", capture_pb2.Capture.HasField)
-"""Of the class: a message looks among its fields first for every method that it is asked for."""
+_BORDER: Final = CaptureFields(border=[0]).SerializeToString()
+_GAP: Final = CaptureFields(
+    entity_type=[""],
+    primary_key=[""],
+    changed=[b""],
+    container_name=[""],
+    change=[b""],
+    before=[b""],
+    after=[b""],
+).SerializeToString()
 _new: Final = cast("Callable[[type[Capture], tuple[object, ...]], Capture]", tuple.__new__)
 
 
@@ -81,26 +90,40 @@ def subscribe_response(data: bytes | None) -> change_capture_pb2.SubscribeRespon
     Raises:
         TransportError: It is none, or there is no more.
     """
+    return parsed(change_capture_pb2.SubscribeResponse, _came(data))
+
+
+def subscribe_parts(data: bytes | None) -> SubscribeResponseParts:
+    """Parse the same for a subscription to captures, which stay as they came.
+
+    Raises:
+        TransportError: It is none, or there is no more.
+    """
+    return parsed(SubscribeResponseParts, _came(data))
+
+
+def _came(data: bytes | None) -> bytes:
     if data is None:
         raise TransportError("the server completed a subscription, which has no end")
-    return parsed(change_capture_pb2.SubscribeResponse, data)
+    return data
 
 
 def captures(
-    messages: Iterable[capture_pb2.Capture], catalog_uuid: UUID, content: Content = Content.BODY
+    encoded: Sequence[bytes], catalog_uuid: UUID, content: Content = Content.BODY
 ) -> tuple[Capture, ...]:
     """Return the captures of a message, in its order.
 
     Args:
-        messages: As they were parsed.
+        encoded: Each as its bytes: ``captures`` of ``SubscribeResponseParts`` or ``ReadChangesResponseParts``.
         catalog_uuid: Of the catalog that they are of.
         content: The bodies that were asked for; no other is looked at.
 
     Raises:
+        TransportError: One is no capture.
         Unsupported: An enum value that this client does not know; the server is newer.
     """
     try:
-        return _captures([*messages], catalog_uuid, content)
+        return _captures([*encoded], catalog_uuid, content)
     except IndexError:
         raise Unsupported(
             "captures", "an area, operation or container type of a newer server; update this client"
@@ -108,68 +131,97 @@ def captures(
 
 
 def _captures(
-    messages: Sequence[capture_pb2.Capture], catalog_uuid: UUID, content: Content
+    encoded: Sequence[bytes], catalog_uuid: UUID, content: Content
 ) -> tuple[Capture, ...]:
-    ordinals = [*map(_ordinal, messages)]
-    container_types: Iterable[ContainerType | None] = repeat(None)
-    container_names: Iterable[str | None] = repeat(None)
-    if any(ordinals):
-        of_columns = [*zip(messages, ordinals, strict=True)]
-        container_types = [_CONTAINER_TYPES[m.container_type] if n else None for m, n in of_columns]
-        container_names = [m.container_name if n else None for m, n in of_columns]
-    bodies = [
-        [*map(read, messages)] if flag in content else [] for flag, read in _BODY_READERS.items()
-    ]
-    columns = (
-        repeat(catalog_uuid),
-        map(_version, messages),
-        map(_index, messages),
-        ordinals,
-        map(_timestamp, messages),
-        map(_AREAS.__getitem__, map(_area, messages)),
-        map(_OPERATIONS.__getitem__, map(_operation, messages)),
-        _texts("entity_type", messages),
-        _texts("primary_key", messages),
-        _changed(messages),
-        container_types,
-        container_names,
-        *map(_present, bodies),
-        # A capture whose bodies were left out has none.
-        repeat(0) if any(map(_all, bodies)) else map(_omitted_bytes, messages),
+    columns = _Columns(encoded)
+    none = [None] * len(encoded)
+    ordinals = columns.read("ordinal", 0)
+    changed = columns.read("changed", None)
+    return tuple(
+        map(
+            _new,
+            repeat(Capture),
+            zip(
+                repeat(catalog_uuid),
+                columns.read("version", 0),
+                columns.read("index", 0),
+                ordinals,
+                columns.read("commit_timestamp", 0),
+                map(_AREAS.__getitem__, columns.read("area", 0)),
+                map(_OPERATIONS.__getitem__, columns.read("operation", 0)),
+                columns.read("entity_type", None),
+                columns.read("primary_key", None),
+                map({each: _names(each) for each in {*changed}}.__getitem__, changed),
+                *(_containers(columns, ordinals) if any(ordinals) else (none, none)),
+                *(
+                    _present(columns.read(name, None)) if flag in content else none
+                    for flag, name in _BODY_NAMES.items()
+                ),
+                columns.read("omitted_bytes", 0),
+                strict=False,
+            ),
+        )
     )
-    return tuple(map(_new, repeat(Capture), zip(*columns, strict=False)))
 
 
-def _all(bodies: Sequence[bytes]) -> bool:
-    return bool(bodies) and all(bodies)
+class _Columns:
+    """The fields of captures, each as a list of all of them."""
+
+    __slots__ = ("_captures", "_encoded", "_fields", "_with_gaps")
+
+    def __init__(self, encoded: Sequence[bytes]) -> None:
+        """Parse captures; raises TransportError where one is none."""
+        self._encoded = encoded
+        self._captures: list[CaptureFields] = []
+        self._with_gaps: CaptureFields | None = None
+        self._fields = parsed(CaptureFields, _BORDER.join((*encoded, b"")))
+        # A capture that is cut short takes bytes of the border behind it for its own.
+        if len(self._fields.border) != len(encoded):
+            raise TransportError("not a message of this protocol: a capture is cut short")
+
+    def read(self, name: str, absent: Any) -> Sequence[Any]:
+        """Return a field of each; ``absent`` where it is. None: it is told from an empty one."""
+        found: Sequence[Any] = getattr(self._fields, name)[:]
+        if len(found) == len(self._encoded):
+            return found
+        if not found:
+            return [absent] * len(self._encoded)
+        # Some have it. The list does not say which.
+        if isinstance(found[0], int) or not all(found):
+            return self._one_by_one(name, absent)
+        if self._with_gaps is None:
+            self._with_gaps = parsed(CaptureFields, _GAP.join((*self._encoded, b"")))
+        values = []
+        value = absent
+        for item in getattr(self._with_gaps, name):
+            if item:
+                value = item
+            else:  # the gap behind a capture
+                values.append(value)
+                value = absent
+        return values
+
+    def _one_by_one(self, name: str, absent: Any) -> Sequence[Any]:
+        if not self._captures:
+            self._captures = [*map(CaptureFields.FromString, self._encoded)]
+        found = map(attrgetter(name), self._captures)
+        return [values[-1] if values else absent for values in found]
 
 
-def _present(bodies: Sequence[bytes]) -> Iterable[bytes | None]:
+def _containers(columns: _Columns, ordinals: Sequence[int]) -> Iterable[Sequence[object]]:
+    """Return type and name of the column that each capture is of; None where it is of the whole row."""
+    roles = map(_CONTAINER_TYPES.__getitem__, columns.read("container_type", 0))
+    for column in (roles, columns.read("container_name", "")):
+        yield [each if ordinal else None for each, ordinal in zip(column, ordinals, strict=True)]
+
+
+def _names(changed: bytes | None) -> tuple[str, ...] | None:
+    return None if changed is None else tuple(parsed(capture_pb2.ChangedColumns, changed).names)
+
+
+def _present(bodies: Sequence[bytes | None]) -> Sequence[bytes | None]:
     """Return bodies, None where one is absent: none is empty."""
-    if _all(bodies):
-        return bodies
-    return [body or None for body in bodies] if any(bodies) else repeat(None)
-
-
-def _texts(
-    name: Literal["entity_type", "primary_key"], messages: Sequence[capture_pb2.Capture]
-) -> Iterable[str | None]:
-    """Return a text of each; None where it is absent, which an empty one is not."""
-    found = [*map(attrgetter(name), messages)]
-    if all(found):
-        return found
-    present = map(_has, messages, repeat(name))
-    return [text if has else None for text, has in zip(found, present, strict=True)]
-
-
-def _changed(messages: Sequence[capture_pb2.Capture]) -> Iterable[tuple[str, ...] | None]:
-    present = [*map(_has, messages, repeat("changed"))]
-    if not any(present):
-        return repeat(None)
-    return [
-        tuple(message.changed.names) if has else None
-        for message, has in zip(messages, present, strict=True)
-    ]
+    return bodies if all(bodies) else [body or None for body in bodies]
 
 
 def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgement:

@@ -7,6 +7,8 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
 
 from tailrace import wire
 from tailrace.capture import Capture
@@ -21,9 +23,10 @@ from tailrace.criteria import (
     Since,
 )
 from tailrace.cursor import Cursor
-from tailrace.errors import Unsupported
+from tailrace.errors import TransportError, Unsupported
 from tailrace.position import Position, TimestampMicros
 from tailrace.v1 import capture_pb2
+from tailrace.v1.capture_fields_pb2 import CaptureFields, SubscribeResponseParts
 from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
 from tailrace_server.api import requests
 from tailrace_server.capture.codecs import PROTOBUF, CaptureColumns
@@ -93,16 +96,63 @@ def columns(captures: tuple[Capture, ...]) -> CaptureColumns:
 def test_what_the_engine_encodes_is_read_back_equal() -> None:
     frames = PROTOBUF.encode(columns(CAPTURES))
     data = b"".join(frames.to_pylist())
-    message = SubscribeResponse.FromString(data)
+    message = SubscribeResponseParts.FromString(data)
     assert wire.captures(message.captures, UUID_) == CAPTURES
     for frame, capture in zip(frames.to_pylist(), CAPTURES, strict=True):
-        (alone,) = wire.captures(SubscribeResponse.FromString(frame).captures, UUID_)
+        (alone,) = wire.captures(SubscribeResponseParts.FromString(frame).captures, UUID_)
         assert alone == capture
+
+
+def test_captures_are_the_same_in_whatever_company() -> None:
+    """What some have and others do not is never taken for another's."""
+    frames = PROTOBUF.encode(columns(CAPTURES)).to_pylist()
+    for chosen in range(1, 1 << len(CAPTURES)):
+        places = [place for place in range(len(CAPTURES)) if chosen >> place & 1]
+        data = b"".join(frames[place] for place in places)
+        read = wire.captures(SubscribeResponseParts.FromString(data).captures, UUID_)
+        assert read == tuple(CAPTURES[place] for place in places)
+
+
+def test_a_server_may_leave_out_numbers_that_are_zero() -> None:
+    frames = PROTOBUF.encode(columns(CAPTURES)).to_pylist()
+    message = SubscribeResponse.FromString(b"".join(frames))
+    rewritten = [each.SerializeToString() for each in message.captures]
+    assert sum(map(len, rewritten)) < sum(map(len, frames))
+    assert wire.captures(rewritten, UUID_) == CAPTURES
+
+
+@pytest.mark.parametrize("whole", CAPTURES[:2], ids=["lead", "row"])
+def test_a_capture_that_is_cut_short_takes_nothing_of_the_next(whole: Capture) -> None:
+    frame, behind = PROTOBUF.encode(columns((whole, CAPTURES[2]))).to_pylist()
+    ((encoded,), (other,)) = (
+        SubscribeResponseParts.FromString(each).captures for each in (frame, behind)
+    )
+    for cut in range(len(encoded)):
+        part = encoded[:cut]
+        try:
+            expected = capture_pb2.Capture.FromString(part)
+        except DecodeError:
+            with pytest.raises(TransportError, match="not a message"):
+                wire.captures([part, other], UUID_)
+        else:
+            first, second = wire.captures([part, other], UUID_)
+            assert (first.version, second) == (expected.version, CAPTURES[2])
+
+
+def test_the_fields_of_captures_are_those_of_a_capture() -> None:
+    single, lists = capture_pb2.Capture.DESCRIPTOR, CaptureFields.DESCRIPTOR
+    assert all(field.is_repeated for field in lists.fields)
+    found = {field.number: (field.name, field.type) for field in lists.fields}
+    assert found.pop(CaptureFields.BORDER_FIELD_NUMBER) == ("border", FieldDescriptor.TYPE_UINT32)
+    expected = {field.number: (field.name, field.type) for field in single.fields}
+    expected[9] = ("changed", FieldDescriptor.TYPE_BYTES)
+    assert found == expected
 
 
 def test_the_header_of_a_capture_that_is_too_large_says_what_was_left_out() -> None:
     frame = PROTOBUF.encode(columns(CAPTURES))[0].as_py()
-    (capture,) = SubscribeResponse.FromString(PROTOBUF.with_omitted(frame, 70_000)).captures
+    parts = SubscribeResponseParts.FromString(PROTOBUF.with_omitted(frame, 70_000))
+    (capture,) = wire.captures(parts.captures, UUID_)
     assert capture.omitted_bytes == 70_000
     assert capture.version == 1
 
@@ -110,7 +160,7 @@ def test_the_header_of_a_capture_that_is_too_large_says_what_was_left_out() -> N
 def test_a_capture_that_is_too_large_says_so_beside_others_that_are_not() -> None:
     large, small = PROTOBUF.encode(columns(CAPTURES)).to_pylist()[:2]
     data = PROTOBUF.with_omitted(large, 70_000) + small
-    (read, beside) = wire.captures(SubscribeResponse.FromString(data).captures, UUID_)
+    (read, beside) = wire.captures(SubscribeResponseParts.FromString(data).captures, UUID_)
     assert (read.omitted_bytes, beside) == (70_000, CAPTURES[1])
 
 
@@ -118,7 +168,9 @@ def test_a_capture_that_is_too_large_says_so_beside_others_that_are_not() -> Non
 def test_bodies_are_read_where_they_were_asked_for(content: Content) -> None:
     assert wire.content_of(wire.body_numbers(content)) == content
     frames = PROTOBUF.encode(columns(CAPTURES)).to_pylist()
-    read = wire.captures(SubscribeResponse.FromString(b"".join(frames)).captures, UUID_, content)
+    read = wire.captures(
+        SubscribeResponseParts.FromString(b"".join(frames)).captures, UUID_, content
+    )
     assert read == tuple(
         each._replace(
             change=each.change if Content.CHANGE in content else None,
@@ -132,7 +184,7 @@ def test_bodies_are_read_where_they_were_asked_for(content: Content) -> None:
 def test_captures_that_were_read_are_like_any_other() -> None:
     frames = PROTOBUF.encode(columns(CAPTURES))
     for frame, capture in zip(frames.to_pylist(), CAPTURES, strict=True):
-        (read,) = wire.captures(SubscribeResponse.FromString(frame).captures, UUID_)
+        (read,) = wire.captures(SubscribeResponseParts.FromString(frame).captures, UUID_)
         assert hash(read) == hash(capture)
         assert repr(read) == repr(capture)
         assert read.cursor == capture.cursor
@@ -143,7 +195,7 @@ def test_a_value_of_a_newer_server_is_unsupported(field: str) -> None:
     capture = capture_pb2.Capture(version=1, area=capture_pb2.AREA_DATA)
     setattr(capture, field, 90)
     with pytest.raises(Unsupported, match="newer server"):
-        wire.captures([capture], UUID_)
+        wire.captures([capture.SerializeToString()], UUID_)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tailrace.capture import Heartbeat
 from tailrace.criteria import Content
 from tailrace.errors import TailraceError
 from tailrace.transport.grpc_status import error_of
+from tailrace.v1.capture_fields_pb2 import SubscribeResponseParts
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,
     ReadChangesRequest,
@@ -41,6 +42,7 @@ from tests.support.inprocess import observer_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
+    from uuid import UUID
 
     from tailrace.capture import Capture
     from tailrace.criteria import Criteria, Start
@@ -102,7 +104,7 @@ class InProcess(Driver):
         uuid = observer_of(self.engine, "shop").log.view.uuid
         captures: list[Capture] = []
         async for frames in history:
-            message = SubscribeResponse.FromString(frames.data)
+            message = SubscribeResponseParts.FromString(frames.data)
             captures.extend(wire.captures(message.captures, uuid))
         next_cursor = None
         if history.has_next:
@@ -128,7 +130,7 @@ class _InProcessSubscription:
         message = await self._subscription.receive()
         if isinstance(message, Heartbeat):
             return message
-        captures = SubscribeResponse.FromString(message.data).captures
+        captures = SubscribeResponseParts.FromString(message.data).captures
         assert len(captures) == message.count
         return wire.captures(captures, self.acknowledgement.catalog_uuid)
 
@@ -296,7 +298,7 @@ class BareStub(_OverGrpc):
             raise error_of(error) from error
         header, end = messages[0].header, messages[-1].end
         uuid = tailrace.Cursor.parse(f"1.{header.catalog_uuid.replace('-', '')}.0.0.0").catalog_uuid
-        captures = [c for each in messages for c in wire.captures(each.captures, uuid)]
+        captures = [c for each in messages for c in _read(each, uuid)]
         assert end.captures == len(captures)
         next_cursor = tailrace.Cursor.parse(end.next_cursor) if end.has_next else None
         return Page(captures, header.anchor, header.closed_until, next_cursor, header.truncated)
@@ -323,7 +325,7 @@ class _StubSubscription:
             assert not message.HasField("acknowledgement")
             if message.captures:
                 uuid = self.acknowledgement.catalog_uuid
-                self._ready.append(wire.captures(message.captures, uuid))
+                self._ready.append(_read(message, uuid))
             if message.HasField("heartbeat"):
                 self._ready.append(wire.heartbeat(message.heartbeat))
         return self._ready.popleft()
@@ -387,3 +389,7 @@ async def serving(root: Path, way_in: str, settings: EngineSettings) -> AsyncIte
     """Serve a log root and reach it in one of the ways."""
     async with Engine(root, settings) as engine, DRIVERS[way_in].serve(engine) as driver:
         yield driver
+
+
+def _read(message: SubscribeResponse | ReadChangesResponse, uuid: UUID) -> tuple[Capture, ...]:
+    return wire.captures([each.SerializeToString() for each in message.captures], uuid)

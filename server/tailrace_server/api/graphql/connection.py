@@ -15,7 +15,8 @@ from tailrace.criteria import After, FromTime, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
-from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeResponse
+from tailrace.v1.capture_fields_pb2 import SubscribeResponseParts
+from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.arguments import plain
@@ -173,7 +174,7 @@ async def _read(
     captures: list[Capture] = []
     size = 0
     async for frames in history:
-        message = SubscribeResponse.FromString(frames.data)
+        message = SubscribeResponseParts.FromString(frames.data)
         found = wire.captures(message.captures, history.catalog_uuid)
         if size > bytes_max and found[0].position != captures[-1].position:
             return captures, True, size

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace import wire
-from tailrace.v1.change_capture_pb2 import SubscribeResponse
+from tailrace.v1.capture_fields_pb2 import SubscribeResponseParts
 from tailrace_server.api.graphql.catalog import response
 from tailrace_server.api.graphql.codec import SEPARATOR
 from tailrace_server.api.graphql.documents import read
@@ -40,7 +40,7 @@ def compiled(written: Written) -> tuple[Document, Compiled]:
 
 def captures_of(data: bytes) -> tuple[Capture, ...]:
     """Return the captures of frames of the protobuf codec."""
-    return wire.captures(SubscribeResponse.FromString(data).captures, CATALOG)
+    return wire.captures(SubscribeResponseParts.FromString(data).captures, CATALOG)
 
 
 def executed(document: Document, variables: dict[str, Any], columns: CaptureColumns) -> list[Any]:
