@@ -2,9 +2,10 @@
 
 Arguments: address, streams, captures that each must get, options as JSON (``catalog``, ``start``: "oldest" or
 "new", ``criteria``: entity type, ``go``: call Start on the bare server first). All captures of a bench
-have one size, so bytes tell the count. A stream may have 4 MiB on its way, more than the server makes in one
-go; with gRPC's own bandwidth probe fifty streams drift apart, and bare grpc.aio loses as much as we do. Prints
-"subscribed" once every stream has been acknowledged, then one JSON line when every stream has everything.
+have one size, so bytes tell the count. A frame may have 4 MiB, as our client allows, or ``frame_bytes``. A
+stream may have 4 MiB on its way, more than the server makes in one go; with gRPC's own bandwidth probe fifty
+streams drift apart, and bare grpc.aio loses as much as we do. Prints "subscribed" once every stream has been
+acknowledged, then one JSON line when every stream has everything.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tailrace.v1 import capture_pb2, change_capture_pb2
 
 _CAPTURES = 0x0A
 _OPTIONS = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4 << 20)]
+_FRAME_BYTES = 4 << 20
 
 
 class Stream:
@@ -66,7 +68,9 @@ async def main(address: str, streams: int, captures: int, options: dict[str, Any
     if options.get("start", "oldest") == "oldest":
         request.since_version = 0
     stalled = options.get("stalled", 0)
-    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+    frame_bytes = options.get("frame_bytes", _FRAME_BYTES)
+    channel_options = [*_OPTIONS, ("grpc.http2.max_frame_size", frame_bytes)]
+    async with grpc.aio.insecure_channel(address, options=channel_options) as channel:
         subscribe = channel.unary_stream("/tailrace.v1.ChangeCapture/Subscribe", None, None)
         go = channel.unary_unary("/tailrace.v1.ChangeCapture/Start", None, None)
         calls = [subscribe(request.SerializeToString()) for _ in range(streams + stalled)]

@@ -35,6 +35,8 @@ _OPTIONS: Final = (
     # of 4 to 21, at 93 to 96 % of the speed.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
+    # A message in one frame. With HTTP/2's default of 16 KiB the server writes, and the client reads, four.
+    ("grpc.http2.max_frame_size", 4 << 20),
     # One connection a client: a stalled one shares its socket with nobody.
     ("grpc.use_local_subchannel_pool", 1),
     # The waits between attempts are ours (retry.py); these only keep gRPC from adding its own minutes.
