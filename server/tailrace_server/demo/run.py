@@ -38,7 +38,8 @@ MOVES_MIN: Final = 2
 _POLL_S: Final = 0.15
 _QUIET_S: Final = 8.0
 """A source of unknown size is through when nothing was published for so long."""
-_SPARK_PATIENCE_S: Final = 90.0
+_SPARK_PATIENCE_S: Final = 300.0
+"""Some ten seconds are usual; a busy machine has taken minutes. A Spark that ends is noticed at once."""
 
 
 async def run_demo(source: DemoSource, folder: Path, *, stay: bool = False) -> int:
