@@ -1,37 +1,32 @@
 """What the extras of the distribution bring, for who has installed it without one that is needed.
 
-``pip install tailrace`` is the client, and has the console script all the same. Nothing but the standard
-library is imported here.
+``pip install tailrace`` is the client, and has the console script all the same. Each extra contains the one
+before it. Nothing but the standard library is imported here.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Final
 
 EXTRAS: Final = {
+    "cli": ("msgspec", "pydantic", "rich", "typer"),  # pydantic comes with Typer
+    "log": ("google_crc32c", "numpy", "orjson", "pyarrow"),
     "server": (
         "fastavro",
         "google",
-        "google_crc32c",
         "graphql",
         "grpc_health",
         "grpc_reflection",
         "grpc_status",
         "h11",
         "llvmlite",
-        "msgspec",
         "numba",
-        "numpy",
-        "orjson",
         "prometheus_client",
-        "pyarrow",
-        "pydantic",
         "pydantic_settings",
-        "rich",
         "starlette",
         "strawberry",
         "structlog",
-        "typer",
         "uvicorn",
         "uvloop",
         "websockets",
@@ -41,7 +36,32 @@ EXTRAS: Final = {
 """Extra → the packages that it brings and we import; a test compares it with pyproject.toml and our imports."""
 
 
-_NAMES: Final = {"server": "more than the client", "spark": "Spark"}
+_PROBES: Final = {"cli": "typer", "log": "pyarrow", "server": "numba", "spark": "pyspark"}
+"""Extra → a package that it brings and those before it do not."""
+_NAMES: Final = {
+    "cli": "more than the client",
+    "log": "the packages that read a log",
+    "server": "the packages of the server",
+    "spark": "Spark",
+}
+
+
+def installed(extra: str) -> bool:
+    """Return whether an extra is installed, without importing any of it."""
+    try:
+        return find_spec(_PROBES[extra]) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def install_line(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install 'tailrace[{extra}]'"
+
+
+def needed_by(command: str, extra: str) -> str:
+    """Return what to say where a command needs an extra that is not installed."""
+    return f"tailrace {command} needs {_NAMES[extra]}: {install_line(extra)}"
 
 
 def remedy(error: BaseException) -> str | None:
@@ -53,6 +73,6 @@ def remedy(error: BaseException) -> str | None:
         if package in packages:
             return (
                 f"this command needs {_NAMES[extra]}, and the Python package {package} is not installed: "
-                f"pip install 'tailrace[{extra}]'"
+                + install_line(extra)
             )
     return None

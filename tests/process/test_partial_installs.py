@@ -1,9 +1,11 @@
-"""``pip install tailrace`` and ``tailrace[server]``: what a command says that needs more than is there."""
+"""``pip install tailrace`` and its extras: what runs with each, and what the other commands say."""
 
 from __future__ import annotations
 
 import ast
 import json
+import re
+import signal
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -12,11 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace_server.cli.commands import COMMANDS
 from tailrace_server.extras import EXTRAS, remedy
-from tests.process.commands import outcome
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tests.process.commands import Command, ServerProcess, outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,8 +39,11 @@ from tailrace_server.cli import main
 main()
 """
 SPARK = EXTRAS["spark"]
-# The client's own dependencies have the namespace `google`, of which the extra brings another part.
+# The client's own dependencies have the namespace `google`, of which an extra brings another part.
 SERVER = (*(each for each in EXTRAS["server"] if each != "google"), *SPARK)
+LOG = (*EXTRAS["log"], *SERVER)
+CLI = (*EXTRAS["cli"], *LOG)
+"""Extra → what is not there where it is not installed, nor those after it."""
 
 
 def without(packages: Iterable[str]) -> tuple[str, ...]:
@@ -43,15 +51,113 @@ def without(packages: Iterable[str]) -> tuple[str, ...]:
     return "-c", WITHOUT.replace("{packages}", json.dumps(list(packages)))
 
 
+@pytest.fixture
+def log(log_root: Path) -> Path:
+    with LogWriter.open(log_root, "shop") as writer:
+        for key in ("1", "2"):
+            writer.append([Mutation("product", key, after=b'{"id":"%b"}' % key.encode())])
+    return log_root
+
+
+@pytest.fixture
+async def server(log: Path) -> AsyncIterator[ServerProcess]:
+    server = ServerProcess(log)
+    async with server.up():
+        yield server
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("watch", "shop"), ("ingest", "--help")])
-async def test_the_client_alone_says_what_the_command_needs(arguments: tuple[str, ...]) -> None:
-    status, out, err = await outcome(*arguments, python=without(SERVER))
+async def test_the_client_alone_shows_changes_as_json(server: ServerProcess) -> None:
+    address = ("--server", server.grpc)
+    status, out, err = await outcome("changes", "shop", *address, python=without(CLI))
+    assert (status, "3 shown" in err) == (0, True)
+    assert [json.loads(line)["primaryKey"] for line in out.splitlines()] == [None, "1", "2"]
+    options = ("--since", 0, "--key", 1, "--key", 2, "--body", "none")
+    async with Command("watch", "shop", *address, *options, python=without(CLI)) as watch:
+        assert [each["primaryKey"] for each in await watch.captures(2)] == ["1", "2"]
+        watch.send(signal.SIGINT)
+        assert await watch.end() == 130
+
+
+@pytest.mark.slow
+async def test_the_extra_of_the_command_line_shows_changes_to_a_person(
+    server: ServerProcess,
+) -> None:
+    options = ("--server", server.grpc, "--key", 1)
+    status, out, _ = await outcome("changes", "shop", *options, python=without(LOG))
+    assert status == 0
+    assert re.fullmatch(r' +1:\d  [0-9:.]+  insert    product   1     id "1"\n', out)
+
+
+@pytest.mark.slow
+async def test_the_extra_of_the_log_inspects_and_verifies_one(log: Path) -> None:
+    for command, shown in (("inspect", "published"), ("verify", "sound")):
+        status, out, err = await outcome("log", command, log / "shop", python=without(SERVER))
+        assert (status, err) == (0, "")
+        assert shown in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("missing", "arguments", "line"),
+    [
+        (
+            CLI,
+            ("catalog", "list"),
+            "catalog needs more than the client: pip install 'tailrace[cli]'",
+        ),
+        (
+            LOG,
+            ("log", "verify", "x"),
+            "log needs the packages that read a log: pip install 'tailrace[log]'",
+        ),
+        (
+            SERVER,
+            ("serve", "--help"),
+            "serve needs the packages of the server: pip install 'tailrace[server]'",
+        ),
+        (SPARK, ("demo",), "demo needs Spark: pip install 'tailrace[spark]'"),
+    ],
+)
+async def test_what_is_not_installed_says_so_in_one_line(
+    missing: tuple[str, ...], arguments: tuple[str, ...], line: str
+) -> None:
+    status, out, err = await outcome(*arguments, python=without(missing))
+    assert (status, out, err) == (2, "", f"error: tailrace {line}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", [CLI, LOG])
+async def test_the_help_tells_what_installs_the_other_commands(missing: tuple[str, ...]) -> None:
+    status, out, err = await outcome("--help", python=without(missing))
+    assert (status, err) == (0, "")
+    others = out[out.lower().index("not installed") :]
+    for name, command in COMMANDS.items():
+        shown = command.extra is None or (command.extra == "cli" and missing is LOG)
+        assert (re.search(rf"\b{name}\b", others) is None) == shown
+    assert "pip install 'tailrace[server]'" in others
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("changes",),
+            "the following arguments are required: CATALOG; see tailrace changes --help",
+        ),
+        (("changes", "shop", "--limit", "0"), "argument --limit: '0' is not a number from 1; see"),
+        (("watch", "shop", "--sinc", "1"), "unrecognized arguments: --sinc 1; see tailrace --help"),
+        (("watch", "shop", "--key"), "argument --key: expected one argument; see tailrace watch"),
+        (("watching",), "argument COMMAND: invalid choice: 'watching' (choose from"),
+    ],
+)
+async def test_the_client_alone_names_what_is_wrong_in_one_line(
+    arguments: tuple[str, ...], line: str
+) -> None:
+    status, out, err = await outcome(*arguments, python=without(CLI))
     assert (status, out) == (2, "")
-    assert err == (
-        "error: this command needs more than the client, and the Python package typer is not installed: "
-        "pip install 'tailrace[server]'"
-    )
+    assert err.startswith(f"error: {line}")
 
 
 UNLISTED = """
@@ -126,7 +232,7 @@ def test_an_import_that_failed_for_another_reason_stays_what_it_is() -> None:
     )
     assert remedy(ModuleNotFoundError("no name")) is None
     assert remedy(ImportError("cannot import name 'x' from 'pyarrow'", name="pyarrow")) is None
-    assert "tailrace[server]" in str(remedy(ModuleNotFoundError("x", name="pyarrow.ipc")))
+    assert "tailrace[log]" in str(remedy(ModuleNotFoundError("x", name="pyarrow.ipc")))
 
 
 def _imports(source: Path) -> Iterator[str]:

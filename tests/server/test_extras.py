@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from tailrace_server.extras import EXTRAS, remedy
+from tailrace_server.cli.commands import COMMANDS
+from tailrace_server.extras import EXTRAS, installed, remedy
 
 
 @pytest.mark.parametrize("name", ["pyspark", "pyspark.sql.types"])
@@ -26,3 +29,19 @@ def test_each_package_leads_to_one_extra() -> None:
 def test_a_package_whose_name_only_begins_alike_is_not_ours() -> None:
     assert remedy(ModuleNotFoundError("x", name="pyarrow_hotfix")) is None
     assert remedy(ModuleNotFoundError("x", name="")) is None
+
+
+def test_each_command_names_an_extra_that_there_is() -> None:
+    for command in COMMANDS.values():
+        assert command.extra is None or command.extra in EXTRAS
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_whose_packages_are_missing_is_not_installed(
+    extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert installed(extra)
+    monkeypatch.setattr("sys.path", [])
+    for package in EXTRAS[extra]:
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    assert not installed(extra)

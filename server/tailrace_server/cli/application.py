@@ -9,29 +9,21 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.errors import InvalidRequest
 from tailrace_server.cli import errors
+from tailrace_server.cli.commands import COMMANDS, named
 from tailrace_server.cli.output import open_closed_streams
+from tailrace_server.cli.typed import typed_command
+from tailrace_server.errors import CannotStart
+from tailrace_server.extras import install_line, installed, needed_by
 from tailrace_server.process import share_one_arena
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "play": ("tailrace_server.demo.play", "play"),
-    "demo": ("tailrace_server.demo.command", "demo"),
-    "ingest": ("tailrace_server.cli.ingest", "ingest_app"),
-    "export": ("tailrace_server.cli.export", "export_app"),
-    "serve": ("tailrace_server.cli.serve", "serve_command"),
-    "watch": ("tailrace_server.cli.watch", "watch"),
-    "changes": ("tailrace_server.cli.changes", "changes"),
-    "catalog": ("tailrace_server.cli.catalog", "app"),
-    "log": ("tailrace_server.cli.log", "app"),
-}
-"""Command → its module, and the command's function or group in it; in the order of the help."""
 
 
 def application(wanted: str | None = None) -> typer.Typer:
@@ -46,28 +38,62 @@ def application(wanted: str | None = None) -> typer.Typer:
     )
     app.callback()(tailrace)
     for name in [wanted] if wanted in COMMANDS else COMMANDS:
-        module, attribute = COMMANDS[name]
-        command: Any = getattr(import_module(module), attribute)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
-        else:
-            app.command(name)(command)
+        _add_command(app, name)
     return app
+
+
+def _add_command(app: typer.Typer, name: str) -> None:
+    """Add a command, or in its place one line that says what to install."""
+    place = COMMANDS[name]
+    if place.extra is not None and not installed(place.extra):
+        _add_refusal(app, name, place.extra)
+        return
+    command: Any = getattr(import_module(place.module), place.attribute)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(typed_command(command) if place.extra is None else command)
+
+
+def _add_refusal(app: typer.Typer, name: str, extra: str) -> None:
+    def refuse() -> None:
+        raise CannotStart(needed_by(name, extra))
+
+    app.command(
+        name,
+        help=install_line(extra).replace("[", r"\["),
+        rich_help_panel="Not installed",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )(refuse)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit status; no error leaves as an exception."""
-    return errors.guarded(
-        lambda: application(_wanted(arguments))(
-            args=list(arguments), prog_name="tailrace", standalone_mode=False
-        )
-    )
+    return errors.guarded(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str]) -> object:
+    """Run Typer; its own ways to end become ours."""
+    app = application(named(arguments))
+    try:
+        return app(args=list(arguments), prog_name="tailrace", standalone_mode=False)
+    except typer.Exit as exit_:
+        return exit_.exit_code
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except typer.TyperException as error:
+        if not error.format_message():
+            return errors.REFUSED  # no command: the help has been shown
+        context = getattr(error, "ctx", None)
+        hint = f"; see {context.command_path} --help" if context is not None else ""
+        raise InvalidRequest(f"{error.format_message().rstrip('.')}{hint}") from error
 
 
 def main() -> None:
     """Run the command line of this process and exit; the console script."""
     open_closed_streams()
-    wanted = _wanted(sys.argv[1:])
+    wanted = named(sys.argv[1:])
     if wanted != "ingest":
         sys.meta_path.insert(0, _NoPandas())
     if wanted == "serve":
@@ -86,10 +112,6 @@ class _NoPandas(MetaPathFinder):
         """Say that there is no pandas, and leave all else to others."""
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is for ingest only", name=fullname)
-
-
-def _wanted(arguments: Sequence[str]) -> str | None:
-    return next((each for each in arguments if not each.startswith("-")), None)
 
 
 def _show_version(wanted: bool) -> None:

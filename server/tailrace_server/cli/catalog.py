@@ -14,6 +14,7 @@ from tailrace.schema import Catalog
 from tailrace_server.cli import options
 from tailrace_server.cli.errors import DONE, FAILED, complain, describe, status_of
 from tailrace_server.cli.output import date_text, note
+from tailrace_server.cli.typed import AsJson, LogRoot, Server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,8 +30,8 @@ def list_(
             "--log", metavar="ROOT", help="Look into this log root instead of asking a server."
         ),
     ] = None,
-    server: options.Server = options.DEFAULT_SERVER,
-    as_json: options.AsJson = False,
+    server: Server = options.DEFAULT_SERVER,
+    as_json: AsJson = False,
 ) -> int:
     """List the catalogs, with what each has committed and published."""
     if log is not None:
@@ -46,7 +47,7 @@ def list_(
 @app.command()
 def drop(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the catalog.")],
-    log: options.LogRoot,
+    log: LogRoot,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> int:
     """Drop a catalog with its whole log; its subscriptions end with CatalogReplaced.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
-
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli import options
-from tailrace_server.cli.forms import form_for_stdout
-from tailrace_server.cli.lines import Shown
+from tailrace_server.cli.declared import Option
 from tailrace_server.cli.output import clock_text, note, note_unknown_changes
+from tailrace_server.cli.running import run
+from tailrace_server.cli.shown.lines import Shown
+from tailrace_server.cli.shown.stdout import form_for_stdout
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture
     from tailrace.history import History
-    from tailrace_server.cli.forms import OutputForm
+    from tailrace_server.cli.shown.forms import OutputForm
 
 _RANGE: Final = "Which part of the history"
 _LINES: Final = 256
@@ -38,44 +38,40 @@ def changes(
     from_time: options.FromTimeText = None,
     until: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--until",
             metavar="V[:INDEX]",
             help="Up to this version (and record), inclusive.",
-            rich_help_panel=_RANGE,
+            panel=_RANGE,
         ),
     ] = None,
     before: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--before",
             metavar="CURSOR",
             help="Up to this cursor, exclusive.",
-            rich_help_panel=_RANGE,
+            panel=_RANGE,
         ),
     ] = None,
     to_time: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--to-time",
             metavar="T",
             help="Up to this time, exclusive; written as --from-time.",
-            rich_help_panel=_RANGE,
+            panel=_RANGE,
         ),
     ] = None,
     last: Annotated[
         str | None,
-        typer.Option("--last", metavar="AGE", help="The last 15m, 2h, 1d.", rich_help_panel=_RANGE),
+        Option("--last", metavar="AGE", help="The last 15m, 2h, 1d.", panel=_RANGE),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit", metavar="N", min=1, help="N records at most.", rich_help_panel=_RANGE
-        ),
+        Option("--limit", metavar="N", least=1, help="N records at most.", panel=_RANGE),
     ] = None,
-    reverse: Annotated[
-        bool, typer.Option("--reverse", help="Newest first.", rich_help_panel=_RANGE)
-    ] = False,
+    reverse: Annotated[bool, Option("--reverse", help="Newest first.", panel=_RANGE)] = False,
     body: options.Bodies = "all",
     values: options.Values = None,
     as_json: options.AsJson = False,
@@ -86,8 +82,6 @@ def changes(
     Without bounds it is all that is kept and published now. Both
     directions show the same records.
     """
-    from tailrace_server.cli.running import run
-
     if last is not None:
         others = {"--since": since, "--after": after, "--from-time": from_time}
         for name, value in others.items():

@@ -20,8 +20,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from typer import Abort, Exit, TyperException
-
 from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError
 from tailrace_server.cli.output import Palette
 from tailrace_server.errors import CannotStart
@@ -43,9 +41,7 @@ def guarded(run: Callable[[], object]) -> int:
     """Run a command and return its exit status; what it raises becomes one line on stderr."""
     try:
         status = run()
-    except Exit as exit_:
-        return exit_.exit_code
-    except (KeyboardInterrupt, Abort):
+    except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
@@ -66,10 +62,6 @@ def describe(error: BaseException) -> str:
     match error:
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return describe(error.exceptions[0])
-        case TyperException():
-            context = getattr(error, "ctx", None)
-            hint = f"; see {context.command_path} --help" if context is not None else ""
-            return f"{error.format_message().rstrip('.')}{hint}"
         case TailraceError():
             return str(error)
         case ImportError() if (wanted := remedy(error)) is not None:
@@ -86,8 +78,6 @@ def status_of(error: BaseException) -> int:
     match error:
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return status_of(error.exceptions[0])
-        case TyperException():
-            return error.exit_code
         case InvalidRequest() | LogUnreadable() | CannotStart() | PermissionError():
             return REFUSED
         case ImportError() if remedy(error) is not None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli.options import LogRoot
 from tailrace_server.cli.output import note
+from tailrace_server.cli.typed import LogRoot
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import typer
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.errors import INCOMPLETE, complain
-from tailrace_server.cli.options import LogRoot
+from tailrace_server.cli.typed import LogRoot
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.options import GROUPING, RUNNING, options_of, values_of

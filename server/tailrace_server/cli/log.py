@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from tailrace.errors import InvalidRequest, LogUnreadable
-from tailrace_server.cli import options
 from tailrace_server.cli.output import date_text, note
+from tailrace_server.cli.typed import AsJson
 from tailrace_server.units import counted, duration
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def inspect_(
         str | None,
         typer.Option("--record", metavar="V[:INDEX]", help="Show one published record in full."),
     ] = None,
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> int:
     """Show entries, segments, versions committed and published, rows by entity type, one record."""
     from tailrace_server.wal.upkeep import inspect
@@ -82,7 +82,7 @@ def inspect_(
 
 
 @app.command()
-def verify(path: Folder, as_json: options.AsJson = False) -> int:
+def verify(path: Folder, as_json: AsJson = False) -> int:
     """Read the whole log and check all of it: checksums, chain, order, density, counts.
 
     Names every fault by file and byte offset. The exit status is 0 when the log is sound, 1 when it is not.
@@ -343,7 +343,7 @@ def _column_table(types: dict[str, list[dict[str, Any]]]) -> Table:
 
 
 def _schema_table(history: list[inspect.SchemaChange]) -> Table:
-    from tailrace_server.cli.human import change_text
+    from tailrace_server.cli.shown.human import change_text
 
     table = _table("version", "schema", "entity type", "change", numbers=(0, 1))
     for each in history:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what their text means."""
+"""Options of ``watch`` and ``changes``, and what their text means; Typer is not needed to read them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import re
 import time
 from datetime import datetime
 from enum import IntEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypedDict, TypeVar, assert_never
-
-import typer
 
 from tailrace.arguments import micros
 from tailrace.criteria import (
@@ -25,6 +22,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Index, Position, TimestampMicros, Version
 from tailrace.transport.target import Target
+from tailrace_server.cli.declared import Argument, Option
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -37,116 +35,101 @@ _FILTER = "What to show (fields are AND, repeated values any-of)"
 _START = "Where to begin"
 _FORM = "Form of the output"
 
-Catalog = Annotated[str, typer.Argument(metavar="CATALOG", help="Name of the catalog.")]
-Server = Annotated[
-    str,
-    typer.Option(
-        "--server",
-        metavar="HOST:PORT",
-        envvar="TAILRACE_SERVER",
-        help="gRPC address of the server; port 7411 where none is named.",
-    ),
-]
-LogRoot = Annotated[
-    Path,
-    typer.Option(
-        "--log",
-        metavar="ROOT",
-        envvar="TAILRACE_LOG",
-        help="The log root, one folder per catalog.",
-    ),
-]
+Catalog = Annotated[str, Argument(metavar="CATALOG", help="Name of the catalog.")]
+SERVER: Final = Option(
+    "--server",
+    metavar="HOST:PORT",
+    environment="TAILRACE_SERVER",
+    help="gRPC address of the server; port 7411 where none is named.",
+)
+Server = Annotated[str, SERVER]
 EntityTypes = Annotated[
     list[str] | None,
-    typer.Option("--entity-type", metavar="TYPE", help="Only this one.", rich_help_panel=_FILTER),
+    Option("--entity-type", metavar="TYPE", help="Only this one.", panel=_FILTER),
 ]
 Keys = Annotated[
     list[str] | None,
-    typer.Option("--key", metavar="KEY", help="Only this primary key.", rich_help_panel=_FILTER),
+    Option("--key", metavar="KEY", help="Only this primary key.", panel=_FILTER),
 ]
 Operations = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--operation",
         metavar="OP",
         help="Only upsert, remove, expire or transaction.",
-        rich_help_panel=_FILTER,
+        panel=_FILTER,
     ),
 ]
 AreaName = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--area",
         metavar="AREA",
         help="Only data, schema or infrastructure.",
-        rich_help_panel=_FILTER,
+        panel=_FILTER,
     ),
 ]
 ColumnNames = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--column",
         metavar="NAME",
         help="Only changes of this column, one capture each.",
-        rich_help_panel=_FILTER,
+        panel=_FILTER,
     ),
 ]
 SincePosition = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--since",
         metavar="V[:INDEX]",
         help="From this version (and record) on, inclusive; 0 = the oldest kept.",
-        rich_help_panel=_START,
+        panel=_START,
     ),
 ]
 AfterCursor = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--after",
         metavar="CURSOR",
         help="Go on strictly after this cursor.",
-        rich_help_panel=_START,
+        panel=_START,
     ),
 ]
 FromTimeText = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--from-time",
         metavar="T",
         help="From the first version committed at or after this time: 2026-05-04T10:30, with or "
         "without seconds and zone (else local), microseconds since the epoch, or an age as 15m.",
-        rich_help_panel=_START,
+        panel=_START,
     ),
 ]
 Bodies = Annotated[
     str,
-    typer.Option(
+    Option(
         "--body",
         metavar="LIST",
         help="Images to fetch: any of change,before,after; all; none.",
-        rich_help_panel=_FORM,
+        panel=_FORM,
     ),
 ]
 Values = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--values",
         metavar="raw|decoded",
         help="decoded: by the column's type, so that decimals and times can be read; raw: as the source "
-        r"wrote them. \[default: decoded; with --json raw]",
-        rich_help_panel=_FORM,
+        "wrote them. [default: decoded; with --json raw]",
+        panel=_FORM,
     ),
 ]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="One flat JSON object a line, flushed.", rich_help_panel=_FORM),
-]
+AS_JSON: Final = Option("--json", help="One flat JSON object a line, flushed.", panel=_FORM)
+AsJson = Annotated[bool, AS_JSON]
 WithLeads = Annotated[
     bool,
-    typer.Option(
-        "--leads", help="Transaction leads as well, with their counts.", rich_help_panel=_FORM
-    ),
+    Option("--leads", help="Transaction leads as well, with their counts.", panel=_FORM),
 ]
 
 _BODIES: Final = {

@@ -7,8 +7,6 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
-import uvloop
-
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -23,7 +21,7 @@ def run(main: Coroutine[None, None, int | None]) -> int:
         What the coroutine returned, or 128 + the signal's number where one ended it; 0 where nobody
         reads our output any more.
     """
-    return uvloop.run(_supervised(main))
+    return asyncio.run(_supervised(main))
 
 
 async def _supervised(main: Coroutine[None, None, int | None]) -> int:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from tailrace.capture import Heartbeat
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest, NotGrpc
 from tailrace_server.cli import options
+from tailrace_server.cli.declared import Argument, Option
 from tailrace_server.cli.errors import describe
-from tailrace_server.cli.forms import form_for_stdout
-from tailrace_server.cli.lines import Shown
 from tailrace_server.cli.output import note, note_unknown_changes
+from tailrace_server.cli.running import run
+from tailrace_server.cli.shown.lines import Shown
+from tailrace_server.cli.shown.stdout import form_for_stdout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
     from tailrace.criteria import Content, Criteria, Start
     from tailrace.link import Disconnected, Reconnected
     from tailrace.subscription import Subscription
-    from tailrace_server.cli.forms import OutputForm
+    from tailrace_server.cli.shown.forms import OutputForm
 
 _EVER_S: Final = 3e7
 """Nearly a year: how long ``watch`` waits for a server that is not there yet."""
 
 
 def watch(
-    catalog: Annotated[
-        str | None, typer.Argument(metavar="CATALOG", help="Name of the catalog.")
-    ] = None,
+    catalog: Annotated[str | None, Argument(metavar="CATALOG", help="Name of the catalog.")] = None,
     server: options.Server = options.DEFAULT_SERVER,
     entity_type: options.EntityTypes = None,
     key: options.Keys = None,
@@ -49,14 +47,14 @@ def watch(
     leads: options.WithLeads = False,
     heartbeats: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--heartbeats",
             help="Heartbeats as well, with what was scanned.",
-            rich_help_panel="Form of the output",
+            panel="Form of the output",
         ),
     ] = False,
     system: Annotated[
-        bool, typer.Option("--system", help="Catalogs created, dropped and replaced instead.")
+        bool, Option("--system", help="Catalogs created, dropped and replaced instead.")
     ] = False,
 ) -> int:
     """Show the changes of a catalog as they are published.
@@ -64,8 +62,6 @@ def watch(
     Without a start only what is published from now on is shown. A server
     that goes away is waited for, and nothing is lost or shown twice.
     """
-    from tailrace_server.cli.running import run
-
     if system == (catalog is not None):
         raise InvalidRequest("watch: name a catalog, or give --system alone")
     if system and (entity_type or key or operation or area or column):

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tailrace_server.cli.human import HumanForm
 from tailrace_server.cli.output import Palette
+from tailrace_server.cli.shown.human import HumanForm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

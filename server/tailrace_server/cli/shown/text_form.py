@@ -1,4 +1,4 @@
-"""The two forms in which commands show captures: lines for a person, or JSON lines."""
+"""Captures as lines for a person, on what stdout is."""
 
 from __future__ import annotations
 
@@ -6,47 +6,15 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from tailrace.json_form import render_heartbeat, render_line
-from tailrace_server.cli.human import HumanForm
 from tailrace_server.cli.output import Palette
+from tailrace_server.cli.shown.forms import OutputForm
+from tailrace_server.cli.shown.human import HumanForm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.capture import Capture, Heartbeat
-    from tailrace.criteria import Content
     from tailrace.schema import Schema
-
-
-class OutputForm:
-    """How captures look on stdout."""
-
-    def learn(self, schema: Schema) -> None:
-        """Take note of the columns that the captures to come have."""
-
-    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
-        """Return the lines of each capture."""
-        raise NotImplementedError
-
-    def heartbeat(self, heartbeat: Heartbeat) -> bytes:
-        """Return the line of a heartbeat."""
-        raise NotImplementedError
-
-
-class JsonForm(OutputForm):
-    """One flat object a line."""
-
-    def __init__(self, content: Content) -> None:
-        """Show the bodies that were asked for, also where they are null."""
-        self._content = content
-
-    def captures(self, captures: Sequence[Capture]) -> list[bytes]:
-        """Return one line for each."""
-        return [render_line(each, self._content) for each in captures]
-
-    def heartbeat(self, heartbeat: Heartbeat) -> bytes:
-        """Return its line."""
-        return render_heartbeat(heartbeat)
 
 
 class TextForm(OutputForm):
@@ -81,8 +49,3 @@ class TextForm(OutputForm):
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return its line."""
         return f"{self._human.heartbeat(heartbeat)}\n".encode()
-
-
-def form_for_stdout(content: Content, *, as_json: bool) -> OutputForm:
-    """Return the form that was asked for, as it suits what stdout is."""
-    return JsonForm(content) if as_json else TextForm.for_stdout()

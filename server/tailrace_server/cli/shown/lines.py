@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tailrace.capture import Capture, Heartbeat
     from tailrace.cursor import Cursor
-    from tailrace_server.cli.forms import OutputForm
+    from tailrace_server.cli.shown.forms import OutputForm
 
 _PIPE_BUF: Final = select.PIPE_BUF
 _STDOUT: Final = 1

@@ -13,9 +13,9 @@ from tailrace.capture import Capture, Heartbeat
 from tailrace.criteria import Area, ContainerType, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import TimestampMicros
-from tailrace_server.cli.forms import TextForm
-from tailrace_server.cli.human import HumanForm
 from tailrace_server.cli.output import Palette, day_text
+from tailrace_server.cli.shown.human import HumanForm
+from tailrace_server.cli.shown.text_form import TextForm
 
 PLAIN = Palette(enabled=False)
 CATALOG = UUID(int=7)

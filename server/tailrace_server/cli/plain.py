@@ -1,0 +1,132 @@
+"""The ``tailrace`` command where the client alone is installed: ``watch`` and ``changes``, as JSON lines.
+
+The functions are those of the full command, and so are their options (`declared`). Here the standard
+library reads the command line, and what shows captures to a person is left out: it needs the extra ``cli``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import sys
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NoReturn, get_args, get_origin
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.cli import errors
+from tailrace_server.cli.commands import COMMANDS, named
+from tailrace_server.cli.declared import Argument, Option
+from tailrace_server.cli.output import note, open_closed_streams
+from tailrace_server.errors import CannotStart
+from tailrace_server.extras import install_line, needed_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    open_closed_streams()
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit status; no error leaves as an exception."""
+    return errors.guarded(partial(_run, arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    wanted = COMMANDS.get(named(arguments) or "")
+    if wanted is not None and wanted.extra is not None:
+        raise CannotStart(needed_by(str(named(arguments)), wanted.extra))
+    parser = _parser()
+    given = vars(parser.parse_args(arguments))
+    function = given.pop("function", None)
+    if function is None:
+        parser.print_help()
+        return errors.REFUSED
+    if sys.stdout.isatty():
+        note(f"JSON lines; for lines that a person reads: {install_line('cli')}")
+    return int(function(**{**given, "as_json": True}))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as all of our commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidRequest(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    others: dict[str, list[str]] = {}
+    for name, command in COMMANDS.items():
+        if command.extra is not None:
+            others.setdefault(command.extra, []).append(name)
+    parser = _Parser(
+        prog="tailrace",
+        description="Carry every change of Spark-maintained tables to everyone who asked for it.",
+        epilog="not installed:\n"
+        + "".join(
+            f"  {', '.join(names):<28}{install_line(extra)}\n" for extra, names in others.items()
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tailrace {version('tailrace')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        if command.extra is None:
+            _add_command(commands, name, getattr(import_module(command.module), command.attribute))
+    return parser
+
+
+def _add_command(commands: Any, name: str, function: Callable[..., int]) -> None:
+    """Give a command the options that its function's annotations declare."""
+    text = inspect.getdoc(function) or ""
+    parser = commands.add_parser(
+        name,
+        help=text.partition("\n")[0],
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(function=function)
+    panels: dict[str, Any] = {"Options": parser}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        kind, declared = get_args(parameter.annotation)
+        help_text = declared.help.replace("%", "%%")
+        if isinstance(declared, Argument):
+            count = None if parameter.default is parameter.empty else "?"
+            parser.add_argument(
+                parameter.name, metavar=declared.metavar, nargs=count, help=help_text
+            )
+            continue
+        panel = panels.get(declared.panel)
+        if panel is None:
+            panel = panels[declared.panel] = parser.add_argument_group(declared.panel)
+        reading = _reading(kind, declared, parameter.default)
+        panel.add_argument(declared.name, dest=parameter.name, help=help_text, **reading)
+
+
+def _reading(kind: Any, declared: Option, default: Any) -> dict[str, Any]:
+    """Return how argparse reads an option of a type."""
+    if kind is bool:
+        return {"action": "store_true"}
+    if declared.environment is not None:
+        default = os.environ.get(declared.environment, default)
+    reading = {"metavar": declared.metavar, "default": default}
+    if any(get_origin(each) is list for each in get_args(kind)):
+        return {**reading, "action": "append"}
+    if int in get_args(kind):
+        return {**reading, "type": partial(_number, declared.least)}
+    return reading
+
+
+def _number(least: int | None, text: str) -> int:
+    """Read a number, and refuse one below the least."""
+    if not text.isdecimal() or (least is not None and int(text) < least):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least or 0}")
+    return int(text)

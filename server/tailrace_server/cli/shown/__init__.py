@@ -1,0 +1,1 @@
+"""Captures on stdout: their forms, and how the lines get there."""
