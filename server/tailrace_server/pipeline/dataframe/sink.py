@@ -14,7 +14,7 @@ where ``changed`` is absent, and transaction ids that JSON has to escape.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from tailrace_server.pipeline.dataframe.row_checks import (
 from tailrace_server.pipeline.dataframe.transaction_ids import SeenTransactions
 from tailrace_server.pipeline.dataframe.whole_transactions import Transactions, starts_of
 from tailrace_server.pipeline.images import difference, members, projection
+from tailrace_server.wal.record.interleaving import Interleaved
 from tailrace_server.wal.segment.writer import with_dictionary
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace_server.pipeline.columns import Sighting
-    from tailrace_server.pipeline.dataframe.whole_transactions import EntityTypes
     from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
 ROWS_AT_ONCE: Final = 32_768
@@ -197,7 +197,7 @@ class RecordSink:
         named = columns_named(rows, changed)
         self._columns.observe(column, operations, transactions, named, self._version)
         without = transactions.starts[~transactions.has_lead]
-        out = _Interleaved(len(operations), without)
+        out = Interleaved(len(operations), without)
         lead_count = len(without)
         versions = np.arange(len(transactions.starts)) + self._version - self._segment_start
         self._version += len(versions)
@@ -211,7 +211,7 @@ class RecordSink:
             "operation": out.numbers(
                 operations.astype(np.uint8), np.full(lead_count, Operation.TRANSACTION, np.uint8)
             ),
-            "entity_type": out.names(transactions.types),
+            "entity_type": out.names(*transactions.types),
             "primary_key": out.nulls(column["primary_key"]),
             "changed": with_dictionary(out.nulls(named.lists), pa.array(named.names, pa.string())),
             "change": out.nulls(change),
@@ -238,56 +238,3 @@ class RecordSink:
                 change[row] = projection(after, names)
         texts = pa.array(change, pa.binary()) if isinstance(change, list) else change
         return pa.array(changed, pa.list_(pa.string())), texts
-
-
-class _Interleaved:
-    """Puts leads between rows: a lead stands before the first row of its transaction."""
-
-    def __init__(self, rows: int, before: npt.NDArray[np.int64]) -> None:
-        """Take the number of rows, and the rows that get a lead before them, rising."""
-        self._before = before
-        total = rows + len(before)
-        self._lead_places = before + np.arange(len(before))
-        self._is_row = np.ones(total, np.bool_)
-        self._is_row[self._lead_places] = False
-        self._total = total
-
-    def numbers(self, rows: npt.NDArray[Any], leads: npt.NDArray[Any]) -> pa.Array:
-        """Return the numbers of rows and leads, interleaved."""
-        out = np.empty(self._total, rows.dtype)
-        out[self._is_row] = rows
-        out[self._lead_places] = leads
-        return pa.array(out)
-
-    def names(self, types: EntityTypes) -> pa.DictionaryArray:
-        """Return the entity types of rows, null for leads."""
-        codes = np.full(self._total, len(types.names), np.int32)
-        codes[self._is_row] = types.codes
-        return pa.DictionaryArray.from_arrays(
-            pa.array(codes, mask=codes == len(types.names)), pa.array(types.names, pa.string())
-        )
-
-    def nulls(self, rows: pa.Array) -> pa.Array:
-        """Return the values of rows, null for leads; the values are shared, not copied."""
-        if rows.null_count == len(rows):
-            return pa.nulls(self._total, rows.type)
-        validity = self._is_row.copy()
-        if rows.null_count:
-            validity[self._is_row] = pc.is_valid(rows).to_numpy(zero_copy_only=False)
-        bitmap = pa.py_buffer(np.packbits(validity, bitorder="little"))
-        _, offset_buffer, *rest = rows.buffers()
-        # A null takes no bytes: each lead repeats the offset of the next row, and the values stay in place.
-        offsets = np.frombuffer(offset_buffer, np.int32)[rows.offset : rows.offset + len(rows) + 1]
-        spread = pa.py_buffer(np.insert(offsets, self._before, offsets[self._before]))
-        if pa.types.is_list(rows.type):
-            return pa.Array.from_buffers(
-                rows.type, self._total, [bitmap, spread], children=[rows.values]
-            )
-        return pa.Array.from_buffers(rows.type, self._total, [bitmap, spread, rest[0]])
-
-    def texts(self, rows: pa.Array, leads: pa.Array) -> pa.Array:
-        """Return the texts of rows and leads, interleaved."""
-        order = np.empty(self._total, np.int64)
-        order[self._is_row] = np.arange(len(rows)) + len(leads)
-        order[self._lead_places] = np.arange(len(leads))
-        return pa.concat_arrays([leads, rows]).take(pa.array(order))
