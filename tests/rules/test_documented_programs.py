@@ -34,7 +34,7 @@ def test_the_writer_of_the_page_of_ingests_writes_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (program,) = blocks("ingest.md", "From Python", "python")
+    program, batches = blocks("ingest.md", "From Python", "python")
     run(program)
     assert capsys.readouterr().out == "durable: 1 to 3\npublished: 3\n"
     assert CommitLog.open(tmp_path / "log" / "shop").view.published == 5
@@ -49,6 +49,13 @@ def test_the_writer_of_the_page_of_ingests_writes_what_it_says(
     ]
     assert rows[1].before == b'{"id": 1, "name": "cup", "price": 9.90}'
     assert rows[3].change == b'{"truncate": true}'
+    run(batches)
+    assert capsys.readouterr().out == "versions: 7\n"
+    assert [each.primary_key for each in records(tmp_path / "log" / "shop")][-3:] == [
+        "2",
+        None,
+        "1",
+    ]
 
 
 def test_the_programs_of_the_page_of_cdcv2_run_on_the_schema_that_it_shows(

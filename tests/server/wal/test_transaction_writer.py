@@ -87,7 +87,7 @@ def test_a_value_that_its_declared_type_cannot_hold_is_refused_and_nothing_is_bu
 ) -> None:
     with LogWriter.open(log_root, "shop", mapping=MAPPING) as writer:
         with pytest.raises(
-            InvalidRequest, match=r"product 2: column price: 1\.005 has more digits"
+            InvalidRequest, match=r"row 1 \(product '2'\): column price: 1\.005 has more digits"
         ):
             writer.append([row(1, price=1), row(2, price=1.005)])
         assert writer.commit() is None
@@ -101,7 +101,7 @@ def test_a_declaration_of_another_type_holds_from_the_next_version_on(log_root: 
     mapping = SchemaMapping.parse('[entity_types.product.columns.price]\ntype = "DECIMAL(6,2)"')
     with LogWriter.open(log_root, "shop", mapping=mapping) as writer:
         for _ in range(2):  # and a refused row leaves the writer as it was
-            with pytest.raises(InvalidRequest, match=r"product 3: column price"):
+            with pytest.raises(InvalidRequest, match=r"row 1 \(product '3'\): column price"):
                 writer.append([row(2, "order"), row(3, price="cheap")])
         writer.append([row(3, price=1)])
     view = CommitLog.open(log_root / "shop").view

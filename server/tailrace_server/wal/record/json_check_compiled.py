@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _int64_at, _int32_at = number_at(types.int64), number_at(types.int32)
-_uint64_at, _uint32_at, _uint8_at = (
+uint64_at, _uint32_at, uint8_at = (
     number_at(types.uint64),
     number_at(types.uint32),
     number_at(types.uint8),
@@ -60,10 +60,10 @@ def _trailing_zeros(context: Any, word: Any) -> Any:
 
 
 @called
-def _stop(at: Any, end: Any) -> Any:
+def next_stop(at: Any, end: Any) -> Any:
     """Return the place of the next quote, backslash or control character of a text; ``end`` for none."""
     while at + 8 <= end:
-        word = _uint64_at(at)
+        word = uint64_at(at)
         quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
         # A quote or backslash is a zero byte now: subtracting 1 sets its high bit. Subtracting a space does
         # the same to a control character. The borrow may mark bytes above a match wrongly, but never below
@@ -75,7 +75,7 @@ def _stop(at: Any, end: Any) -> Any:
         at += 8
     # Fewer than eight bytes are left: another word would read past the end of the row.
     while at < end:
-        byte = _uint8_at(at)
+        byte = uint8_at(at)
         if byte in (_QUOTE, _BACKSLASH) or byte < _SPACE:
             return at
         at += 1
@@ -88,29 +88,29 @@ def _is_hex(byte: Any) -> Any:
 
 
 @called
-def _behind_text(at: Any, end: Any) -> Any:
+def behind_text(at: Any, end: Any) -> Any:
     """Return the place behind the quote that ends a text; 0 if that is doubtful."""
     while True:
-        at = _stop(at, end)
+        at = next_stop(at, end)
         if at >= end:
             return 0
-        byte = _uint8_at(at)
+        byte = uint8_at(at)
         if byte == _QUOTE:
             return at + 1
         # A control character is not allowed in a text, and a backslash needs a character behind it.
         if byte != _BACKSLASH or at + 1 >= end:
             return 0
-        byte = _uint8_at(at + 1)
+        byte = uint8_at(at + 1)
         at += 2
         if byte == _U:
             if at + 4 > end:
                 return 0
             for place in range(at, at + 4):
-                if not _is_hex(_uint8_at(place)):
+                if not _is_hex(uint8_at(place)):
                     return 0
             # \uD800 to \uDFFF is one half of a surrogate pair. Whether the other half is in its place is
             # left to the parser; such texts are rare.
-            if _uint8_at(at) | _CASE == _D and _uint8_at(at + 1) >= _EIGHT:
+            if uint8_at(at) | _CASE == _D and uint8_at(at + 1) >= _EIGHT:
                 return 0
             at += 4
         elif byte not in (_QUOTE, _BACKSLASH, _SLASH, _B, _F, _N, _R, _T):
@@ -119,27 +119,27 @@ def _behind_text(at: Any, end: Any) -> Any:
 
 @inlined
 def _behind_digits(at: Any, end: Any) -> Any:
-    while at < end and _ZERO <= _uint8_at(at) <= _NINE:
+    while at < end and _ZERO <= uint8_at(at) <= _NINE:
         at += 1
     return at
 
 
 @called
-def _behind_number(at: Any, end: Any) -> Any:
+def behind_number(at: Any, end: Any) -> Any:
     """Return the place behind a number; 0 if it is no JSON number."""
-    begun = at + 1 if _uint8_at(at) == _MINUS else at
+    begun = at + 1 if uint8_at(at) == _MINUS else at
     at = _behind_digits(begun, end)
     # At least one digit, and no zero in front of others.
-    if at == begun or (at > begun + 1 and _uint8_at(begun) == _ZERO):
+    if at == begun or (at > begun + 1 and uint8_at(begun) == _ZERO):
         return 0
-    if at < end and _uint8_at(at) == _POINT:
+    if at < end and uint8_at(at) == _POINT:
         begun = at + 1
         at = _behind_digits(begun, end)
         if at == begun:
             return 0
-    if at < end and _uint8_at(at) | _CASE == _E:
+    if at < end and uint8_at(at) | _CASE == _E:
         at += 1
-        if at < end and (_uint8_at(at) == _PLUS or _uint8_at(at) == _MINUS):
+        if at < end and (uint8_at(at) == _PLUS or uint8_at(at) == _MINUS):
             at += 1
         begun = at
         at = _behind_digits(begun, end)
@@ -149,36 +149,48 @@ def _behind_number(at: Any, end: Any) -> Any:
 
 
 @inlined
-def _behind_word(at: Any, end: Any) -> Any:
+def behind_word(at: Any, end: Any) -> Any:
     """Return the place behind ``true``, ``false`` or ``null``; 0 if it is none of them."""
     if at + 4 <= end and (_uint32_at(at) == _TRUE or _uint32_at(at) == _NULL):
         return at + 4
-    if at + 5 <= end and _uint8_at(at) == _F and _uint32_at(at + 1) == _ALSE:
+    if at + 5 <= end and uint8_at(at) == _F and _uint32_at(at + 1) == _ALSE:
         return at + 5
     return 0
 
 
 @inlined
-def _behind_space(at: Any, end: Any) -> Any:
-    while at < end and _uint8_at(at) <= _SPACE:
-        if _uint8_at(at) not in (_SPACE, _LF, _CR, _TAB):
+def behind_space(at: Any, end: Any) -> Any:
+    """Return the place of the first byte that is no space."""
+    while at < end and uint8_at(at) <= _SPACE:
+        if uint8_at(at) not in (_SPACE, _LF, _CR, _TAB):
             break
         at += 1
     return at
 
 
 @called
+def behind_scalar(at: Any, end: Any) -> Any:
+    """Return the place behind a text, number, ``true``, ``false`` or ``null``; 0 if that is doubtful."""
+    byte = uint8_at(at)
+    if byte == _QUOTE:
+        return behind_text(at + 1, end)
+    if byte == _MINUS or _ZERO <= byte <= _NINE:
+        return behind_number(at, end)
+    return behind_word(at, end)
+
+
+@called
 def _behind_name(at: Any, end: Any) -> Any:
     """Return the place of the value behind a name and its colon; 0 if that is doubtful."""
-    if at >= end or _uint8_at(at) != _QUOTE:
+    if at >= end or uint8_at(at) != _QUOTE:
         return 0
-    at = _behind_text(at + 1, end)
+    at = behind_text(at + 1, end)
     if at == 0:
         return 0
-    at = _behind_space(at, end)
-    if at >= end or _uint8_at(at) != _COLON:
+    at = behind_space(at, end)
+    if at >= end or uint8_at(at) != _COLON:
         return 0
-    return _behind_space(at + 1, end)
+    return behind_space(at + 1, end)
 
 
 @inlined
@@ -188,60 +200,62 @@ def _end_of(objects: Any) -> Any:
 
 
 @called
-def _is_object(at: Any, end: Any) -> Any:
-    """Return whether bytes, known to be UTF-8, are one JSON object; False if that is doubtful.
+def behind_nested(at: Any, end: Any) -> Any:
+    """Return the place behind an object or array, which begins at ``at``; 0 if that is doubtful.
 
     There is no recursion: ``objects`` is a stack of bits, one for each open bracket, 1 for an object.
     """
-    at = _behind_space(at, end)
-    if at >= end or _uint8_at(at) != _BRACE:
-        return False
     depth = 0
     objects = np.uint64(0)
     while at != 0 and at < end:
         # 1. A value begins here. Of an object or array only the bracket is read, and the loop goes on
         #    with the first value inside.
-        byte = _uint8_at(at)
+        byte = uint8_at(at)
         if byte in (_BRACE, _BRACKET):
             if depth == _DEPTH_MAX:
-                return False
+                return 0
             depth += 1
             objects = (objects << np.uint64(1)) | np.uint64(byte == _BRACE)
-            at = _behind_space(at + 1, end)
+            at = behind_space(at + 1, end)
             # An empty one ends at once; step 2 closes it. At the end of the bytes the loop is left.
-            if at < end and _uint8_at(at) != _end_of(objects):
+            if at < end and uint8_at(at) != _end_of(objects):
                 if objects & np.uint64(1):
                     at = _behind_name(at, end)
                 continue
         else:
-            if byte == _QUOTE:
-                at = _behind_text(at + 1, end)
-            elif byte == _MINUS or _ZERO <= byte <= _NINE:
-                at = _behind_number(at, end)
-            else:
-                at = _behind_word(at, end)
+            at = behind_scalar(at, end)
             if at == 0:
-                return False
-            at = _behind_space(at, end)
+                return 0
+            at = behind_space(at, end)
         # 2. A value has ended. Any number of the objects and arrays around it may end here too.
-        while at < end and _uint8_at(at) == _end_of(objects):
+        while at < end and uint8_at(at) == _end_of(objects):
             depth -= 1
-            at = _behind_space(at + 1, end)
             if depth == 0:
-                return at == end  # nothing may stand behind the object
+                return at + 1
+            at = behind_space(at + 1, end)
             objects >>= np.uint64(1)
         # 3. Something is still open, so a comma and a further value must follow. A bracket behind the
         #    comma is no value: step 1 refuses it, by way of the name or of the word.
-        if at >= end or _uint8_at(at) != _COMMA:
-            return False
-        at = _behind_space(at + 1, end)
+        if at >= end or uint8_at(at) != _COMMA:
+            return 0
+        at = behind_space(at + 1, end)
         if objects & np.uint64(1):
             at = _behind_name(at, end)
-    return False
+    return 0
+
+
+@called
+def _is_object(at: Any, end: Any) -> Any:
+    """Return whether bytes, known to be UTF-8, are one JSON object; False if that is doubtful."""
+    at = behind_space(at, end)
+    if at >= end or uint8_at(at) != _BRACE:
+        return False
+    at = behind_nested(at, end)
+    return at != 0 and behind_space(at, end) == end  # nothing may stand behind the object
 
 
 @inlined
-def _borders(offsets: Any, values: Any, row: Any) -> Any:
+def borders_of(offsets: Any, values: Any, row: Any) -> Any:
     """Return the address of a row's first byte, and the one behind its last."""
     at = offsets + 4 * row
     return values + np.int64(_int32_at(at)), values + np.int64(_int32_at(at + 4))
@@ -260,7 +274,7 @@ def first_doubtful(validity: int, offsets: int, values: int, first: int, stop: i
     """
     for row in range(first, stop):
         if is_present(validity, row):
-            start, end = _borders(offsets, values, row)
+            start, end = borders_of(offsets, values, row)
             if not _is_object(start, end):
                 return row
     return -1
@@ -273,13 +287,13 @@ def _hash(group: Any, start: Any, end: Any) -> Any:
     # Words are taken from the end backwards, since `known_names` finds names by their closing quote.
     at = end - 8
     while at >= start:
-        product = (value ^ _uint64_at(at)) * _FACTOR
+        product = (value ^ uint64_at(at)) * _FACTOR
         value = product ^ (product >> _SHIFT)
         at -= 8
     # The bytes in front of the last whole word, as the high bytes of a word of their own.
     word = np.uint64(0)
     for place in range(start, at + 8):
-        word |= np.uint64(_uint8_at(place)) << np.uint64(8 * (place - at))
+        word |= np.uint64(uint8_at(place)) << np.uint64(8 * (place - at))
     product = (value ^ word) * _FACTOR
     return product ^ (product >> _SHIFT)
 
@@ -293,18 +307,18 @@ def _knows_names(at: Any, end: Any, group: Any, table: Any, shift: Any) -> Any:
     depth = 0
     expected = False
     while at < end:
-        byte = _uint8_at(at)
+        byte = uint8_at(at)
         at += 1
         if byte == _QUOTE:
             start = at
-            at = _stop(at, end)
+            at = next_stop(at, end)
             # Any other stop is a backslash: it and the character behind it are passed over.
-            while at < end and _uint8_at(at) != _QUOTE:
-                at = _stop(at + 2, end)
+            while at < end and uint8_at(at) != _QUOTE:
+                at = next_stop(at + 2, end)
             # A text is a name if it is the first one behind the brace or a comma of the outer object.
             if expected:
                 value = _hash(group, start, at)
-                if _uint64_at(table + np.int64(8 * (value >> shift))) != value:
+                if uint64_at(table + np.int64(8 * (value >> shift))) != value:
                     return False
                 expected = False
             at += 1
@@ -347,6 +361,6 @@ def mark_unknown(
     shift = np.uint64(64 - bits)
     for row in range(rows):
         if is_present(validity, first + row):
-            start, end = _borders(offsets, values, first + row)
+            start, end = borders_of(offsets, values, first + row)
             if not _knows_names(start, end, _int64_at(groups + 8 * row), table, shift):
                 marks[row] = True

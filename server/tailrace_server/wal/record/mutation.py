@@ -114,11 +114,18 @@ def with_changes(
     """
     if mutation.changed is not None or mutation.before is None or mutation.after is None:
         return mutation.changed, mutation.change
+    changed, change = difference_of(before, after)
+    return changed, change if mutation.change is None else mutation.change
+
+
+def difference_of(
+    before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Raw]
+) -> tuple[tuple[str, ...], bytes]:
+    """Return the columns that differ between two images, and their values after, as a JSON object."""
     missing = msgspec.Raw(b"null")
     changes = {
         name: after.get(name, missing)
         for name in (*after, *(name for name in before if name not in after))
         if name not in before or name not in after or bytes(before[name]) != bytes(after[name])
     }
-    change = mutation.change
-    return tuple(changes), msgspec.json.encode(changes) if change is None else change
+    return tuple(changes), msgspec.json.encode(changes)

@@ -1,0 +1,432 @@
+"""Whole columns of mutations made into records: what `TransactionWriter.append` does, without work per row.
+
+Compiled code tells the shape of each image (`record.image_shapes_compiled`). A shape that was seen before is
+a valid image and shows no new column, so nothing else need be known of its row; and the images of an update
+that have the same names are compared by compiled code too. Python handles the rows that are left: the first of
+each shape, images that the compiled code doubts, updates whose images have other names, rows that name their
+``changed``, and values of declared types. It calls the functions of the path by rows for these.
+
+The compiled code is loaded once a process has appended many rows; until then Python handles every row.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.wal.columnar_records import TransactionRecords
+from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.record.key_hash import type_seed
+from tailrace_server.wal.record.mutation import columns_of, difference_of
+from tailrace_server.wal.record.text_columns import addresses_of
+from tailrace_server.wal.segment.writer import with_dictionary
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import numpy.typing as npt
+
+    from tailrace.schema import Schema
+    from tailrace_server.wal.columnar_records import LeadText
+    from tailrace_server.wal.record.input_rows import InputRows
+    from tailrace_server.wal.schema.records import SchemaRecord
+    from tailrace_server.wal.schema.shown_columns import ShownColumns
+
+COMPILED_FROM: Final = 100_000
+"""Rows after which compiled code is loaded. Python takes about as long for them as loading, 0.5 s."""
+_SHAPES_MAX: Final = 65_536
+"""Shapes remembered, at most. When there are more, all of them are forgotten."""
+
+_NAMES_AT_ONCE: Final = 256
+"""Sequences of names in a batch, at most, whose updates are compared by compiled code: each takes a look
+through all rows. Python compares the others."""
+
+_seen = 0
+"""Rows that this process has appended so far."""
+
+
+def _compiled_for(rows: int) -> ModuleType | None:
+    """Count rows that are about to be examined; return the compiled code, or None while there were few."""
+    global _seen
+    _seen += rows
+    if _seen < COMPILED_FROM:
+        return None
+    return import_module("tailrace_server.wal.record.image_shapes_compiled")
+
+
+class _Shapes(NamedTuple):
+    """The shapes of a column of images, as `find_shapes` fills them in."""
+
+    names: npt.NDArray[np.uint64]
+    shapes: npt.NDArray[np.uint64]
+    members: npt.NDArray[np.int64]
+
+
+class _Updates(NamedTuple):
+    """What updates have changed, of rows that rise."""
+
+    rows: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int32]
+    """Number of columns that each has changed."""
+    codes: npt.NDArray[np.int32]
+    """Their names, as places in ``names``."""
+    names: list[str]
+    ends: npt.NDArray[np.int32]
+    """Where the ``change`` of each ends in ``texts``."""
+    texts: npt.NDArray[np.uint8]
+
+
+class ColumnarRecords:
+    """Makes rows into records, and notes the columns that they show."""
+
+    def __init__(self, shown: ShownColumns) -> None:
+        """Note in ``shown`` what columns there are."""
+        self._shown = shown
+        self._groups: dict[str, int] = {}
+        """Entity type → its group among shapes."""
+        self._known: set[int] = set()
+        """Shapes whose columns are noted with their types."""
+        self._names: dict[int, tuple[str, ...] | None] = {}
+        """Hash of names → the names; None if one is there twice."""
+
+    def forget(self) -> None:
+        """Forget all shapes; needed when what was noted has been taken back."""
+        self._known.clear()
+
+    def append(
+        self, rows: InputRows, first: int, lead_text: LeadText
+    ) -> tuple[list[pa.RecordBatch], list[tuple[int, Schema]]]:
+        """Return the records of whole transactions, and the schemas that begin with one of them.
+
+        Args:
+            rows: The rows, checked but for their images.
+            first: Version of the first transaction, relative to the commit.
+            lead_text: Makes the text of a lead.
+
+        Raises:
+            InvalidRequest: An image is no UTF-8 JSON object, or has a value that its declared type cannot hold;
+                a lead cannot be written. What the rows showed may be noted: it has to be taken back.
+        """
+        # 1. Check all images, and find the rows that Python has to look at.
+        groups = np.array([self._group(name) for name in rows.entity_types], np.int64)[
+            rows.type_codes
+        ]
+        machine = _compiled_for(len(rows))
+        before, after = (_shapes_of(machine, each, groups) for each in (rows.before, rows.after))
+        given = _true(rows.changed.is_valid())
+        has = {name: _true(getattr(rows, name).is_valid()) for name in BODY_COLUMNS}
+        updates = has["before"] & has["after"] & ~given
+        alike = updates & (after.names == before.names) & (after.names != 0)
+        alike &= self._plain(rows, alike, after)
+        derived = self._check(rows, machine, before, after, updates & ~alike, has)
+        # 2. Note what columns each transaction shows, and what that changes about the schema.
+        marks = (has["before"] & self._new(before)) | (has["after"] & self._new(after)) | given
+        self._mark_new_types(rows, marks)
+        changes, schemas = self._note(rows, marks, before, after, first)
+        # 3. What updates have changed. The order of the schema is known only now.
+        changed, change = self._changes(rows, machine, alike, after, derived, given)
+        # 4. Records.
+        hashes = None if machine is None else _key_hashes(machine, rows)
+        records = TransactionRecords(rows, hashes, changed, change, first, changes, lead_text)
+        return records.batches(), schemas
+
+    def _group(self, entity_type: str) -> int:
+        return self._groups.setdefault(entity_type, len(self._groups))
+
+    def _plain(
+        self, rows: InputRows, marks: npt.NDArray[np.bool_], after: _Shapes
+    ) -> npt.NDArray[np.bool_]:
+        """Return which rows have names that each come once; those of marked rows are looked up."""
+        if not marks.any():
+            return marks
+        if len(self._names) >= _SHAPES_MAX:
+            self._names.clear()
+        plain = []
+        hashes = after.names[marks]
+        for each in pc.unique(pa.array(hashes)).to_pylist()[:_NAMES_AT_ONCE]:
+            if each not in self._names:
+                row = int(np.flatnonzero(marks)[np.argmax(hashes == each)])
+                names = tuple(columns_of(rows.after[row].as_py()))
+                self._names[each] = names if len(names) == after.members[row] else None
+            if self._names[each] is not None:
+                plain.append(each)
+        return np.isin(after.names, np.array(plain, np.uint64))
+
+    def _check(
+        self,
+        rows: InputRows,
+        machine: ModuleType | None,
+        before: _Shapes,
+        after: _Shapes,
+        updates: npt.NDArray[np.bool_],
+        has: dict[str, npt.NDArray[np.bool_]],
+    ) -> dict[int, tuple[tuple[str, ...], bytes]]:
+        """Check what compiled code has not; return what some updates have changed.
+
+        Args:
+            rows: The rows.
+            machine: The compiled code, None if it is not loaded.
+            before: Shapes of the images before.
+            after: Shapes of the images after.
+            updates: The updates to compare.
+            has: For each body column whether a row has one.
+        """
+        shown = self._shown
+        marks = {
+            "change": has["change"] if machine is None else _doubtful(machine, rows.change),
+            "before": has["before"] & (before.shapes == 0),
+            "after": has["after"] & (after.shapes == 0),
+        }
+        declared = np.array([shown.declares(name) for name in rows.entity_types])[rows.type_codes]
+        declared &= has["after"]
+        derived = {}
+        looked_at = marks["change"] | marks["before"] | marks["after"] | declared | updates
+        for row in np.flatnonzero(looked_at).tolist():
+            for name in BODY_COLUMNS:
+                if marks[name][row]:
+                    _members(rows, name, row)
+            if declared[row]:
+                entity_type = rows.type_of(row)
+                fault = shown.fault_of(entity_type, _members(rows, "after", row))
+                if fault is not None:
+                    raise InvalidRequest(f"column after of {rows.name_of(row)}: {fault}")
+            if updates[row]:
+                images = (_members(rows, name, row) for name in ("before", "after"))
+                derived[row] = difference_of(*images)
+        return derived
+
+    def _new(self, images: _Shapes) -> npt.NDArray[np.bool_]:
+        """Return the images whose shape is not known."""
+        shapes = images.shapes
+        if len(shapes) and int(shapes[0]) in self._known and (shapes == shapes[0]).all():
+            return np.zeros(len(shapes), np.bool_)
+        unknown = [
+            shape for shape in pc.unique(pa.array(shapes)).to_pylist() if shape not in self._known
+        ]
+        if not unknown:
+            return np.zeros(len(shapes), np.bool_)
+        return np.isin(shapes, np.array(unknown, np.uint64))
+
+    def _mark_new_types(self, rows: InputRows, marks: npt.NDArray[np.bool_]) -> None:
+        """Mark the first row of each entity type that is not noted yet."""
+        if self._shown.entity_types.issuperset(rows.entity_types):
+            return
+        codes, places = np.unique(rows.type_codes, return_index=True)
+        for code, place in zip(codes.tolist(), places.tolist(), strict=True):
+            marks[place] |= rows.entity_types[code] not in self._shown.entity_types
+
+    def _note(
+        self,
+        rows: InputRows,
+        marks: npt.NDArray[np.bool_],
+        before: _Shapes,
+        after: _Shapes,
+        first: int,
+    ) -> tuple[dict[int, list[SchemaRecord]], list[tuple[int, Schema]]]:
+        """Note the columns of marked rows; return the schema changes by transaction, and the schemas."""
+        shown = self._shown
+        changes: dict[int, list[SchemaRecord]] = {}
+        schemas: list[tuple[int, Schema]] = []
+        if not marks.any():
+            return changes, schemas
+        marked = np.flatnonzero(marks)
+        edges = np.searchsorted(marked, [*rows.starts.tolist(), len(rows)])
+        for place in np.flatnonzero(np.diff(edges)).tolist():
+            for row in marked[edges[place] : edges[place + 1]].tolist():
+                names = rows.changed[row].as_py() or ()
+                images = []
+                for column, shapes in ((rows.after, after.shapes), (rows.before, before.shapes)):
+                    shape = int(shapes[row])
+                    if column[row].is_valid and (not shape or shape not in self._known):
+                        image = column[row].as_py()
+                        images.append(image)
+                        # What a placeholder stands for shows no type: another image has to.
+                        if shape and shown.teaches(image):
+                            if len(self._known) >= _SHAPES_MAX:
+                                self._known.clear()
+                            self._known.add(shape)
+                shown.note(rows.type_of(row), images, names)
+            found = shown.changes()
+            if found:
+                changes[place] = found
+                schemas.append((first + place, shown.finish()))
+        return changes, schemas
+
+    def _changes(
+        self,
+        rows: InputRows,
+        machine: ModuleType | None,
+        alike: npt.NDArray[np.bool_],
+        after: _Shapes,
+        derived: dict[int, tuple[tuple[str, ...], bytes]],
+        given: npt.NDArray[np.bool_],
+    ) -> tuple[pa.Array, pa.Array]:
+        """Return ``changed``, lists of dictionary encoded names, and ``change`` of all rows."""
+        shown, total = self._shown, len(rows)
+        names: list[str] = []
+        lists = pa.nulls(total, pa.list_(pa.int32()))
+        texts = rows.change
+        singly = {row: each for row, (each, _) in derived.items()}
+        singly |= {row: tuple(rows.changed[row].as_py()) for row in np.flatnonzero(given).tolist()}
+        # 1. What compiled code compares. The places of names in their images are in the order of the schema,
+        #    or else these rows are put in order below.
+        if machine is not None and alike.any():
+            found = self._compare(rows, machine, alike, after)
+            names, lists, texts = found.names, _lists_of(found, total), _texts_of(found, total)
+            if rows.change.null_count < total:
+                texts = pc.coalesce(rows.change, texts)
+            for row in self._out_of_order(rows, alike, after):
+                singly[row] = tuple(names[code] for code in lists[row].as_py())
+        # 2. What is done by rows.
+        if singly:
+            places = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
+            values = lists.to_pylist()
+            for row, each in singly.items():
+                ordered = shown.in_order(rows.type_of(row), each)
+                for name in ordered:
+                    if name not in places:
+                        places[name] = len(names)
+                        names.append(name)
+                values[row] = [places[name] for name in ordered]
+            lists = pa.array(values, pa.list_(pa.int32()))
+        if derived:
+            bodies = [derived[row][1] if row in derived else None for row in range(total)]
+            texts = pc.coalesce(texts, pa.array(bodies, pa.binary()))
+        return with_dictionary(lists, pa.array(names, pa.utf8())), texts
+
+    def _out_of_order(
+        self, rows: InputRows, alike: npt.NDArray[np.bool_], after: _Shapes
+    ) -> list[int]:
+        """Return the updates whose names are not in the order of the schema."""
+        found: list[int] = []
+        hashes = np.where(alike, after.names, np.uint64(0))
+        for each in pc.unique(pa.array(hashes[alike])).to_pylist():
+            at = np.flatnonzero(hashes == each)
+            names = self._names[each] or ()
+            if self._shown.in_order(rows.type_of(at[0]), names) != names:
+                found += at.tolist()
+        return found
+
+    def _compare(
+        self, rows: InputRows, machine: ModuleType, alike: npt.NDArray[np.bool_], after: _Shapes
+    ) -> _Updates:
+        """Compare the images of updates that have the same names."""
+        at = np.flatnonzero(alike)
+        members = after.members[at]
+        counts, ends = np.empty(len(at), np.int32), np.empty(len(at), np.int32)
+        positions = np.empty(int(members.sum()), np.int32)
+        # A change is never longer than the image after, of which it is a part.
+        texts = np.empty(_values_bytes(rows.after) + 1, np.uint8)
+        one, other = addresses_of(rows.before), addresses_of(rows.after)
+        total = machine.differences(
+            *(one.offsets, one.values, rows.before.offset),
+            *(other.offsets, other.values, rows.after.offset),
+            *(at, counts, positions, ends, texts),
+        )
+        # Each sequence of names gets places of its own among all names.
+        names: list[str] = []
+        places: dict[int, int] = {}
+        hashes = after.names[at]
+        for each in pc.unique(pa.array(hashes)).to_pylist():
+            places[each] = len(names)
+            names += self._names[each] or ()
+        if len(places) == 1:
+            codes = positions[:total]
+        else:
+            base = np.array([places[each] for each in hashes.tolist()], np.int32)
+            codes = positions[:total] + np.repeat(base, counts)
+        return _Updates(at, counts, codes, names, ends, texts)
+
+
+def _shapes_of(
+    machine: ModuleType | None, images: pa.BinaryArray, groups: npt.NDArray[np.int64]
+) -> _Shapes:
+    """Return the shapes of images; 0 for those that Python has to look at, and for nulls."""
+    rows = len(images)
+    if machine is None or images.null_count == rows or not _is_utf8(images):
+        zeros = np.zeros(rows, np.uint64)
+        return _Shapes(zeros, zeros, np.zeros(rows, np.int64))
+    found = _Shapes(np.empty(rows, np.uint64), np.empty(rows, np.uint64), np.empty(rows, np.int64))
+    machine.find_shapes(*addresses_of(images), images.offset, groups, *found)
+    return found
+
+
+def _doubtful(machine: ModuleType, bodies: pa.BinaryArray) -> npt.NDArray[np.bool_]:
+    """Return which bodies may be no objects."""
+    marks = np.zeros(len(bodies), np.bool_)
+    if bodies.null_count < len(bodies):
+        shapes = _shapes_of(machine, bodies, np.zeros(len(bodies), np.int64)).shapes
+        marks = (shapes == 0) & _true(bodies.is_valid())
+    return marks
+
+
+def _key_hashes(machine: ModuleType, rows: InputRows) -> npt.NDArray[np.uint64]:
+    """Return the hash of each row's key, as record/key_hash.py defines it."""
+    seeds = np.array([type_seed(name) for name in rows.entity_types], np.uint64)[rows.type_codes]
+    machine.hash_keys(*addresses_of(rows.keys), rows.keys.offset, seeds)
+    return seeds
+
+
+def _is_utf8(bodies: pa.BinaryArray) -> bool:
+    try:
+        bodies.cast(pa.utf8())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _members(rows: InputRows, column: str, row: int) -> Any:
+    """Return the columns of an image; the error says whose."""
+    try:
+        return columns_of(getattr(rows, column)[row].as_py())
+    except InvalidRequest as error:
+        raise InvalidRequest(f"column {column} of {rows.name_of(row)}: {error}") from error
+
+
+def _lists_of(updates: _Updates, total: int) -> pa.ListArray:
+    """Return the codes of what was changed, a list for each row; null for rows that are not updates."""
+    counts = np.zeros(total, np.int64)
+    counts[updates.rows] = updates.counts
+    offsets = np.zeros(total + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    codes = pa.array(updates.codes)
+    buffers = [_bitmap(updates.rows, total), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(pa.list_(pa.int32()), total, buffers, children=[codes])
+
+
+def _texts_of(updates: _Updates, total: int) -> pa.BinaryArray:
+    """Return the change of each row; null for rows that are not updates."""
+    lengths = np.zeros(total, np.int64)
+    lengths[updates.rows] = np.diff(updates.ends, prepend=np.int32(0))
+    offsets = np.zeros(total + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    used = int(updates.ends[-1])
+    buffers = [_bitmap(updates.rows, total), *map(pa.py_buffer, (offsets, updates.texts[:used]))]
+    return pa.Array.from_buffers(pa.binary(), total, buffers)
+
+
+def _bitmap(rows: npt.NDArray[np.int64], total: int) -> pa.Buffer | None:
+    """Return the bitmap of a column that has values in some rows."""
+    if len(rows) == total:
+        return None
+    valid = np.zeros(total, np.bool_)
+    valid[rows] = True
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _values_bytes(images: pa.BinaryArray) -> int:
+    offsets = np.frombuffer(images.buffers()[1], np.int32)
+    return int(offsets[images.offset + len(images)]) - int(offsets[images.offset])
+
+
+def _true(marks: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = marks.to_numpy(zero_copy_only=False)
+    return found
+
+
+__all__ = ["COMPILED_FROM", "ColumnarRecords"]

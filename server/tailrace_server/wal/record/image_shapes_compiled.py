@@ -1,0 +1,343 @@
+"""Compiled code that walks through the images of whole columns: their shapes, and what an update changed.
+
+The *shape* of an image is its names in their order, with the kind of value behind each; see
+`schema.column_types.TypeInference`. It is told by a hash. As in json_check_compiled.py, whose grammar this
+uses, the code may be wrong in one direction only: what it calls doubtful goes to a parser. Doubtful is all
+that the check doubts, and beyond it: escapes in a name, and whole numbers that 64 bits do not hold.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-any-return"
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numba import types
+
+from tailrace_server.numba_tools import called, compiled, inlined, is_present
+from tailrace_server.wal.record.json_check_compiled import (
+    behind_nested,
+    behind_scalar,
+    behind_space,
+    borders_of,
+    next_stop,
+    uint8_at,
+    uint64_at,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_LENGTH_FACTOR: Final = np.uint64(0xD6E8FEB86659FD93)
+_SHIFT: Final = np.uint64(32)
+_QUOTE, _COLON, _COMMA, _BRACE, _BRACE_END, _BRACKET, _MINUS, _POINT = b'":,{}[-.'
+_ZERO, _NINE, _E, _F, _N, _T = b"09efnt"
+_CASE: Final = 0x20
+_TEXT, _WHOLE, _FRACTION, _TRUTH, _NULL, _NESTED, _DOUBTFUL = 1, 2, 3, 4, 5, 6, 0
+_DIGITS_MAX: Final = 19
+"""Digits of the greatest whole number of 64 bits."""
+_LIMIT: Final = np.uint64(1 << 63)
+
+
+@inlined
+def _mixed(value: Any, word: Any) -> Any:
+    product = (value ^ word) * _FACTOR
+    return product ^ (product >> _SHIFT)
+
+
+@called
+def _last_word(at: Any, end: Any) -> Any:
+    """Return less than eight bytes as the low bytes of a word."""
+    word = np.uint64(0)
+    for place in range(at, end):
+        word |= np.uint64(uint8_at(place)) << np.uint64(8 * (place - at))
+    return word
+
+
+@called
+def _with_name(value: Any, start: Any, end: Any) -> Any:
+    """Return a hash that goes on with the bytes of a name, and its length."""
+    at = start
+    while at + 8 <= end:
+        value = _mixed(value, uint64_at(at))
+        at += 8
+    return _mixed(_mixed(value, _last_word(at, end)), np.uint64(end - start))
+
+
+@called
+def _kind_of_number(at: Any, end: Any) -> Any:
+    """Return the kind of a number, which ends at ``end``."""
+    negative = uint8_at(at) == _MINUS
+    begun = at + 1 if negative else at
+    for place in range(begun, end):
+        byte = uint8_at(place)
+        if byte == _POINT or byte | _CASE == _E:
+            return _FRACTION
+    if end - begun < _DIGITS_MAX:
+        # Parsers differ about -0: to some it is no whole number.
+        return _DOUBTFUL if negative and uint8_at(begun) == _ZERO else _WHOLE
+    if end - begun > _DIGITS_MAX:
+        return _DOUBTFUL
+    number = np.uint64(0)
+    for place in range(begun, end):
+        number = number * np.uint64(10) + np.uint64(uint8_at(place) - _ZERO)
+    return _WHOLE if number < _LIMIT or (negative and number == _LIMIT) else _DOUBTFUL
+
+
+@called
+def _behind_value(at: Any, end: Any) -> Any:
+    if uint8_at(at) in (_BRACE, _BRACKET):
+        return behind_nested(at, end)
+    return behind_scalar(at, end)
+
+
+@called
+def _kind_of(at: Any, end: Any) -> Any:
+    """Return the kind of a valid value, which ends at ``end``."""
+    byte = uint8_at(at)
+    if byte == _QUOTE:
+        return _TEXT
+    if byte == _MINUS or _ZERO <= byte <= _NINE:
+        return _kind_of_number(at, end)
+    if byte == _N:
+        return _NULL
+    if byte in (_T, _F):
+        return _TRUTH
+    return _NESTED
+
+
+@called
+def _behind_colon(at: Any, end: Any) -> Any:
+    """Return the place of the value that follows a name's closing quote at ``at``; 0 if there is none."""
+    at = behind_space(at + 1, end)
+    if at >= end or uint8_at(at) != _COLON:
+        return 0
+    at = behind_space(at + 1, end)
+    return at if at < end else 0
+
+
+@called
+def _shape_of(at: Any, end: Any, group: Any) -> Any:
+    """Return hash of names, hash of names and kinds, and members of an object; (0, 0, 0) if it is doubtful."""
+    zero = np.uint64(0)
+    names = _mixed(zero, np.uint64(group) + np.uint64(1))
+    kinds = names
+    members = np.int64(0)
+    at = behind_space(at, end)
+    if at >= end or uint8_at(at) != _BRACE:
+        return zero, zero, np.int64(0)
+    at = behind_space(at + 1, end)
+    if at < end and uint8_at(at) == _BRACE_END:
+        if behind_space(at + 1, end) != end:
+            return zero, zero, np.int64(0)
+        return names | np.uint64(1), kinds | np.uint64(1), members
+    while at < end and uint8_at(at) == _QUOTE:
+        # 1. The name. Only one that ends at the first stop is the text of itself.
+        start = at + 1
+        at = next_stop(start, end)
+        if at >= end or uint8_at(at) != _QUOTE:
+            break
+        names = _with_name(names, start, at)
+        # 2. The value, which is checked as it is passed over.
+        at = _behind_colon(at, end)
+        if at == 0:
+            break
+        value = at
+        at = _behind_value(at, end)
+        if at == 0:
+            break
+        kind = _kind_of(value, at)
+        if kind == _DOUBTFUL:
+            break
+        kinds = _mixed(kinds, np.uint64(kind))
+        members += 1
+        # 3. A comma and a further name, or the end of all.
+        at = behind_space(at, end)
+        if at >= end:
+            break
+        if uint8_at(at) == _BRACE_END:
+            if behind_space(at + 1, end) != end:
+                break
+            # 0 means doubtful, so no image may have it.
+            return names | np.uint64(1), _mixed(names, kinds) | np.uint64(1), members
+        if uint8_at(at) != _COMMA:
+            break
+        at = behind_space(at + 1, end)
+    return zero, zero, np.int64(0)
+
+
+@compiled(
+    types.void(
+        *(types.int64,) * 4,
+        types.int64[::1],
+        types.uint64[::1],
+        types.uint64[::1],
+        types.int64[::1],
+    )
+)
+def find_shapes(
+    validity: int,
+    offsets: int,
+    values: int,
+    first: int,
+    groups: npt.NDArray[np.int64],
+    names: npt.NDArray[np.uint64],
+    shapes: npt.NDArray[np.uint64],
+    members: npt.NDArray[np.int64],
+) -> None:
+    """Tell the shape of each image of a column.
+
+    Args:
+        validity: Address of the bitmap; 0 if nothing is null.
+        offsets: Address of the offsets, int32.
+        values: Address of the bytes, UTF-8.
+        first: The first row, counted from the beginning of the buffers.
+        groups: Group of each row: equal images of two groups have different shapes.
+        names: Filled with a hash of the names in their order; 0 for a null and for a doubtful image.
+        shapes: Filled with a hash of the shape; 0 as in ``names``.
+        members: Filled with the number of members.
+    """
+    for row in range(len(groups)):
+        if is_present(validity, first + row):
+            start, end = borders_of(offsets, values, first + row)
+            names[row], shapes[row], members[row] = _shape_of(start, end, groups[row])
+        else:
+            names[row], shapes[row], members[row] = 0, 0, 0
+
+
+@called
+def _are_equal(one: Any, one_end: Any, other: Any, other_end: Any) -> Any:
+    length = one_end - one
+    if length != other_end - other:
+        return False
+    place = 0
+    while place + 8 <= length:
+        if uint64_at(one + place) != uint64_at(other + place):
+            return False
+        place += 8
+    while place < length:
+        if uint8_at(one + place) != uint8_at(other + place):
+            return False
+        place += 1
+    return True
+
+
+@called
+def _copied(at: Any, end: Any, out: Any, place: Any) -> Any:
+    """Copy bytes to a place of ``out``; return the place behind them."""
+    for source in range(at, end):
+        out[place + source - at] = uint8_at(source)
+    return place + end - at
+
+
+@compiled(
+    types.int64(
+        *(types.int64,) * 6,
+        types.int64[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.int32[::1],
+        types.uint8[::1],
+    )
+)
+def differences(
+    before_offsets: int,
+    before_values: int,
+    before_first: int,
+    after_offsets: int,
+    after_values: int,
+    after_first: int,
+    rows: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int32],
+    positions: npt.NDArray[np.int32],
+    ends: npt.NDArray[np.int32],
+    out: npt.NDArray[np.uint8],
+) -> int:
+    """Compare images that have the same names in the same order, each name once; values as texts.
+
+    Args:
+        before_offsets: Address of the offsets, int32, of the images before.
+        before_values: Address of their bytes.
+        before_first: Their first row, counted from the beginning of the buffers.
+        after_offsets: The same of the images after.
+        after_values: The same.
+        after_first: The same.
+        rows: The rows to compare. Neither image is null, and both have shapes.
+        counts: Filled with the number of members that differ, for each of ``rows``.
+        positions: Filled with the places of these members in their image, for one row after the other.
+        ends: Filled with where in ``out`` the text of each row ends.
+        out: Filled with the members as after, a JSON object for each row.
+
+    Returns:
+        How many members differ in all.
+    """
+    total, place = 0, 0
+    for row in range(len(rows)):
+        at, end = borders_of(before_offsets, before_values, before_first + rows[row])
+        other, other_end = borders_of(after_offsets, after_values, after_first + rows[row])
+        at, other = behind_space(at, end) + 1, behind_space(other, other_end) + 1
+        found, member = 0, 0
+        out[place] = _BRACE
+        place += 1
+        while True:
+            # 1. A name in both, or the end of both objects.
+            at, other = behind_space(at, end), behind_space(other, other_end)
+            if uint8_at(at) == _BRACE_END:
+                break
+            name = other
+            name_end = next_stop(other + 1, other_end)
+            value = _behind_colon(next_stop(at + 1, end), end)
+            other_value = _behind_colon(name_end, other_end)
+            at, other = _behind_value(value, end), _behind_value(other_value, other_end)
+            # 2. Name and value are copied as they are, without the space around them.
+            if not _are_equal(value, at, other_value, other):
+                if found:
+                    out[place] = _COMMA
+                    place += 1
+                place = _copied(name, name_end + 1, out, place)
+                out[place] = _COLON
+                place = _copied(other_value, other, out, place + 1)
+                positions[total] = member
+                total += 1
+                found += 1
+            member += 1
+            # 3. Pass over the comma.
+            at, other = behind_space(at, end), behind_space(other, other_end)
+            if uint8_at(at) == _COMMA:
+                at, other = at + 1, other + 1
+        out[place] = _BRACE_END
+        place += 1
+        counts[row], ends[row] = found, place
+    return total
+
+
+@compiled(types.void(*(types.int64,) * 4, types.uint64[::1]))
+def hash_keys(
+    validity: int, offsets: int, values: int, first: int, hashes: npt.NDArray[np.uint64]
+) -> None:
+    """Hash the keys of rows, as record/key_hash.py defines it.
+
+    Args:
+        validity: Address of the bitmap; 0 if nothing is null.
+        offsets: Address of the offsets, int32.
+        values: Address of the bytes.
+        first: The first row, counted from the beginning of the buffers.
+        hashes: The seed of each row's entity type; replaced by the hash.
+    """
+    for row in range(len(hashes)):
+        if is_present(validity, first + row):
+            at, end = borders_of(offsets, values, first + row)
+            length = np.uint64(end - at)
+            value = hashes[row]
+            while at + 8 <= end:
+                value = _mixed(value, uint64_at(at))
+                at += 8
+            if at < end:
+                value = _mixed(value, _last_word(at, end))
+            product = (value ^ length) * _LENGTH_FACTOR
+            value = product ^ (product >> _SHIFT)
+            hashes[row] = value if value else np.uint64(1)
+        else:
+            hashes[row] = np.uint64(0)
