@@ -1,11 +1,12 @@
 """Raw subscribers: streams without decoding, that count captures by their size.
 
 Arguments: address, streams, captures that each must get, options as JSON (``catalog``, ``start``: "oldest" or
-"new", ``criteria``: entity type, ``go``: call Start on the bare server first). All captures of a bench
-have one size, so bytes tell the count. A frame may have 4 MiB, as our client allows, or ``frame_bytes``. A
-stream may have 4 MiB on its way, more than the server makes in one go; with gRPC's own bandwidth probe fifty
-streams drift apart, and bare grpc.aio loses as much as we do. Prints "subscribed" once every stream has been
-acknowledged, then one JSON line when every stream has everything.
+"new", ``criteria``: entity type, ``keys``: a primary key for each stream, then without heartbeats, ``go``: call
+Start on the bare server first). All captures of a bench have one size, so bytes tell the count. A frame may
+have 4 MiB, as our client allows, or ``frame_bytes``. A stream may have 4 MiB on its way, more than the server
+makes in one go; with gRPC's own bandwidth probe fifty streams drift apart, and bare grpc.aio loses as much as
+we do. Prints "subscribed" once every stream has been acknowledged, then one JSON line when every stream has
+everything.
 """
 
 from __future__ import annotations
@@ -56,25 +57,19 @@ class Stream:
 
 async def main(address: str, streams: int, captures: int, options: dict[str, Any]) -> None:
     """Subscribe, read, report."""
-    request = change_capture_pb2.SubscribeRequest(
-        catalog=options.get("catalog", "bench"),
-        criteria=[
-            capture_pb2.Criteria(
-                area=capture_pb2.AREA_DATA, entity_type=[options.get("criteria", "product")]
-            )
-        ],
-        body=[capture_pb2.BODY_AFTER],
-    )
-    if options.get("start", "oldest") == "oldest":
-        request.since_version = 0
     stalled = options.get("stalled", 0)
+    keys = options.get("keys")
     frame_bytes = options.get("frame_bytes", _FRAME_BYTES)
     channel_options = [*_OPTIONS, ("grpc.http2.max_frame_size", frame_bytes)]
     async with grpc.aio.insecure_channel(address, options=channel_options) as channel:
         subscribe = channel.unary_stream("/tailrace.v1.ChangeCapture/Subscribe", None, None)
         go = channel.unary_unary("/tailrace.v1.ChangeCapture/Start", None, None)
-        calls = [subscribe(request.SerializeToString()) for _ in range(streams + stalled)]
-        for call in calls:
+        calls = []
+        for place in range(streams + stalled):
+            calls.append(subscribe(_request(options, keys[place] if keys else None)))
+            if keys:  # requests with keys take longer; a thousand at once are more than a server lets wait
+                await calls[-1].read()
+        for call in calls if not keys else ():
             await call.read()
         everyone = [Stream(call, captures) for call in calls[:streams]]
         print("subscribed", flush=True)
@@ -92,6 +87,26 @@ async def main(address: str, streams: int, captures: int, options: dict[str, Any
             "messages": sum(each.messages for each in everyone),
         }
         print(json.dumps(report), flush=True)
+
+
+def _request(options: dict[str, Any], key: str | None) -> bytes:
+    """Return the request of a stream; None: of every key."""
+    request = change_capture_pb2.SubscribeRequest(
+        catalog=options.get("catalog", "bench"),
+        criteria=[
+            capture_pb2.Criteria(
+                area=capture_pb2.AREA_DATA,
+                entity_type=[options.get("criteria", "product")],
+                primary_key=[] if key is None else [key],
+            )
+        ],
+        body=[capture_pb2.BODY_AFTER],
+    )
+    if key is not None:
+        request.heartbeat_interval_ms = 3_600_000
+    if options.get("start", "oldest") == "oldest":
+        request.since_version = 0
+    return request.SerializeToString()
 
 
 if __name__ == "__main__":
