@@ -8,6 +8,7 @@ number for all rings of the catalog: every publisher's ring covers [its floor, r
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -16,6 +17,7 @@ import structlog
 
 from tailrace.criteria import canonical
 from tailrace.errors import LogCorrupted, LogError, PositionCompacted, again, kept
+from tailrace_server.capture.delivery.crowd import crowds_of
 from tailrace_server.capture.delivery.followed_log import FollowedLog
 from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
 from tailrace_server.capture.delivery.publisher import Publisher
@@ -305,8 +307,16 @@ class Observer:
             first = first_position(grouped, selection.rows.item(0))
             publisher.append(Run(ref, selection, first, crowded, at))
         log.pass_to(ref.first_row + ref.rows, ref.last)
-        # 4. Only now wake: who takes earlier would find the ring and ``routed`` apart.
-        await self._wake([publisher for publisher, _ in found])
+        # 4. Only now wake: who takes earlier would find the ring and ``routed`` apart. A crowd is woken when
+        #    its frames are there, or each of it would read the batch for itself.
+        crowds = crowds_of(found, ref)
+        crowded_ones = {publisher for crowd in crowds for publisher in crowd.publishers}
+        await self._wake([publisher for publisher, _ in found if publisher not in crowded_ones])
+        for crowd in crowds:
+            run = Run(ref, crowd.selection, first_position(grouped, crowd.selection.rows.item(0)))
+            with suppress(Exception):  # who needs what failed reads it again, and meets the error
+                await log.reading.encode_for_crowd(run, view, crowd.codec, crowd.content)
+            await self._wake(crowd.publishers)
 
     async def _find(
         self, grouped: GroupedHead, images: Images, end_row: int

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from tailrace.criteria import Content
+from tailrace_server.capture.matching.run import is_narrow
 from tailrace_server.capture.reading.frames import Frames
 
 if TYPE_CHECKING:
@@ -64,10 +65,13 @@ class MessageCutter:
         parts, size, count, last = [frames.data], len(frames.data), frames.count, frames.last
         while intake.queue and size < bytes_max and count != demand:
             slice = intake.queue[0]
-            if (block := self._ready_block(slice)) is None:
-                break
-            room = slice.stop - slice.start
-            more = block.take(slice.start, room if demand is None else min(room, demand - count))
+            left = None if demand is None else demand - count
+            more = self.of_crowd(slice, left, bytes_max - size)
+            if more is None:
+                if (block := self._ready_block(slice)) is None:
+                    break
+                room = slice.stop - slice.start
+                more = block.take(slice.start, room if left is None else min(room, left))
             size += len(more.data)
             if size > bytes_max:
                 break
@@ -83,9 +87,23 @@ class MessageCutter:
         slice.block = weakref.ref(block)
         return block
 
+    def of_crowd(self, slice: Slice, demand: int | None, bytes_max: int) -> Frames | None:
+        """Return all of a slice if its frames were made for a crowd, and it is one message; else None."""
+        run = slice.run
+        count = len(run)
+        if not is_narrow(run.selection) or slice.stop - slice.start < count:
+            return None
+        if demand is not None and demand < count:
+            return None
+        frames = self._log.reading.crowd_frames(run, self._options.codec, self._options.content)
+        if frames is None or len(frames.data) > min(bytes_max, self._options.max_message_bytes):
+            return None
+        return frames
+
     def taken(self, slice: Slice) -> None:
         """Drop the frames of a slice that was handed over, unless its run goes on or others need them."""
-        if slice.stop == len(slice.run):
+        # Frames that were made for a crowd are no block of the slice's own.
+        if slice.block is not None and slice.stop == len(slice.run):
             codec, content = self._options.codec, self._options.content
             self._log.reading.drop_frames_unless_shared(slice.run, codec, content)
 

@@ -392,10 +392,11 @@ class Subscription:
             return None
         # 2. All waiting comes before the first capture leaves the queue: a cancelled call takes nothing.
         cutter, first = self._cutter, self._intake.queue[0]
-        block = await cutter.block(first)
-        frames = cutter.fitting(first, block, self._demand, self.last.bytes_max)
+        frames = cutter.of_crowd(first, self._demand, self.last.bytes_max)
         if frames is None:
-            frames = await cutter.header_only(first, block)
+            block = await cutter.block(first)
+            frames = cutter.fitting(first, block, self._demand, self.last.bytes_max)
+            frames = frames or await cutter.header_only(first, block)
         # 3. It may have ended during the read. A message without room stays in the queue and is cut again
         #    in its turn: by then messages may be cut smaller.
         if self.error is not None or not self.last.admits(len(frames.data), self):

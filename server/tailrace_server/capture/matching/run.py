@@ -99,6 +99,19 @@ _WHOLE_SMALL: Final = tuple(
 )
 
 
+_NARROW_CAPTURES_MAX: Final = 16
+"""Captures of a batch that one of a crowd may take."""
+
+
+def is_narrow(selection: BatchSelection) -> bool:
+    """Return whether it has few captures, all at entity level, of a batch that has more.
+
+    Its frames can be made together with those of others. Those of a whole batch are shared as they are.
+    """
+    few = len(selection.rows) <= _NARROW_CAPTURES_MAX
+    return few and selection.names is None and selection.identity is not None
+
+
 def whole_batch(rows: int) -> BatchSelection:
     """Return the selection of every record of a batch, entity level."""
     if rows <= SMALL_LENGTH:

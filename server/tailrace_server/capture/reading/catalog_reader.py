@@ -19,7 +19,7 @@ from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.matching.run import Run, whole_batch
 from tailrace_server.capture.reading.batch_cache import CacheKind
-from tailrace_server.capture.reading.frames import FrameBlock, body_columns, encode
+from tailrace_server.capture.reading.frames import CrowdFrames, FrameBlock, body_columns, encode
 from tailrace_server.capture.reading.small_commits import Bodies, SmallCommits
 from tailrace_server.wal.segment.reader import SegmentMissing
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.reading.batch_cache import BatchCache
+    from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
@@ -46,6 +47,8 @@ _READ_AHEAD_BYTES_MAX: Final = 2 << 20
 """Bytes of these heads in all."""
 _READ_AHEAD_CACHE_PART: Final = 8
 """These heads may take one part in so many of the bound of reads, or they would evict each other."""
+_CROWD: Final = object()
+"""Identity of the frames of a batch that were made for a crowd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,26 @@ class CatalogReader:
             return block
         return block.pick(run.selection, self._settings.message_bytes)
 
+    async def encode_for_crowd(
+        self, run: Run, view: LogView, codec: Codec, content: Content
+    ) -> None:
+        """Make the frames of a run's records, of which many publishers match a few each; entity level only.
+
+        They are read and encoded in one go, where each subscription would do so for its own.
+        """
+        key = self._frames_key(run.batch, _CROWD, codec, content)
+        load = partial(self._load_crowd, run, view, codec, content)
+        if self.small_commits.get(run.batch) is not None:  # as above
+            self._cache.put(CacheKind.FRAMES, key, load())
+        else:
+            await self._cache.get(CacheKind.FRAMES, key, load)
+
+    def crowd_frames(self, run: Run, codec: Codec, content: Content) -> Frames | None:
+        """Return a run's frames out of those that were made for a crowd; None if they are not there."""
+        key = self._frames_key(run.batch, _CROWD, codec, content)
+        crowd = cast("CrowdFrames | None", self._cache.get_nowait(CacheKind.FRAMES, key))
+        return None if crowd is None else crowd.of(run.selection.rows.tolist())
+
     def drop_frames_unless_shared(self, run: Run, codec: Codec, content: Content) -> None:
         """Drop a run's frames, which a subscription has had, unless others are open that may need them."""
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
@@ -327,6 +350,10 @@ class CatalogReader:
         last = refs[-1]
         nbytes = 200 + sum(run.nbytes for run in runs)
         return Scan(tuple(runs), refs[0].first_row, last.first_row + last.rows, last.last, nbytes)
+
+    def _load_crowd(self, run: Run, view: LogView, codec: Codec, content: Content) -> CrowdFrames:
+        block = self._load_frames(run, view, codec, content)
+        return CrowdFrames(block, run.selection.rows.tolist())
 
     def _load_frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
         names = body_columns(content)

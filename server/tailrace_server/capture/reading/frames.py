@@ -165,6 +165,31 @@ class FrameBlock:
         return pa.concat_arrays(parts)
 
 
+_FRAME_BYTES: Final = 260
+"""Bytes of one frame of a crowd beside its content: the object, its coordinates, its place by row."""
+
+
+class CrowdFrames:
+    """Frames of one batch, one by one, for publishers that match a few records of it each. Immutable."""
+
+    __slots__ = ("_by_row", "nbytes")
+
+    def __init__(self, block: FrameBlock, rows: Sequence[int]) -> None:
+        """Take the frames of a block apart; ``rows`` are the offsets in the batch of its records."""
+        self._by_row = {row: block.take(place, 1) for place, row in enumerate(rows)}
+        self.nbytes = int(block.offsets[-1]) + _FRAME_BYTES * len(rows) + _BLOCK_BYTES
+
+    def of(self, rows: Sequence[int]) -> Frames | None:
+        """Return the frames of some records end to end; None if one of them is not here."""
+        if len(rows) == 1:
+            return self._by_row.get(rows[0])
+        each = [self._by_row.get(row) for row in rows]
+        found = [frames for frames in each if frames is not None]
+        if len(found) < len(rows):
+            return None
+        return Frames(b"".join(frames.data for frames in found), len(found), found[-1].last)
+
+
 _BODY_NAMES = (
     (Content.CHANGE, "change"),
     (Content.BEFORE, "before"),
