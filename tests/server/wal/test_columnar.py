@@ -346,3 +346,31 @@ def test_shapes_are_forgotten_when_there_are_too_many(
             writer.append_batch(columns(after=after))
             writer.append_batch(columns(after=after))
     assert appended(one) == appended(other)
+
+
+RARE = {
+    "names in another order than in the schema": [
+        (None, b'{"a":1,"b":1,"c":1}'),
+        (b'{"c":1,"b":1,"a":1}', b'{"c":2,"b":1,"a":2}'),
+    ],
+    "a placeholder before the first text": [
+        (None, b'{"a":"__debezium_unavailable_value"}'),
+        (None, b'{"a":"text"}'),
+    ],
+    "a whole number of more than 64 bits": [
+        (None, b'{"a":1}'),
+        (None, b'{"a":9223372036854775808}'),
+    ],
+}
+
+
+@pytest.mark.parametrize("images", RARE.values(), ids=RARE)
+def test_what_is_rare_is_the_same_too(
+    catalog: CatalogWriter, images: list[tuple[bytes | None, bytes]]
+) -> None:
+    rows = [Mutation("order", "1", before=before, after=after) for before, after in images]
+    one, other = TransactionWriter(catalog), TransactionWriter(catalog)
+    for writer, by_columns in ((one, True), (other, False)):
+        with appended_by(columns=by_columns):
+            append(writer, [("t", rows), ("u", rows)], batch=True)
+    assert appended(one) == appended(other)
