@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from contextlib import suppress
+from typing import Any
 
 import grpc
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -26,9 +27,8 @@ REFUSED = (
 )
 
 
-def follow(server: str, catalog: str) -> None:
-    """Print changes until Ctrl-C; a lost server is waited for."""
-    channel = grpc.insecure_channel(server)
+def learn(channel: grpc.Channel) -> tuple[Any, Any, Any]:
+    """Ask the server what it speaks: the call, the class of its requests, the operations by number."""
     pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
     method = pool.FindServiceByName("tailrace.v1.ChangeCapture").FindMethodByName("Subscribe")
     operations = pool.FindEnumTypeByName("tailrace.v1.Operation").values_by_number
@@ -36,12 +36,20 @@ def follow(server: str, catalog: str) -> None:
     subscribe = channel.unary_stream(
         "/tailrace.v1.ChangeCapture/Subscribe", request.SerializeToString, response.FromString
     )
+    return subscribe, request, operations
+
+
+def follow(server: str, catalog: str) -> None:
+    """Print changes until Ctrl-C; a server that is not there, or lost, is waited for."""
+    channel = grpc.insecure_channel(server)
+    learned = None
     criteria = {"area": "AREA_DATA", "entity_type": ["product"]}
     wish = {"catalog": catalog, "criteria": [criteria], "body": ["BODY_AFTER"]}
     start: dict[str, object] = {"since_version": 0}
     log = ""
     while True:
         try:
+            subscribe, request, operations = learned = learned or learn(channel)
             for message in subscribe(request(**wish, **start)):
                 if message.HasField("acknowledgement"):
                     log = message.acknowledgement.catalog_uuid.replace("-", "")

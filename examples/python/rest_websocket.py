@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 from contextlib import suppress
 
 from websockets import ConnectionClosed, Subprotocol
@@ -58,5 +59,8 @@ if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="Follow products over a WebSocket.")
     arguments.add_argument("catalog", nargs="?", default="shop")
     arguments.add_argument("--server", default="127.0.0.1:7412")
+    logging.basicConfig(
+        format="%(message)s", level=logging.INFO
+    )  # connect says that it tries again
     with suppress(KeyboardInterrupt):
         raise SystemExit(asyncio.run(follow(**vars(arguments.parse_args()))))

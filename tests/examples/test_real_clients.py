@@ -268,19 +268,30 @@ async def test_programs_print_exactly_the_changes_through_a_kill_and_a_stop(
             shop.trade(3)
 
 
-async def test_programs_go_on_exactly_where_they_were_cut(log_root: Path, shop: Shop) -> None:
+async def test_programs_wait_for_a_server_and_go_on_exactly_where_they_were_cut(
+    log_root: Path, shop: Shop
+) -> None:
+    """Nobody listens when they start: each says so, and tries again."""
     _trade_large_rows(shop)
     server = ServerProcess(log_root)
     async with server.up(), AsyncExitStack() as stack:
         proxies: list[FaultyProxy] = []
         programs: dict[str, Program] = {}
+
+        async def begin(path: str, proxy: FaultyProxy) -> None:
+            await programs[path].noted("")
+            await proxy.accept()
+            proxy.cut_after(LARGE // 2)
+            await _cut_again_and_again(proxy, random.Random(path))
+
         async with asyncio.TaskGroup() as tasks:
             for path, face in PROGRAMS.items():
                 proxy = await stack.enter_async_context(cutting(getattr(server, face)))
+                await proxy.refuse()
                 proxies.append(proxy)
                 run = program(path, "shop", "--server", f"127.0.0.1:{proxy.port}")
                 programs[path] = await stack.enter_async_context(run)
-                tasks.create_task(_cut_again_and_again(proxy, random.Random(path)))
+                tasks.create_task(begin(path, proxy))
         await _all_printed(shop, programs)
         for proxy in proxies:  # once more, in what is live
             proxy.cut_after(100)

@@ -38,7 +38,7 @@ class FaultyProxy:
         traceback: TracebackType | None,
     ) -> None:
         self._flowing.set()
-        self._server.close()
+        await self._stop_listening()
         self._abort()
         await self._server.wait_closed()
 
@@ -62,7 +62,7 @@ class FaultyProxy:
 
     async def refuse(self) -> None:
         """Cut every connection, and refuse new ones."""
-        self._server.close()
+        await self._stop_listening()
         self.cut()
         await self._server.wait_closed()
 
@@ -78,6 +78,14 @@ class FaultyProxy:
         """Carry again."""
         self._flowing.set()
 
+    async def _stop_listening(self) -> None:
+        """Close the listener; asyncio leaves a connection open that was accepted just before that."""
+        loop = asyncio.get_running_loop()
+        for listener in self._server.sockets:
+            loop.remove_reader(listener.fileno())
+        await asyncio.sleep(0)  # what was accepted is the server's now
+        self._server.close()
+
     def _abort(self) -> None:
         for writer in tuple(self._writers):
             writer.transport.abort()
@@ -85,10 +93,13 @@ class FaultyProxy:
     async def _serve(
         self, client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter
     ) -> None:
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
-        pair = {client_writer, server_writer}
+        pair = {client_writer}
         self._writers |= pair
         try:
+            opening = asyncio.open_connection("127.0.0.1", self._server_port)
+            server_reader, server_writer = await opening
+            pair.add(server_writer)
+            self._writers |= pair
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._carry(client_reader, server_writer, counted=False))
                 group.create_task(self._carry(server_reader, client_writer, counted=True))
