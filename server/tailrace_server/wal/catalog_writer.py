@@ -158,8 +158,8 @@ class CatalogWriter:
     def __enter__(self) -> CatalogWriter:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(hurried=kind is not None)
 
     @property
     def epoch(self) -> int:
@@ -311,9 +311,9 @@ class CatalogWriter:
         """Give up all versions below ``before``; return the oldest position kept. See retention.py."""
         return trim(self.path, before, self._clock.now())
 
-    def close(self) -> None:
-        """Wait for upkeep that has begun; nothing needs to be written."""
-        self._upkeep.close()
+    def close(self, *, hurried: bool = False) -> None:
+        """Wait for upkeep that has begun, a minute at most, ``hurried`` 2 s; nothing needs to be written."""
+        self._upkeep.close(hurried=hurried)
 
     def _run_upkeep(self) -> None:
         """Have upkeep done if it is due; called after publications, since it deals with what is published."""

@@ -152,7 +152,7 @@ class TransactionWriter:
             if kind is None:
                 self.commit(publish=True)
         finally:
-            self.close()
+            self.close(hurried=kind is not None)
 
     @property
     def uuid(self) -> UUID:
@@ -284,10 +284,13 @@ class TransactionWriter:
         """Give up all versions below ``before``; return the oldest position kept. See retention.py."""
         return self._writer.trim(before=before)
 
-    def close(self) -> None:
-        """End the writer; transactions that are not committed are lost. Idempotent."""
+    def close(self, *, hurried: bool = False) -> None:
+        """End the writer; transactions that are not committed are lost. Idempotent.
+
+        Upkeep that has begun is waited for, a minute at most; ``hurried``, as after an error, 2 s.
+        """
         self._closed = True
-        self._writer.close()
+        self._writer.close(hurried=hurried)
 
     def _check_open(self) -> None:
         if self._closed:

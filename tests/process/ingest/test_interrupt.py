@@ -1,14 +1,18 @@
-"""Ctrl-C while Spark starts: the command ends there and then, and its JVM with it."""
+"""Ctrl-C or SIGTERM: the command ends soon, whatever is under way, and its processes with it."""
 
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from tailrace_server.pipeline.cdcv2.ingest import WRITER
+from tailrace_server.wal.log_writer import LogWriter
 from tests.process.commands import INTERRUPT, TERMINATE, Command
+from tests.server.pipeline.cdcv2.streams import SCHEMA, make_history, statements, write_files
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -35,6 +39,37 @@ async def test_a_signal_while_spark_starts_ends_the_command_and_its_jvm(
         assert not any(is_alive(each) for each in family)
         assert not any("Traceback" in line or "error" in line for line in command.notes)
     assert os.listdir(log_root / "shop" / "ingest" / "debezium") == ["metadata"]
+
+
+async def test_upkeep_that_hangs_holds_up_no_end(log_root: Path, tmp_path: Path) -> None:
+    """Its process is stopped, as one that waits for its storage; a command that waited would not end at all."""
+    source, schema = tmp_path / "in", tmp_path / "schema.json"
+    source.mkdir()
+    schema.write_text(SCHEMA.text)
+    with LogWriter.open(log_root, "shop", writer=WRITER):
+        pass
+    orphans = log_root / "shop" / "segments" / "1"
+    orphans.mkdir(parents=True, exist_ok=True)
+    (orphans / "left.arrow").write_bytes(
+        b"what a killed run left makes the first publication start upkeep"
+    )
+    write_files(source, statements(make_history(1, 20, 10, 5), 10, 21), 1)
+    options = ("--input", source, "--log", log_root, "--catalog", "shop", "--follow")
+    stream = ("--schema", schema, "--entity-type", "product", "--key", "id")
+    async with Command("ingest", "cdcv2", *options, *stream) as command:
+        await until(lambda: bool(upkeep_of(command.process.pid)))
+        (upkeep,) = upkeep_of(command.process.pid)
+        upkeep.send_signal(signal.SIGSTOP)
+        command.send(TERMINATE)
+        assert await command.end() == 128 + TERMINATE, command.notes
+        assert not is_alive(upkeep)
+        await command.note("upkeep of catalog shop was ended")
+
+
+def upkeep_of(pid: int) -> list[psutil.Process]:
+    """Return the process of upkeep that a command has started."""
+    family = psutil.Process(pid).children()
+    return [each for each in family if "tailrace_server.wal.upkeep.process" in each.cmdline()]
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -98,6 +98,8 @@ def ingest_cdcv2(
                 break
             if not files:
                 stopping.wait(_POLL_S)
+        if stopping.is_set():
+            writer.close(hurried=True)
         waiting = driver.why_waiting(sys.maxsize)
         return Cdcv2Outcome(
             driver.counters,

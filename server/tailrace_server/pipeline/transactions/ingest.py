@@ -114,6 +114,8 @@ def run_ingest(
         # 3. Signals are taken before Spark starts, so that Ctrl-C during the start ends it as well.
         with stop_signals() as stopping, suppress(StartInterrupted), session as running:
             Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
+        if stopping.is_set():
+            writer.close(hurried=True)
     return IngestSummary(
         driver.counters, stopping.signal, driver.bindings, checkpoint.changed_files()
     )

@@ -13,6 +13,7 @@ import logging
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import LogError, LogFull
@@ -31,6 +32,15 @@ DELETION_CHECK_S: Final = 60.0
 
 _OVERDUE: Final = 2
 """The writer makes a checkpoint itself once it is this many times due."""
+
+_ENDS_S: Final = 60.0
+"""What upkeep under way has at the end of a writer: it mostly takes seconds, and if killed was for nothing."""
+
+_HURRIED_ENDS_S: Final = 2.0
+"""The same where a signal or an error ends the writer: service managers kill after ten seconds."""
+
+_KILLED_S: Final = 1.0
+"""How long a killed process is waited for; one that waits for its storage cannot even be killed."""
 
 _NICENESS: Final = 10
 """Of its process: commits come first where both want the processor."""
@@ -65,12 +75,31 @@ class UpkeepTrigger:
             self._put_off_deletion_check()  # the process checks it whatever it is asked for
             self._ask()
 
-    def close(self) -> None:
-        """Wait until nothing runs any more."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait()
-            self._process = None
+    def close(self, *, hurried: bool = False) -> None:
+        """Wait until the process has done what is under way; kill it if that takes too long. Idempotent.
+
+        What is killed was for nothing, and harms nothing: its files have no name in the log yet, and go with
+        the next deletion. The next writer that publishes has the same done again.
+
+        Args:
+            hurried: The writer must end soon: wait for 2 s instead of a minute.
+        """
+        process, self._process = self._process, None
+        if process is None or process.stdin is None:
+            return
+        within_s = _HURRIED_ENDS_S if hurried else _ENDS_S
+        process.stdin.close()
+        try:
+            process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _log.warning(
+                "upkeep of catalog %s was ended, as it was not done %g s after its writer; the next writer's "
+                "begins anew",
+                *(self._path.name, within_s),
+            )
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_S)
 
     def _compaction_is_due(self, log: CommitLog) -> bool:
         """Return whether a compaction is due, or a checkpoint that the process has to make."""

@@ -5,8 +5,10 @@ What that process does: test_process.py, test_compaction.py, test_retention.py.
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
+from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.state import checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.trigger import DELETION_CHECK_S, UpkeepTrigger
@@ -49,6 +51,27 @@ def test_files_that_are_due_are_asked_for_no_sooner_than_the_next_check(log_root
     trigger.run_if_due(log)
     assert not log.state.removed
     assert upkeep_processes() == []
+
+
+def test_a_process_that_is_not_done_in_time_is_killed_and_the_next_writer_has_its_own(
+    log_root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is stopped, as one that waits for its storage; the orphan that it was started for is still there."""
+    write(log_root, "shop", 1)
+    orphan = log_root / "shop" / "segments" / "1" / "log-writer-left.arrow"
+    orphan.write_bytes(b"left")
+    with CatalogWriter.open(log_root, "shop", writer="log-writer") as writer:
+        trigger = UpkeepTrigger(log_root / "shop", SteppingClock())
+        process = trigger._start()
+        process.send_signal(signal.SIGSTOP)
+        trigger._process = process
+        trigger.close(hurried=True)
+        assert process.returncode == -signal.SIGKILL
+        assert "was ended, as it was not done 2 s after its writer" in caplog.text
+        assert orphan.exists()
+        trigger.run_if_due(writer.log)
+        trigger.close()
+    assert not orphan.exists()
 
 
 def test_the_process_imports_nothing_from_the_current_folder(
