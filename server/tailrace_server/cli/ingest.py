@@ -181,9 +181,13 @@ def _exposing(
 
     from tailrace_server.pipeline.ingest_metrics import IngestMetrics
     from tailrace_server.pipeline.metrics_exposition import exposed
+    from tailrace_server.pipeline.standstill import standstill_told
 
     metrics = IngestMetrics(settings.catalog, source, version=version("tailrace"))
-    with exposed(metrics, settings.outlets, reporter.complain) as address:
+    with (
+        exposed(metrics, settings.outlets, reporter.complain) as address,
+        standstill_told(metrics, reporter),
+    ):
         if address is not None:
             reporter.note(f"metrics at http://{address}/metrics")
         yield metrics

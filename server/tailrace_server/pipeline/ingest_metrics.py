@@ -45,6 +45,9 @@ class IngestMetrics(Collector):
         self._waiting: Callable[[], WaitingFiles] | None = None
         self._waits: WaitingFiles | None = None
         self._look_at = 0.0
+        self._done = (0, 0, 0)
+        self._moved_at = time.monotonic()
+        """When `_done` changed last, or nothing waited."""
         self._started = time.time()
         self._ended: float | None = None
         self._failure = ""
@@ -67,6 +70,21 @@ class IngestMetrics(Collector):
         if error is not None:
             self._failure = error.code if isinstance(error, TailraceError) else InternalError.code
         self._look_at = 0.0  # what waits is looked for once more
+
+    def standstill_s(self) -> float:
+        """Return for how long nothing was read or committed although files wait; 0 where neither is so."""
+        now, counters = time.monotonic(), self.counters
+        done = (counters.lines, counters.input_files, counters.committed)
+        quiet = done == self._done and self._waiting is not None and self._ended is None
+        # What waits is not looked for while there is progress: it takes time where files are many.
+        if quiet and now - self._moved_at >= _LOOK_EVERY_S:
+            waits = self.waiting()
+            quiet = waits is not None and waits.files > 0
+        elif quiet:
+            return 0.0
+        if not quiet:
+            self._done, self._moved_at = done, now
+        return now - self._moved_at
 
     def collect(self) -> Iterable[Metric]:
         """Return the families of this moment."""
@@ -121,13 +139,18 @@ class IngestMetrics(Collector):
 
     def _source(self, counters: IngestCounters) -> Iterable[Metric]:
         """How far behind its source the ingest is."""
-        waits = self._now_waiting()
+        waits = self.waiting()
         yield self._gauge(
             "waiting_files",
             "Files of the input that the log does not hold yet, looked for every 10 s at most.",
             None if waits is None else waits.files,
         )
         yield self._gauge("waiting_bytes", "Their bytes.", None if waits is None else waits.nbytes)
+        yield self._gauge(
+            "standstill_seconds",
+            "Since anything was read or committed, while files wait; else 0.",
+            self.standstill_s(),
+        )
         newest = counters.newest_us
         yield self._gauge(
             "newest_source_timestamp_seconds",
@@ -160,8 +183,8 @@ class IngestMetrics(Collector):
         failed.add_metric([self._catalog, self._failure], bool(self._failure))
         yield failed
 
-    def _now_waiting(self) -> WaitingFiles | None:
-        """Return what waits, as last looked for; more than one scrape may ask at once."""
+    def waiting(self) -> WaitingFiles | None:
+        """Return what waits, as last looked for; None where nobody knows. Several threads may ask at once."""
         begun = time.monotonic()
         if self._waiting is not None and begun >= self._look_at:
             self._waits = self._waiting()
