@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.catalog_driver import CatalogDriver
     from tailrace_server.pipeline.waiting_files import WaitingFiles
+    from tailrace_server.wal.catalog_writer import CatalogWriter
 
 _LOOK_EVERY_S: Final = 10.0
 _LOOK_SHARE: Final = 50
@@ -41,7 +42,7 @@ class IngestMetrics(Collector):
         self._catalog = catalog
         self._info = {"source": source, "version": version}
         self.counters = IngestCounters()
-        self._epoch = 0
+        self._writer: CatalogWriter | None = None
         self._waiting: Callable[[], WaitingFiles] | None = None
         self._waits: WaitingFiles | None = None
         self._look_at = 0.0
@@ -61,7 +62,7 @@ class IngestMetrics(Collector):
             driver: Whose.
             waiting: Returns what waits in the input, which may take long; None where nobody knows.
         """
-        self.counters, self._epoch = driver.counters, driver.writer.epoch
+        self.counters, self._writer = driver.counters, driver.writer
         self._waiting = waiting
 
     def end(self, error: BaseException | None = None) -> None:
@@ -168,20 +169,21 @@ class IngestMetrics(Collector):
         yield self._gauge(
             "epoch",
             "Epoch of the writer: one higher at each start that opens the catalog for writing.",
-            self._epoch,
+            0 if self._writer is None else self._writer.epoch,
         )
         yield self._gauge("started_timestamp_seconds", "When it began, Unix time.", self._started)
         yield self._gauge("running", "1 while it runs, 0 once it has ended.", self._ended is None)
         yield self._gauge(
             "ended_timestamp_seconds", "When it ended, Unix time; absent before.", self._ended
         )
-        failed = GaugeMetricFamily(
-            "tailrace_ingest_failed",
-            "1 if an error ended it, with the machine code, else 0.",
-            labels=["catalog", "code"],
+        yield self._failing(
+            "failed", "1 if an error ended it, with the machine code, else 0.", self._failure
         )
-        failed.add_metric([self._catalog, self._failure], bool(self._failure))
-        yield failed
+        yield self._failing(
+            "upkeep_failed",
+            "1 if an error keeps its log from being compacted and cleaned, with the machine code, else 0.",
+            "" if self._writer is None else self._writer.upkeep_failure,
+        )
 
     def waiting(self) -> WaitingFiles | None:
         """Return what waits, as last looked for; None where nobody knows. Several threads may ask at once."""
@@ -191,6 +193,12 @@ class IngestMetrics(Collector):
             took_s = time.monotonic() - begun
             self._look_at = begun + max(_LOOK_EVERY_S, _LOOK_SHARE * took_s)
         return self._waits
+
+    def _failing(self, name: str, help_text: str, code: str) -> Metric:
+        labels = ["catalog", "code"]
+        made = GaugeMetricFamily(f"tailrace_ingest_{name}", help_text, labels=labels)
+        made.add_metric([self._catalog, code], bool(code))
+        return made
 
     def _counter(self, name: str, help_text: str, value: float) -> Metric:
         made = CounterMetricFamily(f"tailrace_ingest_{name}", help_text, labels=["catalog"])

@@ -177,6 +177,11 @@ class CatalogWriter:
         return self._log.state
 
     @property
+    def upkeep_failure(self) -> str:
+        """Machine code of the error that keeps upkeep from being done, as last heard; empty if none does."""
+        return self._upkeep.failure
+
+    @property
     def log(self) -> CommitLog:
         """The log that it writes to."""
         return self._log

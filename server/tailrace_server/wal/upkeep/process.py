@@ -1,13 +1,16 @@
 """The process that trigger.py starts: ``python -m tailrace_server.wal.upkeep.process CATALOG_FOLDER``.
 
-Each line of its input is a time in µs: it then runs the upkeep that is due. It ends with its input. Killing
-it at any moment is harmless: all that it does is exclusive or repeatable (compaction.py, retention.py).
+Each line of its input is a time in µs: it then runs the upkeep that is due. It answers with a line: the machine
+code of the error that kept it from that, or nothing. It ends with its input. Killing it at any moment is
+harmless: all that it does is exclusive or repeatable (compaction.py, retention.py).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from tailrace.errors import TailraceError
@@ -46,12 +49,17 @@ def run_if_due(path: Path, now: int) -> None:
 
 def main() -> None:
     """Run what is due once for each line of the input."""
-    path = Path(sys.argv[1])
+    path, answers = Path(sys.argv[1]), sys.stdout.fileno()
+    os.set_blocking(answers, False)
     for line in sys.stdin.buffer:
+        failure = ""
         try:
             run_if_due(path, int(line))
         except TailraceError as error:
-            _log.warning("no upkeep of catalog %s: %s", path.name, error)
+            failure = error.code
+            _log.error("no upkeep of catalog %s: %s", path.name, error)
+        with suppress(OSError):  # nobody reads, or the writer is gone
+            os.write(answers, b"%b\n" % failure.encode())
 
 
 if __name__ == "__main__":

@@ -42,6 +42,9 @@ _HURRIED_ENDS_S: Final = 2.0
 _KILLED_S: Final = 1.0
 """How long a killed process is waited for; one that waits for its storage cannot even be killed."""
 
+_PIPE_BYTES: Final = 1 << 16
+"""As much as a pipe holds: a read takes whole lines, as a write puts them in whole."""
+
 _NICENESS: Final = 10
 """Of its process: commits come first where both want the processor."""
 
@@ -56,6 +59,8 @@ class UpkeepTrigger:
         """Bind to a catalog's folder."""
         self._path = path
         self._clock = clock
+        self.failure = ""
+        """Machine code of the error that keeps upkeep from being done, as last heard; empty if none does."""
         self._process: subprocess.Popen[bytes] | None = None
         self._next_entry = 0
         self._next_deletion_check: float | None = None
@@ -63,13 +68,19 @@ class UpkeepTrigger:
 
     def run_if_due(self, log: CommitLog) -> None:
         """Have upkeep done if it is due; cheap where it is not."""
+        if self._process is not None:
+            self._hear(self._process)
         # 1. The checkpoint is made here while no process runs: it takes a moment, a process start far longer.
         try:
             write_checkpoint_if_due(
                 log, self._clock.now(), times=_OVERDUE if self._is_running() else 1
             )
         except LogFull as error:
-            _log.warning("no checkpoint of catalog %s: %s", self._path.name, error)
+            self.failure = error.code
+            _log.error("no checkpoint of catalog %s: %s", self._path.name, error)
+        else:
+            if not self._is_running():
+                self.failure = ""  # it was a checkpoint of here, and the next one is due no sooner
         # 2. Anything larger is the process's, which decides by itself what is due when it comes to it.
         if self._compaction_is_due(log) or self._deletion_is_due(log):
             self._put_off_deletion_check()  # the process checks it whatever it is asked for
@@ -100,6 +111,9 @@ class UpkeepTrigger:
             )
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_KILLED_S)
+        self._hear(process)
+        assert process.stdout is not None
+        process.stdout.close()
 
     def _compaction_is_due(self, log: CommitLog) -> bool:
         """Return whether a compaction is due, or a checkpoint that the process has to make."""
@@ -126,6 +140,13 @@ class UpkeepTrigger:
     def _put_off_deletion_check(self) -> None:
         self._next_deletion_check = self._clock.monotonic() + DELETION_CHECK_S
 
+    def _hear(self, process: subprocess.Popen[bytes]) -> None:
+        """Take what the process has answered since the last time; the last line counts."""
+        assert process.stdout is not None
+        with suppress(BlockingIOError):
+            while lines := os.read(process.stdout.fileno(), _PIPE_BYTES):
+                self.failure = lines.decode().split("\n")[-2]
+
     def _is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -150,11 +171,13 @@ class UpkeepTrigger:
             [sys.executable, "-P", "-m", _PROCESS, self._path.absolute()],
             bufsize=0,
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             process_group=0,  # ctrl-c is the writer's, whose end is the process's
         )
         assert process.stdin is not None
+        assert process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.stdout.fileno(), False)
         # From here rather than by itself: its imports alone would take a commit's processor for 0.2 s.
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
         return process

@@ -8,11 +8,13 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from tailrace.errors import LogUnreadable
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.state import checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.trigger import DELETION_CHECK_S, UpkeepTrigger
 from tests.server.wal.logs import SteppingClock, upkeep_processes, write
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +76,25 @@ def test_a_process_that_is_not_done_in_time_is_killed_and_the_next_writer_has_it
     assert not orphan.exists()
 
 
+def test_what_keeps_the_process_from_its_work_is_heard_until_it_is_mended(log_root: Path) -> None:
+    write(log_root, "shop", 1)
+    catalog = log_root / "shop"
+    log = CommitLog.open(catalog)
+    trigger = UpkeepTrigger(catalog, SteppingClock())
+    document = (catalog / "catalog.json").rename(log_root / "aside")
+    trigger._ask()
+
+    def heard() -> str:
+        trigger.run_if_due(log)
+        return trigger.failure
+
+    wait_until(lambda: heard() == LogUnreadable.code)
+    document.rename(catalog / "catalog.json")
+    trigger._ask()
+    wait_until(lambda: heard() == "")
+    trigger.close()
+
+
 def test_the_process_imports_nothing_from_the_current_folder(
     log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,8 +106,7 @@ def test_the_process_imports_nothing_from_the_current_folder(
     for name in ("logging.py", "msgspec.py", "tailrace_server/__init__.py"):
         (here / name).write_text(f"open({str(here / 'imported')!r}, 'w').close()")
     monkeypatch.chdir(here)
-    process = trigger._start()
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait() == 0
+    process = trigger._process = trigger._start()
+    trigger.close()
+    assert process.returncode == 0
     assert not (here / "imported").exists()
