@@ -172,6 +172,43 @@ async def test_a_server_that_stops_tells_each_operation_and_ends_the_stream(
     assert codes == {"SERVER_STOPPING"}
 
 
+async def test_operations_go_on_over_streams_that_reach_their_age(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """Each is told where, however far it was; nothing is missed or comes twice."""
+    writer.write(*SHOP)
+    served = await serve(max_connection_age_s=1)
+    # One that is kept may reach its age as it is used again.
+    served.http.headers["connection"] = "close"
+    query = LIVE.replace("($v: Long)", "($v: Long, $after: String)").replace(
+        "sinceVersion: $v", "sinceVersion: $v, after: $after"
+    )
+    starts: dict[str, dict[str, Any]] = {"1": {"v": 0}, "2": {"v": 3}}
+    found: dict[str, list[list[int]]] = {"1": [], "2": []}
+    last = [len(SHOP) + 1, 1]
+    streams = 0
+    while any(last not in changes for changes in found.values()):
+        reserved = await reserve(served)
+        for id, start in starts.items():
+            assert (await reserved.begin(id, query, **start)).status_code == 202
+        async with reserved.stream() as events:
+            told = [each for each in await events.rest() if each.name == "next"]
+        assert (await reserved.begin("3")).status_code == 404  # it has ended with its stream
+        for id in starts:
+            *changes, end = of(id, told)
+            data = [each["data"]["onCatalogChange"] for each in changes]
+            found[id] += [[each["version"], each["index"]] for each in data]
+            extensions = end["errors"][0]["extensions"]
+            assert (extensions["code"], extensions["retriable"]) == ("SUBSCRIPTION_BROKEN", True)
+            starts[id] = {"after": extensions["figures"]["resume_cursor"]}
+        if streams == 0:
+            writer.write([upsert("9")])
+        streams += 1
+    assert streams > 1
+    expected = [[version, index] for version, index, *_ in writer.log.expected(())]
+    assert found == {"1": expected, "2": [each for each in expected if each[0] >= 3]}
+
+
 async def test_a_reservation_is_for_its_catalog_and_the_oldest_makes_room(
     serve: Serve, writer: ModelWriter
 ) -> None:
