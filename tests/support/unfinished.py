@@ -64,6 +64,11 @@ class UnfinishedRequests:
         """Drop the connection."""
         self._writer.transport.abort()
 
+    @property
+    def first_window(self) -> int:
+        """Bytes that the server takes of each stream before it has read any of them."""
+        return self._initial
+
     async def run(self) -> None:
         """Send until everything but the last bytes has gone, or the server has closed the connection."""
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -82,7 +87,7 @@ class UnfinishedRequests:
                 _INITIAL + self._more[0] - total,
                 self._size - 1 - sent,
             )
-            while room > 0:
+            while room > 0 and (sent or room >= 5):  # the head of a message stays in one piece
                 piece = min(room, _FRAME)
                 head = b"\0" + struct.pack(">I", self._size - 5) if not sent else b""
                 self._writer.write(frame(DATA, 0, number, head + bytes(piece - len(head))))

@@ -122,6 +122,9 @@ class GrpcServer:
                 ("grpc.compression_enabled_algorithms_bitset", _UNCOMPRESSED),
                 ("grpc.server.max_pending_requests", self._pending_max // 2),
                 ("grpc.server.max_pending_requests_hard_limit", self._pending_max),
+                # Else core opens the window of every stream by what a connection could carry, up to megabytes:
+                # also for calls that nobody has taken yet. A message that is read opens it in any case.
+                ("grpc.http2.bdp_probe", 0),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.server_handshake_timeout_ms", int(settings.handshake_s * 1000)),
                 *self._age.core_options(),

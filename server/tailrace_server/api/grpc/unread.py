@@ -18,6 +18,7 @@ on the connection resume. Linux only (``TCP_INFO``); elsewhere nothing is bounde
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import socket
 import struct
@@ -25,18 +26,18 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Lock
 from time import monotonic, thread_time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote
 
 import structlog
 
-from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.capture.reading.batch_cache import anonymous_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SHARE: Final = 8
 """What peers have sent and nobody has read may come to one part in so many of the memory budget."""
@@ -62,12 +63,26 @@ _SCAN_PARTS: Final = 50
 """Looking at them, in a thread, takes at most one part in so many of the time."""
 _SHORT_PARTS: Final = 10
 """The same where memory is short."""
+_LIBC: Final = ctypes.PyDLL(None)
+"""Called without letting go of Python's lock. The event loop takes it at each chance, and returns it after
+milliseconds: a hundred connections would go one by one, and what others send meanwhile is not looked at."""
 _ESTABLISHED: Final = 1
+_ENDED: Final = (4, 5, 7)
+"""Shut down by us, by both, or reset: FIN_WAIT1, FIN_WAIT2, CLOSE of linux/tcp_states.h."""
 _TCP_INFO_BYTES: Final = 136
 _TCP_INFO: Final = struct.Struct("=B119xQQ")
 """Of linux/tcp.h: ``tcpi_state``, ``tcpi_bytes_acked``, ``tcpi_bytes_received``."""
 
 _log = structlog.get_logger("tailrace.grpc")
+
+
+class _Looked(NamedTuple):
+    """A connection, as the kernel has it."""
+
+    peer: str
+    descriptor: int
+    acked: int
+    received: int
 
 
 @dataclass(slots=True)
@@ -84,6 +99,8 @@ class _Connection:
     """Since when it has held more than is no matter."""
     made: float
     """When it was first seen: it may be a second older."""
+    descriptor: int = -1
+    """Of its socket in this process, when last looked at."""
     held: float = 0
     """Bytes of which we have not been given anything."""
 
@@ -144,16 +161,17 @@ class UnreadWatch:
                 due = begun + max(_SCAN_S, _SCAN_PARTS * spent)
                 soon = begun + _SHORT_PARTS * spent
 
-    def _judge(self, found: list[tuple[str, int, int]], taken: Counter[str], now: float) -> None:
+    def _judge(self, found: list[_Looked], taken: Counter[str], now: float) -> None:
         # 1. What each holds now. Who has gone is forgotten.
         connections: dict[str, _Connection] = {}
-        for peer, acked, received in found:
+        for peer, descriptor, acked, received in found:
             one = self._connections.get(peer)
             if one is None or received < one.received:
                 one = _Connection(received=0, acked=0, at=now, since=now, made=now)
             may = taken[peer] + (acked - one.acked) / _READ_PARTS + (now - one.at) * _SECOND_BYTES
             one.held = max(0.0, one.held + received - one.received - may)
             one.received, one.acked, one.at = received, acked, now
+            one.descriptor = descriptor
             if one.held <= _FLOOR_BYTES:
                 one.since = now
             connections[peer] = one
@@ -164,23 +182,23 @@ class UnreadWatch:
         total = sum(one.held for _, one in holders)
         #    Once some have to go, half of the room is made free: what comes until the next look needs it.
         room = self._bytes_max // 2 if total > self._bytes_max else self._bytes_max
+        gone: list[tuple[str, int, bool]] = []
         for peer, one in holders:
             late = now - one.since > self._deadline_s
             if total > room or late:
                 total -= one.held
-                self._cut(peer, one, late=late)
-
-    def _cut(self, peer: str, one: _Connection, *, late: bool) -> None:
-        self.cut += 1
-        del self._connections[peer]
-        reason = f"for more than {self._deadline_s:g} s" if late else "and memory is short"
-        _log.warning(
-            "connection cut: it sends what it does not finish",
-            peer=peer,
-            bytes=int(one.held),
-            reason=reason,
-        )
-        disconnect(f"ipv4:{peer}")
+                del self._connections[peer]
+                if _shut_down(one.descriptor, partial(_is_of, peer=peer)):
+                    self.cut += 1
+                    gone.append((peer, int(one.held), late))
+        # 3. A line for each only when all have gone: whoever reads the log may be slow.
+        for peer, held, late in gone:
+            _log.warning(
+                "connection cut: it sends what it does not finish",
+                peer=peer,
+                bytes=held,
+                reason=f"for more than {self._deadline_s:g} s" if late else "and memory is short",
+            )
 
 
 def pending_calls_max(memory_bytes: int) -> int:
@@ -192,14 +210,14 @@ def pending_calls_max(memory_bytes: int) -> int:
     return min(max(memory_bytes // _PENDING_SHARE // _FLOOR_BYTES, _PENDING_MIN), _PENDING_MAX)
 
 
-def _look(port: int) -> tuple[list[tuple[str, int, int]], float]:
+def _look(port: int) -> tuple[list[_Looked], float]:
     """Return the connections to a port, and the processor's seconds that it took to look at them."""
     begun = thread_time()
     return list(_connections(port)), thread_time() - begun
 
 
-def _connections(port: int) -> Iterator[tuple[str, int, int]]:
-    """Yield peer, bytes acknowledged and bytes received of each connection to a port of this process."""
+def _connections(port: int) -> Iterator[_Looked]:
+    """Yield each connection to a port of this process, and wake core for those that have ended."""
     for name in os.listdir("/proc/self/fd"):
         # The descriptor is core's and only borrowed. Core may close it meanwhile: then it is passed over.
         try:
@@ -207,14 +225,47 @@ def _connections(port: int) -> Iterator[tuple[str, int, int]]:
         except OSError:
             continue  # it is a file
         try:
-            info = borrowed.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-            state, acked, received = _TCP_INFO.unpack_from(info)
-            if state == _ESTABLISHED and borrowed.getsockname()[1] == port:
-                yield _named(*borrowed.getpeername()[:2]), acked, received
+            state, acked, received = _tcp_info(borrowed)
+            if borrowed.getsockname()[1] != port:
+                continue
+            if state == _ESTABLISHED:
+                peer = _named(*borrowed.getpeername()[:2])
+                yield _Looked(peer, int(name), acked, received)
+            elif state in _ENDED:
+                # Core misses the end of a connection where it comes while core reads: it then waits for an
+                # event that was there before. It would keep all until its keepalive. This is another event.
+                _shut_down(int(name), partial(_has_ended, port=port))
         except (OSError, struct.error):
             pass
         finally:
             borrowed.detach()
+
+
+def _tcp_info(connection: socket.socket) -> tuple[int, int, int]:
+    """Return its state, and the bytes that were acknowledged and received."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    state, acked, received = _TCP_INFO.unpack_from(info)
+    return state, acked, received
+
+
+def _is_of(connection: socket.socket, peer: str) -> bool:
+    return _named(*connection.getpeername()[:2]) == peer
+
+
+def _has_ended(connection: socket.socket, port: int) -> bool:
+    return connection.getsockname()[1] == port and _tcp_info(connection)[0] in _ENDED
+
+
+def _shut_down(descriptor: int, is_it: Callable[[socket.socket], bool]) -> bool:
+    """Shut down the connection that core has under a descriptor, if it still is the one; return whether."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as copy:
+            if not is_it(copy):
+                return False
+            _LIBC.shutdown(copy.fileno(), socket.SHUT_RDWR)
+    except OSError:
+        return False  # it is closed by now
+    return True
 
 
 def _named(host: str, port: int | str) -> str:

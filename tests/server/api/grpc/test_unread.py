@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from tailrace import Operation
 from tailrace.criteria import Criteria
 from tailrace.transport.grpc import SERVICE
 from tailrace_server.api.grpc import GrpcSettings
+from tailrace_server.api.grpc.unread import UnreadWatch
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.model import ModelMutation
 from tests.support.polling import until
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 SUBSCRIBE = f"/{SERVICE}/Subscribe"
 MIB = 1 << 20
+FIN_WAIT2 = 5
 
 
 def write(writer: ModelWriter, key: str) -> None:
@@ -52,6 +56,38 @@ async def test_contract_16_a_request_that_is_never_finished_has_its_deadline(
         await anext(neighbour)
         assert not rest.done()
         rest.cancel()
+
+
+async def test_contract_13_16_the_first_window_of_a_call_stays_small(serve: Serve) -> None:
+    """It is all that a call can make the server keep before somebody takes it."""
+    served = await serve(GrpcSettings(request_s=0.5))
+    async with (
+        UnfinishedRequests(served.port, SUBSCRIBE, streams=20, size=MIB) as peer,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        await peer.run()
+        assert sum(peer.sent.values()) > MIB
+        assert peer.first_window == 65_535
+
+
+async def test_contract_13_16_who_owns_a_connection_is_told_again_that_it_has_ended() -> None:
+    """Core can miss it, and has what the connection sent until it knows."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as events:
+        address = listener.getsockname()
+        with socket.create_connection(address), listener.accept()[0] as ours:
+            events.register(ours, select.EPOLLIN | select.EPOLLET)
+            ours.shutdown(socket.SHUT_RDWR)
+            await until(
+                lambda: ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO) & 0xFF == FIN_WAIT2
+            )
+            while events.poll(0):
+                pass
+            watching = asyncio.ensure_future(UnreadWatch(1 << 30, 10.0).run(address[1]))
+            try:
+                assert await asyncio.to_thread(events.poll, PATIENCE_S)
+            finally:
+                watching.cancel()
+                await asyncio.wait((watching,))
 
 
 @pytest.mark.slow
