@@ -46,6 +46,7 @@ $(READY): requirements.lock pyproject.toml
 	$(PIP) --require-hashes -r .venv/build.lock
 	$(PIP) --require-hashes -r requirements.lock
 	$(PIP) --no-index -e .
+	$(BIN)/python -m tailrace_server.machine_code
 	@touch $@
 
 $(CLASSES_READY): $(READY)

@@ -63,7 +63,7 @@ class Server:
 
 @contextlib.contextmanager
 def server(command: Sequence[str], address: str = "grpc") -> Iterator[Server]:
-    """Run a server that prints a JSON line with its address under a key once it listens."""
+    """Run a server that prints JSON lines with its address under a key, the last once it serves."""
     process = psutil.Popen(
         [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,
@@ -73,6 +73,8 @@ def server(command: Sequence[str], address: str = "grpc") -> Iterator[Server]:
     with ended(process):
         subject = Server(process, "")
         subject.wait_for(json.dumps(address).encode())
+        if b'"starting"' in subject.said[-1]:
+            subject.wait_for(b'"serving"')
         yield replace(subject, address=json.loads(subject.said[-1])[address])
 
 

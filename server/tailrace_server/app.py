@@ -2,7 +2,8 @@
 
 Start::
 
-    log root fit to serve? ─▶ ports bound ─▶ engine opens the catalogs ─▶ faces accept ─▶ "serving"
+    log root fit to serve? ─▶ ports listen, ─▶ engine opens the catalogs, ─▶ faces accept,
+                              "starting"       the encoder is loaded         "serving"
 
 Stop, on SIGTERM or Ctrl-C, in this order; stop_deadline.py ends the process if it takes too long, and at a
 second signal::
@@ -14,7 +15,8 @@ second signal::
     15/16 of it                   the process ends, whatever hangs
 
 Whatever keeps the process from starting is found before the first subscriber is accepted, and raised
-as `CannotStart` in one sentence. Once everything stands, the event ``serving`` is logged with the
+as `CannotStart` in one sentence. Who connects before the faces accept waits, and /health says
+``starting``. Once everything stands, the event ``serving`` is logged with the
 addresses in fact bound: with ``--log-format json`` (the default where stderr is no terminal) it is one
 JSON object, by which a program that started the server on port 0 finds it.
 """
@@ -24,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import os
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +38,7 @@ from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.http_server import HttpFace, bind
+from tailrace_server.capture.codecs.compiled_encoder_loader import wait_while_loading
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.collector import CYCLES
@@ -52,6 +56,8 @@ if TYPE_CHECKING:
 
 _READERS_SHARE: Final = 5 / 8
 """Of the stop deadline, for readers to take their last message, and for what is under way to be answered."""
+_LOADED_ON_DEMAND: Final = ("numpy.ma", "strawberry.federation.schema_directives")
+"""Modules that numpy and strawberry import when they first need them."""
 _log = structlog.get_logger("tailrace.server")
 
 
@@ -96,50 +102,69 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     watch.add(grpc)
     if http is not None:
         watch.add(http)
-    # 1. The engine opens the catalogs before a face accepts: the first subscriber must find them.
-    async with engine, asyncio.TaskGroup() as tasks:
-        reporter = StatisticsReporter(statistics)
-        port = await _start(grpc, settings.grpc)
+    async with asyncio.TaskGroup() as faces:
+        # 1. Both faces listen before the catalogs are open: their health says so, and who comes waits.
+        port = await _listen(grpc, settings.grpc)
+        addresses = {"grpc": str(Address(settings.grpc.host, port)), "http": None}
+        answering: asyncio.Task[None] | None = None
         if http is not None:
-            tasks.create_task(http.serve(), name="http")
-        # 2. What lives now lives until the end, so the collector need not visit it again.
-        process.freeze_collector()
-        _log.info(
-            "serving",
-            grpc=str(Address(settings.grpc.host, port)),
-            http=None if http is None else str(http.address),
-            log_root=str(settings.log),
-            catalogs=[each.name for each in engine.catalogs(ANONYMOUS)],
-            pid=os.getpid(),
-        )
-        reports = tasks.create_task(reporter.run(settings.log_statistics_s), name="statistics")
-        collections = tasks.create_task(CYCLES.run(), name="collector of cycles")
-        watching = tasks.create_task(watch.run(), name="watch of the faces")
-        await stopping.wait()
-        readers_until = (
-            asyncio.get_running_loop().time() + settings.stop_deadline_s * _READERS_SHARE
-        )
-        # 3. /health says 503 first, so that a balancer sends nobody here while subscriptions end. No listener
-        #    is renewed from here on.
-        reports.cancel()
-        collections.cancel()
-        watching.cancel()
-        await asyncio.wait((watching,))
-        if http is not None:
-            http.stopping = True
-        ended = statistics().subscriptions
-        engine.stop_subscriptions()
-        # 4. Both faces deliver their last messages at the same time, under one deadline.
-        async with asyncio.TaskGroup() as faces:
-            faces.create_task(grpc.stop(_left(readers_until)), name="stop gRPC")
+            answering = faces.create_task(http.serve(), name="http")
+            addresses["http"] = str(http.address)
+        _log.info("starting", **addresses, pid=os.getpid())
+        # 2. While the catalogs open, what the first subscriber would wait for is loaded.
+        warming = faces.create_task(asyncio.to_thread(_warm_up), name="warm up")
+        async with engine, asyncio.TaskGroup() as tasks:
+            await warming
+            # 3. What lives now lives until the end, so the collector need not visit it again.
+            process.freeze_collector()
+            await grpc.accept()
             if http is not None:
-                faces.create_task(http.drain(_left(readers_until)), name="drain HTTP")
-        # 5. HTTP closes last: until here it answered /health and /metrics. What it still has under way has the
-        #    same deadline.
-        if http is not None:
-            http.stop(_left(readers_until))
-        reporter.report()
+                http.accept()
+            _log.info(
+                "serving",
+                **addresses,
+                log_root=str(settings.log),
+                catalogs=[each.name for each in engine.catalogs(ANONYMOUS)],
+                pid=os.getpid(),
+            )
+            reporter = StatisticsReporter(statistics)
+            upkeep = [
+                tasks.create_task(reporter.run(settings.log_statistics_s), name="statistics"),
+                tasks.create_task(CYCLES.run(), name="collector of cycles"),
+                tasks.create_task(watch.run(), name="watch of the faces"),
+            ]
+            await stopping.wait()
+            readers_until = (
+                asyncio.get_running_loop().time() + settings.stop_deadline_s * _READERS_SHARE
+            )
+            # 4. /health says 503 first, so that a balancer sends nobody here while subscriptions end. No
+            #    listener is renewed from here on.
+            for each in upkeep:
+                each.cancel()
+            await asyncio.wait(upkeep)
+            if http is not None:
+                http.stopping = True
+            ended = statistics().subscriptions
+            engine.stop_subscriptions()
+            # 5. Both faces deliver their last messages at the same time, under one deadline.
+            async with asyncio.TaskGroup() as last:
+                last.create_task(grpc.stop(_left(readers_until)), name="stop gRPC")
+                if http is not None:
+                    last.create_task(http.drain(_left(readers_until)), name="drain HTTP")
+            # 6. HTTP closes last: until here it answered /health and /metrics. What it still has under way
+            #    has the same deadline, and the engine.
+            if http is not None and answering is not None:
+                http.stop(_left(readers_until))
+                await asyncio.wait((answering,))
+            reporter.report()
     _log.info("stopped", subscriptions_ended=ended)
+
+
+def _warm_up() -> None:
+    """Load what would otherwise be loaded for the first subscriber; any thread may call it."""
+    for each in _LOADED_ON_DEMAND:
+        import_module(each)
+    wait_while_loading()
 
 
 def _left(until: float) -> float:
@@ -159,10 +184,11 @@ def _http(
         settings.http,
         settings.http_faces,
         not_accepting=watch.not_accepting,
+        accepting=False,
     )
 
 
-async def _start(grpc: GrpcServer, address: Address) -> int:
+async def _listen(grpc: GrpcServer, address: Address) -> int:
     """Let the gRPC face listen and return its port.
 
     Raises:
@@ -171,6 +197,6 @@ async def _start(grpc: GrpcServer, address: Address) -> int:
     # gRPC would say so too, but not without a line of its own on stderr that no log setting reaches.
     bind(address, "--grpc").close()
     try:
-        return await grpc.start(str(address))
+        return await grpc.listen(str(address))
     except OSError as error:
         raise CannotStart(f"--grpc {address}: {error.strerror}") from error

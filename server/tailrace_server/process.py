@@ -15,6 +15,9 @@ from typing import Any, Final, Literal
 ARENAS_MAX: Final = 1
 """Heaps of the C library, for all threads together: what one frees another can use. See ADR 0033."""
 
+LARGE_BLOCK_BYTES: Final = 4 << 20
+"""More than a batch or its frames have. The end of the heap goes back to the kernel from twice of it on."""
+
 COLLECTOR_THRESHOLDS: Final = (20_000, 5, 1 << 30)
 """New objects, net of those freed, before the youngest generation is collected; such collections before
 the next generation is; and so on. Collecting 100,000 objects takes some 10 ms. Everything is never collected
@@ -43,6 +46,22 @@ def share_one_arena() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
         mallopt(_M_ARENA_MAX, ARENAS_MAX)
+
+
+def expect_large_blocks() -> None:
+    """Have the C library keep blocks as large as a batch in its heap from the start.
+
+    It maps large blocks apart and unmaps them again, and the end of its heap likewise, until it has learnt
+    how large those are that come and go: from the largest such block that was freed. Up to then each batch
+    is written to fresh pages, which was a fifth of the time of a first catch-up (docs/adr/0034). So one is
+    freed here; as nothing was written to it, it takes no memory.
+
+    Does nothing where the environment sets glibc's thresholds: they stand, and it learns nothing.
+    """
+    library = ctypes.CDLL(None)
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    library.free.restype, library.free.argtypes = None, (ctypes.c_void_p,)
+    library.free(library.malloc(LARGE_BLOCK_BYTES))
 
 
 def poll_in_calling_thread() -> None:

@@ -64,6 +64,34 @@ def test_what_the_environment_sets_stands() -> None:
     assert _arenas(MALLOC_ARENA_MAX="3") == 3
 
 
+_MAP_A_BLOCK = """
+import ctypes
+from tailrace_server.process import LARGE_BLOCK_BYTES, expect_large_blocks
+
+def is_mapped_apart(size):
+    at = libc.malloc(size)
+    found = int.from_bytes(ctypes.string_at(at - 8, 8), "little") & 2  # IS_MMAPPED of a chunk's head
+    libc.free(at)
+    return bool(found)
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+libc.free.argtypes = (ctypes.c_void_p,)
+expect_large_blocks()
+print(is_mapped_apart(LARGE_BLOCK_BYTES // 2), is_mapped_apart(2 * LARGE_BLOCK_BYTES))
+"""
+
+
+def test_blocks_of_a_batch_come_from_the_heap_and_larger_ones_do_not() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _MAP_A_BLOCK],
+        stdout=subprocess.PIPE,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout.split() == [b"False", b"True"]
+
+
 _USE_GRPC = "import grpc; grpc.insecure_channel('127.0.0.1:1').close()"
 _CHOOSE = "from tailrace_server.process import poll_in_calling_thread; poll_in_calling_thread(); "
 _SEEN_BY_GRPC = f"""

@@ -1,8 +1,9 @@
 """HTTP of the server process, on uvicorn: ``/health``, ``/metrics`` and two listings; the faces at ``/v1``.
 
-``/health`` answers 200 and ``{"status": "serving", "catalogs": n, "faults": [], "subscriptions": n}`` while
-subscribers are accepted. ``faults`` says what is wrong, as `capture.faults` lists it, with kind, subject and
-reason; the status is then ``degraded``, and 503 while a face accepts nobody. From the first signal
+Until the engine has opened its catalogs, ``/health`` answers 503 with the status ``starting``, and other
+requests wait. Then it answers 200 and ``{"status": "serving", "catalogs": n, "faults": [], "subscriptions":
+n}`` while subscribers are accepted. ``faults`` says what is wrong, as `capture.faults` lists it, with kind,
+subject and reason; the status is then ``degraded``, and 503 while a face accepts nobody. From the first signal
 on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
 subscriptions end. ``/subscriptions`` and ``/publishers`` are those of `listings`.
 """
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
 _BACKLOG: Final = 1024
 _CUT_AGAIN_S: Final = 0.25
+_HEALTH: Final = "/health"
 _CLOSE: Final = (b"connection", b"close")
 
 
@@ -83,6 +85,7 @@ class HttpFace:
         settings: HttpSettings | None = None,
         *,
         not_accepting: Callable[[], Mapping[str, str]] = dict,
+        accepting: bool = True,
     ) -> None:
         """Bind the address; nothing is answered before ``serve``.
 
@@ -92,6 +95,7 @@ class HttpFace:
             address: Where to listen; port 0 takes a free one.
             settings: Bounds; None = the defaults.
             not_accepting: Returns why a face accepts nobody, by its name, for ``/health``.
+            accepting: False where ``accept`` will say that requests are to be answered.
 
         Raises:
             CannotStart: The address is in use or not ours.
@@ -102,6 +106,9 @@ class HttpFace:
         self._socket = self._bound(address)
         self.address = bound_to(self._socket, address)
         self.stopping = False
+        self._accepting = asyncio.Event()
+        if accepting:
+            self.accept()
         self.ended = asyncio.Event()
         """Never set: that this listener is gone is only seen from outside."""
         self._not_accepting = not_accepting
@@ -117,7 +124,7 @@ class HttpFace:
         metrics.register_graphql(registry, graphql.documents.statistics)
         application = Starlette(
             routes=[
-                Route("/health", self._health),
+                Route(_HEALTH, self._health),
                 Route("/metrics", self._metrics),
                 Route("/subscriptions", self._subscriptions),
                 Route("/publishers", self._publishers),
@@ -131,7 +138,11 @@ class HttpFace:
         self._server = _Uvicorn(
             uvicorn.Config(
                 _with_connection(
-                    with_hosts(_with_origins(application, settings), hosts, self.sockets)
+                    with_hosts(
+                        _with_origins(self._once_accepting(application), settings),
+                        hosts,
+                        self.sockets,
+                    )
                 ),
                 http=self.sockets.http_protocol(),
                 ws=self.sockets.protocol(),
@@ -166,6 +177,20 @@ class HttpFace:
             if self._cutting is not None:
                 self._cutting.cancel()
             self._socket.close()
+
+    def accept(self) -> None:
+        """Answer requests, those that have come before too: the engine has opened its catalogs."""
+        self._accepting.set()
+
+    def _once_accepting(self, application: ASGIApp) -> ASGIApp:
+        """Let everything but ``/health`` wait until requests are answered."""
+
+        async def gate(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] != _HEALTH:
+                await self._accepting.wait()
+            await application(scope, receive, send)
+
+        return gate
 
     async def knock(self) -> None:
         """Ask for ``/health``, and return once an answer has begun.
@@ -222,6 +247,9 @@ class HttpFace:
         self._cutting = asyncio.get_running_loop().call_later(_CUT_AGAIN_S, self._cut)
 
     async def _health(self, _request: Request) -> Response:
+        if not self._accepting.is_set():
+            starting = {"status": "starting", "catalogs": 0, "faults": [], "subscriptions": 0}
+            return JSONResponse(starting, 503)
         statistics = self._engine.statistics(ANONYMOUS)
         not_accepting = [
             ServerFault("face_not_accepting", name, reason)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.errors import CatalogReplaced, TailraceError, again, kept
-from tailrace_server.capture.codecs import compiled_encoder_loader
 from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
@@ -147,7 +146,6 @@ class ObservedCatalog:
         self._opening_since = time.monotonic()
         log = await loop.run_in_executor(self._threads, open_catalog, path.parent, path.name)
         view = log.view
-        compiled_encoder_loader.load_for_log(view.end_row - view.first_row)
 
         async def refresh() -> LogView | None:
             return await loop.run_in_executor(self._threads, log.refresh)

@@ -20,7 +20,7 @@ from tailrace_server.cli.output import open_closed_streams
 from tailrace_server.cli.typed import typed_command
 from tailrace_server.errors import CannotStart
 from tailrace_server.extras import install_line, installed, needed_by
-from tailrace_server.process import share_one_arena
+from tailrace_server.process import expect_large_blocks, share_one_arena
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,6 +98,7 @@ def main() -> None:
         sys.meta_path.insert(0, _NoPandas())
     if wanted == "serve":
         share_one_arena()
+        expect_large_blocks()
     sys.exit(run(sys.argv[1:]))
 
 

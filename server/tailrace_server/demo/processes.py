@@ -19,12 +19,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from tailrace_server import end_with_parent
+
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LINE_MAX: Final = 1 << 24
-_BOUND: Final = Path(__file__).with_name("end_with_parent.py")
+_BOUND: Final = Path(end_with_parent.__file__)
 _PATIENCE_S: Final = 10.0
 
 

@@ -7,7 +7,7 @@ import errno
 import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import structlog
@@ -93,19 +93,37 @@ class GrpcServer:
         """Set when the loop that accepts calls has ended by an error."""
 
     async def start(self, address: str) -> int:
-        """Listen on ``host:port`` and return the port; port 0 takes a free one.
+        """Listen on ``host:port``, accept, and return the port; port 0 takes a free one.
 
         Raises:
             OSError: The address cannot be listened on, most often because it is in use.
         """
+        port = await self.listen(address)
+        await self.accept()
+        return port
+
+    async def listen(self, address: str) -> int:
+        """Listen, and return the port. Until ``accept`` health is NOT_SERVING, and all other calls wait.
+
+        Raises:
+            OSError: As ``start``.
+        """
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         asked = Address.parse(address)
         self._address = asked._replace(port=await self._listen(asked))
-        for name in ("", SERVICE):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._watching = asyncio.create_task(
             self._unread.run(self._address.port), name="watch of what is unread"
         )
         return self._address.port
+
+    async def accept(self) -> None:
+        """Answer calls, those that have come since ``listen`` too: the engine has opened its catalogs."""
+        self._service.accepting.set()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+
+    async def _set_health(self, status: Any) -> None:
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
 
     async def _listen(self, address: Address) -> int:
         """Start a server of core on an address, and return the port.

@@ -91,6 +91,8 @@ class ChangeCaptureService:
         self._guard = guard
         self._subscriptions: set[Subscription] = set()
         self._stopping = False
+        self.accepting = asyncio.Event()
+        """Set once the engine has opened its catalogs; calls that come before wait for it."""
         self._open: Counter[str] = Counter()
         """Streams of each connection, by its peer."""
         self.refused = 0
@@ -372,6 +374,7 @@ class ChangeCaptureService:
         self._open[peer] += 1
         try:
             self._check_room(peer)
+            await self.accepting.wait()
             yield
         except ReaderGone:
             return
@@ -395,6 +398,7 @@ class ChangeCaptureService:
 
     async def _answered(self, answer: Callable[[], Awaitable[bytes]], context: Context) -> bytes:
         try:
+            await self.accepting.wait()
             return await answer()
         except Exception as error:
             await self._end(as_tailrace_error(error), context)

@@ -1,17 +1,15 @@
-"""Loads the compiled encoder in the background, and says whether it is there to encode a batch.
+"""Has the compiled encoder ready, and says whether it is there to encode a batch.
 
-A log of some size starts the loading when a server opens it, else the first large batch does. It runs in
-a thread of its own, and until it ends Arrow encodes. So a server starts at once, and one with little to
-do never spends the second and the memory. The thread takes turns with the event loop, so that loading
-early is better than loading under load.
+A server loads it before it listens: from a file that takes some milliseconds (``machine_code/``). Elsewhere
+the first large batch begins that, in a thread. Where no file has been made on this machine, a process of its
+own makes one, in seconds. Until it has, and where that fails, Arrow encodes: slower, and the same bytes.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -20,9 +18,6 @@ if TYPE_CHECKING:
 
 _LOAD_FROM_CAPTURES: Final = 512
 """A batch of so many captures starts the loading."""
-_LOAD_FROM_LOG_RECORDS: Final = 100_000
-"""A log of so many records starts the loading when it is opened."""
-_MODULE: Final = "tailrace_server.capture.codecs.compiled_frames"
 
 _log = structlog.get_logger()
 _lock = threading.Lock()
@@ -33,7 +28,7 @@ _encoder: CompiledEncoder | None = None
 
 
 class CompiledEncoder(Protocol):
-    """What the module ``compiled_frames`` offers."""
+    """What a ``FrameWriter`` offers."""
 
     def write_messages(self, columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
         """Return the frames in messages."""
@@ -46,14 +41,8 @@ def encoder_for(captures: int) -> CompiledEncoder | None:
     return _encoder
 
 
-def load_for_log(records: int) -> None:
-    """Begin to load the encoder if a log of so many records is worth it."""
-    if _thread is None and records >= _LOAD_FROM_LOG_RECORDS:
-        begin_loading()
-
-
 def begin_loading() -> threading.Thread:
-    """Begin to load the encoder, once a process; return the thread that does, to be joined."""
+    """Begin to have the encoder, once a process; return the thread that does, to be joined."""
     global _thread
     with _lock:
         if _thread is None:
@@ -62,12 +51,33 @@ def begin_loading() -> threading.Thread:
         return _thread
 
 
+def wait_while_loading() -> None:
+    """Begin to have the encoder, and return once it is there, or has to be compiled first."""
+    begin_loading()
+    _known.wait()
+
+
+_known = threading.Event()
+"""Set once it is clear whether the encoder can be had without compiling it, and it is there if it can."""
+
+
 def _load() -> None:
     global _encoder
     begun = time.monotonic()
     try:
-        _encoder = cast("CompiledEncoder", import_module(_MODULE))
+        # They load LLVM, which a process that encodes little does without.
+        from tailrace_server.capture.codecs.frame_writer import FRAME_LOOPS, FrameWriter
+        from tailrace_server.machine_code import object_code
+
+        loops = object_code.load(FRAME_LOOPS)
+        if loops is None:
+            _log.info("compiling the encoder once for this machine; Arrow encodes meanwhile")
+            _known.set()
+            loops = object_code.build(FRAME_LOOPS)
+        _encoder = FrameWriter(loops)
     except Exception as error:  # Arrow goes on encoding: slower, and right
         _log.warning("compiled encoder not loaded; Arrow goes on encoding", error=str(error))
     else:
         _log.info("compiled encoder loaded", seconds=round(time.monotonic() - begun, 3))
+    finally:
+        _known.set()

@@ -1,24 +1,17 @@
 """Protobuf frames written by compiled code, without the GIL, right into their messages.
 
-It is Python that numba compiles. Arrow takes 120 to 360 ns a capture, this 20 to 30. But loading it takes
-a second, and compiling it the first time five, so ``compiled_encoder_loader.py`` loads it only for large
-batches and large logs.
+It is Python that numba compiles, and is imported by nobody else: servers load the object
+(``machine_code/``), and ``frame_writer.py`` calls it. Arrow takes 120 to 360 ns a capture, this 20 to 30.
 
-There are two passes. The first adds up the size of each capture and decides where messages are cut. Then
-each message is made as a ``bytes`` object of its size, without content, and the second pass writes the
-captures into it. So no byte is copied twice.
-
-Compiled code gets columns as addresses of their buffers: numba counts references wherever a loop touches
-several arrays, which costs more than the copying. No place is checked against the bounds of a column. The
-checksum of the batch has been checked, and the columns of a batch have equal lengths.
+Compiled code gets columns as addresses of their buffers, all in one table of 64-bit numbers: numba counts
+references wherever a loop touches several arrays, which costs more than the copying. No place is checked
+against the bounds of a column. The checksum of the batch has been checked, and the columns of a batch have
+equal lengths.
 """
 
 from __future__ import annotations
 
-import ctypes
-from functools import lru_cache
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -27,126 +20,43 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tailrace_server.capture.codecs import fields
-from tailrace_server.capture.codecs.columns import EncodedMessages
-from tailrace_server.numba_tools import compiled, inlined, is_present, number_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from numpy.typing import NDArray
-
-    from tailrace_server.capture.codecs.columns import CaptureColumns
-    from tailrace_server.wal.record.text_columns import NameLists
-
-    Bytes = NDArray[np.uint8]
-    Ints = NDArray[np.int32]
-    Longs = NDArray[np.int64]
-
-_F = TypeVar("_F", bound="Callable[..., Any]")
+from tailrace_server.capture.codecs.frame_table import FrameTable
+from tailrace_server.numba_tools import inlined, is_present, number_at
 
 _CAPTURE, _CHANGED = fields.CAPTURE, fields.CHANGED
 _NUMBERS_BYTES: Final = fields.NUMBERS.itemsize
 _VERSION, _INDEX, _ORDINAL = fields.VERSION, fields.INDEX, fields.ORDINAL
 _TIMESTAMP, _AREA, _OPERATION = fields.TIMESTAMP, fields.AREA, fields.OPERATION
 
-_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
-_new_bytes.restype, _new_bytes.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
-_CONTENTS: Final = bytes.__basicsize__ - 1
-"""Bytes from the address of a ``bytes`` object to its content. Its size without content counts a final zero."""
-
-
-def write_messages(columns: CaptureColumns, message_bytes: int) -> EncodedMessages:
-    """Return the frames of captures in messages of up to ``message_bytes``; entity level only."""
-    # 1. Gather what the loops read, as addresses and small tables. `columns` keeps the memory alive
-    # behind the addresses until this function returns.
-    count = len(columns)
-    rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
-    type_offsets, type_bytes = _entity_type_table(columns.entity_types)
-    lists, name_bytes = _lists_of(columns.names)
-    texts = _texts_of(columns)
-    # 2. Measure: sizes of captures, places of frames, first frames of messages. The arrays are as long
-    # as they can get: a message of each frame.
-    sizes = np.empty(count, np.int32)
-    offsets = np.empty(count + 1, np.int64)
-    starts = np.empty(count + 1, np.int64)
-    cuts = np.zeros(1, np.int64)
-    entries = rows, columns.type_codes, type_offsets
-    _measure(sizes, offsets, starts, cuts, message_bytes, *entries, texts, *lists)
-
-    # 3. Make each message at its size. Nobody else has seen these objects, so their content may still
-    # be written; a moment later they are immutable like any other.
-    cut = int(cuts[0])
-    starts[cut] = count
-    borders = offsets[starts[: cut + 1]]
-    data = [*map(_new_bytes, repeat(None), np.diff(borders).tolist())]
-    # 4. From each address take off the bytes of the messages before. Then origin + offset is the place
-    # of a frame, and the loop needs no offset within a message.
-    origins = np.fromiter(map(id, data), np.int64, cut) + (_CONTENTS - borders[:-1])
-    # 5. Write. Sizes and places are those of step 2: columns that changed in between would be written
-    # beyond a message, and nothing would notice. Columns are immutable.
-    ordinals = _NO_INTS if columns.ordinals is None else columns.ordinals
-    numbers = columns.versions, columns.indexes, ordinals, columns.timestamps
-    flags = columns.areas, columns.operations
-    tables = type_bytes, name_bytes
-    _write(origins, starts, offsets, sizes, *numbers, *flags, *tables, *entries, texts, *lists)
-    return EncodedMessages(offsets, starts[: cut + 1].tolist(), data)
-
-
-def _texts_of(columns: CaptureColumns) -> Longs:
-    """Return tag and addresses of the key and of each body; tag 0 for one that is all null or left out."""
-    found = np.zeros((1 + len(fields.BODIES), 4), np.int64)
-    if not columns.keys.all_null:
-        found[0] = fields.PRIMARY_KEY, *columns.keys.addresses
-    for place, (name, tag) in enumerate(fields.BODIES.items(), 1):
-        texts = columns.texts.get(name)
-        if texts is not None and not texts.all_null:
-            found[place] = tag, *texts.addresses
-    return found
-
-
-def _lists_of(names: NameLists) -> tuple[tuple[Longs, Ints], Bytes]:
-    """Return the addresses of the lists and the table of their names as fields; empty if all are null."""
-    if names.all_null:
-        return (_NO_LISTS, _NO_INTS), _NO_BYTES
-    offsets, data = _name_table(names.names)
-    return (np.array(names.addresses, np.int64), offsets), data
-
-
-@lru_cache(maxsize=64)
-def _name_table(names: tuple[str, ...]) -> tuple[Ints, Bytes]:
-    return _table(map(fields.changed_name, names))
-
-
-@lru_cache(maxsize=64)
-def _entity_type_table(entity_types: tuple[str, ...]) -> tuple[Ints, Bytes]:
-    """Return the table of entity types as fields; the first, of code -1, is empty."""
-    return _table([b"", *map(fields.entity_type, entity_types)])
-
-
-def _table(texts: Iterable[bytes]) -> tuple[Ints, Bytes]:
-    listed = list(texts)
-    offsets = np.zeros(len(listed) + 1, np.int32)
-    np.cumsum([len(text) for text in listed], out=offsets[1:])
-    return offsets, np.frombuffer(b"".join(listed), np.uint8)
-
-
-_NO_BYTES: Final = np.empty(0, np.uint8)
-_NO_INTS: Final = np.empty(0, np.int32)
-_NO_LISTS: Final = np.empty(0, np.int64)
+# numba takes numbers of the module as they are now, and knows no enumeration.
+_COUNT, _MESSAGE_BYTES = int(FrameTable.COUNT), int(FrameTable.MESSAGE_BYTES)
+_SIZES, _OFFSETS = int(FrameTable.SIZES), int(FrameTable.OFFSETS)
+_STARTS, _ORIGINS, _MESSAGES = (
+    int(FrameTable.STARTS),
+    int(FrameTable.ORIGINS),
+    int(FrameTable.MESSAGES),
+)
+_ROWS, _TYPE_CODES = int(FrameTable.ROWS), int(FrameTable.TYPE_CODES)
+_TYPE_OFFSETS, _TYPE_BYTES = int(FrameTable.TYPE_OFFSETS), int(FrameTable.TYPE_BYTES)
+_LISTS_VALID, _LISTS, _LIST_NAMES = (
+    int(FrameTable.LISTS_VALID),
+    int(FrameTable.LISTS),
+    int(FrameTable.LIST_NAMES),
+)
+_NAME_OFFSETS, _NAME_BYTES = int(FrameTable.NAME_OFFSETS), int(FrameTable.NAME_BYTES)
+_VERSIONS, _INDEXES, _ORDINALS = (
+    int(FrameTable.VERSIONS),
+    int(FrameTable.INDEXES),
+    int(FrameTable.ORDINALS),
+)
+_TIMESTAMPS, _AREAS, _OPERATIONS = (
+    int(FrameTable.TIMESTAMPS),
+    int(FrameTable.AREAS),
+    int(FrameTable.OPERATIONS),
+)
+_TEXTS = int(FrameTable.TEXTS)
 
 # All functions below are compiled, but for the decorators.
-
-_READ_BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
-_READ_INTS: Final = types.Array(types.int32, 1, "C", readonly=True)
-_READ_LONGS: Final = types.Array(types.int64, 1, "C", readonly=True)
-_TEXTS: Final = types.Array(types.int64, 2, "C", readonly=True)
-_READ: Final = (_READ_INTS, _READ_INTS, _READ_INTS, _TEXTS, _READ_LONGS, _READ_INTS)
-"""Of both loops: rows, codes of entity types, offsets of their table, texts, lists, offsets of names."""
-
-
-def _compiled(*arguments: Any) -> Callable[[_F], _F]:
-    """Compile for one signature when the module is loaded, or take the code from the cache."""
-    return compiled(types.void(*arguments))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -256,12 +166,12 @@ def _text_bytes(column: Any, row: Any) -> Any:
 
 
 @inlined
-def _names_bytes(lists: Any, name_offsets: Any, first: Any, behind: Any) -> Any:
+def _names_bytes(codes: Any, name_offsets: Any, first: Any, behind: Any) -> Any:
     """Return the size of the names of a list as fields; ``behind`` is exclusive."""
     length = np.int64(0)
     for each in range(first, behind):
-        name = _int32_at(lists[2] + 4 * each)
-        length += name_offsets[name + 1] - name_offsets[name]
+        name_at = name_offsets + 4 * np.int64(_int32_at(codes + 4 * each))
+        length += np.int64(_int32_at(name_at + 4)) - _int32_at(name_at)
     return length
 
 
@@ -279,141 +189,124 @@ def _put_text(at: Any, column: Any, row: Any) -> Any:
 
 
 @inlined
-def _column(texts: Any, place: Any) -> Any:
-    """Return a row of ``texts`` as four locals: the compiler would read it again after each store."""
-    return texts[place, 0], texts[place, 1], texts[place, 2], texts[place, 3]
+def _slot(table: Any, place: Any) -> Any:
+    """Return a number of the table."""
+    return _int64_at(table + 8 * place)
 
 
-@_compiled(
-    *(types.int32[::1], types.int64[::1], types.int64[::1], types.int64[::1], types.int64), *_READ
-)
-def _measure(
-    sizes: Ints,
-    offsets: Longs,
-    starts: Longs,
-    cuts: Longs,
-    message_bytes: int,
-    rows: Ints,
-    type_codes: Ints,
-    type_offsets: Ints,
-    texts: Longs,
-    lists: Longs,
-    name_offsets: Ints,
-) -> None:
-    key, change, before, after = (
-        _column(texts, 0),
-        _column(texts, 1),
-        _column(texts, 2),
-        _column(texts, 3),
+@inlined
+def _column(table: Any, place: Any) -> Any:
+    """Return a text column as four locals: the compiler would read the table again after each store."""
+    at = table + 8 * (_TEXTS + 4 * place)
+    return _int64_at(at), _int64_at(at + 8), _int64_at(at + 16), _int64_at(at + 24)
+
+
+def measure(table: Any) -> Any:
+    """Write sizes of captures, places of frames and first frames of messages; return the number of messages."""
+    key, change = _column(table, 0), _column(table, 1)
+    before, after = _column(table, 2), _column(table, 3)
+    rows, type_codes = _slot(table, _ROWS), _slot(table, _TYPE_CODES)
+    type_offsets = _slot(table, _TYPE_OFFSETS) + 4  # place 0 is of code -1, a lead
+    lists_valid, lists, codes = (
+        _slot(table, _LISTS_VALID),
+        _slot(table, _LISTS),
+        _slot(table, _LIST_NAMES),
     )
-    row_address, type_code_address = np.int64(rows.ctypes.data), np.int64(type_codes.ctypes.data)
-    type_offset_address = np.int64(type_offsets.ctypes.data) + 4  # place 0 is of code -1, a lead
-    end = 0
-    message = 0
-    cut = 0
-    offsets[0] = 0
-    for place in range(len(rows)):
-        row = np.int64(_int32_at(row_address + 4 * place))
-        type_at = type_offset_address + 4 * np.int64(_int32_at(type_code_address + 4 * row))
+    name_offsets = _slot(table, _NAME_OFFSETS)
+    sizes, offsets, starts = _slot(table, _SIZES), _slot(table, _OFFSETS), _slot(table, _STARTS)
+    message_bytes = _slot(table, _MESSAGE_BYTES)
+    end = np.int64(0)
+    message = np.int64(0)
+    cut = np.int64(0)
+    _store(offsets, end)
+    for place in range(_slot(table, _COUNT)):
+        row = np.int64(_int32_at(rows + 4 * place))
+        type_at = type_offsets + 4 * np.int64(_int32_at(type_codes + 4 * row))
         size = np.int64(_NUMBERS_BYTES) + _int32_at(type_at + 4) - _int32_at(type_at)
         size += _text_bytes(key, row)
-        if len(lists) and is_present(lists[0], row):
-            at = lists[1] + 4 * row
-            length = _names_bytes(lists, name_offsets, _int32_at(at), _int32_at(at + 4))
+        if lists and is_present(lists_valid, row):
+            at = lists + 4 * row
+            length = _names_bytes(codes, name_offsets, _int32_at(at), _int32_at(at + 4))
             size += 1 + _varint_bytes(length) + length
         size += _text_bytes(change, row) + _text_bytes(before, row) + _text_bytes(after, row)
         # A frame that would take the message past its size begins the next one. The first of a message
         # stays whatever its size, so a message is never empty.
-        sizes[place] = size
+        _store(sizes + 4 * place, np.int32(size))
         start = end
         end += 1 + _varint_bytes(size) + size
         if end - message > message_bytes or place == 0:
-            starts[cut] = place
+            _store(starts + 8 * cut, np.int64(place))
             message = start
             cut += 1
-        offsets[place + 1] = end
-    cuts[0] = cut
+        _store(offsets + 8 * (place + 1), end)
+    return cut
 
 
-@_compiled(
-    *(_READ_LONGS, _READ_LONGS, _READ_LONGS, _READ_INTS),
-    *(_READ_LONGS, _READ_INTS, _READ_INTS, _READ_LONGS, _READ_BYTES, _READ_BYTES),
-    *(_READ_BYTES, _READ_BYTES, *_READ),
-)
-def _write(
-    origins: Longs,
-    starts: Longs,
-    offsets: Longs,
-    sizes: Ints,
-    versions: Longs,
-    indexes: Ints,
-    ordinals: Ints,
-    timestamps: Longs,
-    areas: Bytes,
-    operations: Bytes,
-    type_bytes: Bytes,
-    name_bytes: Bytes,
-    rows: Ints,
-    type_codes: Ints,
-    type_offsets: Ints,
-    texts: Longs,
-    lists: Longs,
-    name_offsets: Ints,
-) -> None:
-    key, change, before, after = (
-        _column(texts, 0),
-        _column(texts, 1),
-        _column(texts, 2),
-        _column(texts, 3),
+def write(table: Any) -> Any:
+    """Write captures into the messages, whose contents would begin at ``ORIGINS`` if they held all before."""
+    key, change = _column(table, 0), _column(table, 1)
+    before, after = _column(table, 2), _column(table, 3)
+    rows, type_codes = _slot(table, _ROWS), _slot(table, _TYPE_CODES)
+    type_offsets, type_bytes = _slot(table, _TYPE_OFFSETS) + 4, _slot(table, _TYPE_BYTES)
+    lists_valid, lists, codes = (
+        _slot(table, _LISTS_VALID),
+        _slot(table, _LISTS),
+        _slot(table, _LIST_NAMES),
     )
-    row_address, type_code_address = np.int64(rows.ctypes.data), np.int64(type_codes.ctypes.data)
-    type_offset_address = np.int64(type_offsets.ctypes.data) + 4
-    type_text_address = np.int64(type_bytes.ctypes.data)
-    name_address = np.int64(name_bytes.ctypes.data)
-    size_address = np.int64(sizes.ctypes.data)
-    version_address, index_address = np.int64(versions.ctypes.data), np.int64(indexes.ctypes.data)
-    timestamp_address = np.int64(timestamps.ctypes.data)
-    ordinal_address = np.int64(ordinals.ctypes.data) if len(ordinals) else np.int64(0)
-    area_address = np.int64(areas.ctypes.data)
-    operation_address = np.int64(operations.ctypes.data)
-    # `at` is the address of the next byte. Every part below writes as many bytes as `_measure` counted
+    name_offsets, name_bytes = _slot(table, _NAME_OFFSETS), _slot(table, _NAME_BYTES)
+    sizes, offsets, starts = _slot(table, _SIZES), _slot(table, _OFFSETS), _slot(table, _STARTS)
+    origins = _slot(table, _ORIGINS)
+    versions, indexes, ordinals = (
+        _slot(table, _VERSIONS),
+        _slot(table, _INDEXES),
+        _slot(table, _ORDINALS),
+    )
+    timestamps, areas, operations = (
+        _slot(table, _TIMESTAMPS),
+        _slot(table, _AREAS),
+        _slot(table, _OPERATIONS),
+    )
+    # `at` is the address of the next byte. Every part below writes as many bytes as `measure` counted
     # for it, in the same order, so each message is filled to its last byte.
-    for message in range(len(origins)):
-        at = origins[message] + offsets[starts[message]]
-        for place in range(starts[message], starts[message + 1]):
-            row = np.int64(_int32_at(row_address + 4 * place))
+    for message in range(_slot(table, _MESSAGES)):
+        first_place, behind_place = _slot(starts, message), _slot(starts, message + 1)
+        at = _slot(origins, message) + _slot(offsets, first_place)
+        for place in range(first_place, behind_place):
+            row = np.int64(_int32_at(rows + 4 * place))
             _store(at, np.uint8(_CAPTURE))
-            at = _put_varint(at + 1, np.int64(_int32_at(size_address + 4 * place)))
+            at = _put_varint(at + 1, np.int64(_int32_at(sizes + 4 * place)))
             _store(at, np.uint8(_VERSION))
-            _store(at + 1, _int64_at(version_address + 8 * place))
+            _store(at + 1, _int64_at(versions + 8 * place))
             _store(at + 9, np.uint8(_INDEX))
-            _store(at + 10, _int32_at(index_address + 4 * place))
+            _store(at + 10, _int32_at(indexes + 4 * place))
             _store(at + 14, np.uint8(_ORDINAL))
             ordinal = np.int32(0)
-            if ordinal_address:
-                ordinal = _int32_at(ordinal_address + 4 * place)
+            if ordinals:
+                ordinal = _int32_at(ordinals + 4 * place)
             _store(at + 15, ordinal)
             _store(at + 19, np.uint8(_TIMESTAMP))
-            _store(at + 20, _int64_at(timestamp_address + 8 * place))
+            _store(at + 20, _int64_at(timestamps + 8 * place))
             _store(at + 28, np.uint8(_AREA))
-            _store(at + 29, _uint8_at(area_address + row))
+            _store(at + 29, _uint8_at(areas + row))
             _store(at + 30, np.uint8(_OPERATION))
-            _store(at + 31, _uint8_at(operation_address + row))
+            _store(at + 31, _uint8_at(operations + row))
             at += _NUMBERS_BYTES
-            type_at = type_offset_address + 4 * np.int64(_int32_at(type_code_address + 4 * row))
+            type_at = type_offsets + 4 * np.int64(_int32_at(type_codes + 4 * row))
             start = np.int64(_int32_at(type_at))
             length = np.int64(_int32_at(type_at + 4)) - start
-            _copy(at, type_text_address + start, length)
+            _copy(at, type_bytes + start, length)
             at = _put_text(at + length, key, row)
-            if len(lists) and is_present(lists[0], row):
-                first = _int32_at(lists[1] + 4 * row)
-                behind = _int32_at(lists[1] + 4 * row + 4)
-                length = _names_bytes(lists, name_offsets, first, behind)
+            if lists and is_present(lists_valid, row):
+                first = _int32_at(lists + 4 * row)
+                behind = _int32_at(lists + 4 * row + 4)
+                length = _names_bytes(codes, name_offsets, first, behind)
                 _store(at, np.uint8(_CHANGED))
                 at = _put_varint(at + 1, length)
                 for each in range(first, behind):
-                    name = _int32_at(lists[2] + 4 * each)
-                    length = np.int64(name_offsets[name + 1]) - name_offsets[name]
-                    _copy(at, name_address + name_offsets[name], length)
+                    name_at = name_offsets + 4 * np.int64(_int32_at(codes + 4 * each))
+                    start = np.int64(_int32_at(name_at))
+                    length = np.int64(_int32_at(name_at + 4)) - start
+                    _copy(at, name_bytes + start, length)
                     at += length
             at = _put_text(_put_text(_put_text(at, change, row), before, row), after, row)
+    return 0

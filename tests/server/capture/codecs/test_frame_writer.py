@@ -10,16 +10,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.capture.codecs import PROTOBUF, CaptureColumns, compiled_frames
+from tailrace_server.capture.codecs import PROTOBUF, CaptureColumns
 from tailrace_server.capture.codecs.columns import join_into_messages
+from tailrace_server.capture.codecs.frame_writer import FRAME_LOOPS, FrameWriter
 from tailrace_server.capture.codecs.protobuf import encode_one_by_one
+from tailrace_server.machine_code import object_code
 from tailrace_server.wal.record.text_columns import NameLists, Texts
 from tests.server.capture.codecs.batches import BODIES, captures, columns
+
+WRITER = FrameWriter(object_code.load(FRAME_LOOPS) or object_code.build(FRAME_LOOPS))
 
 
 def compiled(batch: CaptureColumns) -> list[bytes]:
     """Return the frames that the compiled encoder writes."""
-    found = compiled_frames.write_messages(batch, 1_000)
+    found = WRITER.write_messages(batch, 1_000)
     data, offsets = b"".join(found.data), found.offsets.tolist()
     return [data[start:stop] for start, stop in pairwise(offsets)]
 
@@ -69,7 +73,7 @@ def test_messages_are_cut_where_the_plain_encoder_cuts_them(
     rows: list[dict[str, Any]], message_bytes: int
 ) -> None:
     whole = columns(rows, by_column=False, wanted=set(BODIES))
-    found = compiled_frames.write_messages(whole, message_bytes)
+    found = WRITER.write_messages(whole, message_bytes)
     plain = join_into_messages(encode_one_by_one(whole), message_bytes)
     assert (found.starts, found.data) == (plain.starts, plain.data)
     assert found.offsets.tolist() == plain.offsets.tolist()

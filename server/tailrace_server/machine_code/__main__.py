@@ -1,0 +1,9 @@
+"""``python -m tailrace_server.machine_code``: compile what servers load, for installers and images."""
+
+import logging
+
+from tailrace_server.capture.codecs.compiled_encoder_loader import begin_loading
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    begin_loading().join()
