@@ -53,7 +53,7 @@ def expect_large_blocks() -> None:
 
     It maps large blocks apart and unmaps them again, and the end of its heap likewise, until it has learnt
     how large those are that come and go: from the largest such block that was freed. Up to then each batch
-    is written to fresh pages, which was a fifth of the time of a first catch-up (docs/adr/0034). So one is
+    is written to fresh pages, which was a fifth of the time of a first catch-up (docs/adr/0037). So one is
     freed here; as nothing was written to it, it takes no memory.
 
     Does nothing where the environment sets glibc's thresholds: they stand, and it learns nothing.
