@@ -44,7 +44,7 @@ _SHARE: Final = 8
 
 _FLOOR_BYTES: Final = 64 << 10
 """Held by one connection, is no matter: the window that each stream begins with."""
-_PENDING_SHARE: Final = 32
+_PENDING_SHARE: Final = 8
 _PENDING_MIN: Final = 64
 _PENDING_MAX: Final = 3_000
 _CALL_BYTES: Final = 8 << 10
@@ -205,7 +205,7 @@ def pending_calls_max(memory_bytes: int) -> int:
     """Return how many calls may wait in core until the event loop takes them. The others are cancelled.
 
     Each may hold a stream's first window, also once its connection is gone: whoever connects again and again is
-    bounded by nothing else. Together they get a 32nd of the memory, and core's own bound where that is less.
+    bounded by nothing else. Together they get an eighth of the memory, and core's own bound where that is less.
     """
     return min(max(memory_bytes // _PENDING_SHARE // _FLOOR_BYTES, _PENDING_MIN), _PENDING_MAX)
 
