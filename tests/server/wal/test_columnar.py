@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.criteria import Operation
@@ -152,6 +152,7 @@ def catalog() -> Iterator[CatalogWriter]:
         yield writer
 
 
+@settings(max_examples=50)
 @given(
     parts=st.lists(TRANSACTIONS, min_size=1, max_size=3),
     compiled=st.booleans(),
