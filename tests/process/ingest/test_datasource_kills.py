@@ -56,16 +56,21 @@ class Program(Killable):
         return (self.checkpoint / "commits" / "1").exists()
 
 
-@pytest.mark.parametrize("kind", ["batch", "stream"])
 @pytest.mark.parametrize(
-    ("place", "victim", "batches"),
+    ("kind", "place", "victim", "batches"),
     [
-        ("segment.after_rename", "driver", {1}),
-        ("pipeline.before_commit", "driver", {1, 2}),  # the process that commits may live on
-        ("pipeline.before_commit", "itself", {1}),
-        ("pipeline.after_commit", "driver", {2}),
-        ("pipeline.after_commit", "jvm", {2}),
-        ("pipeline.after_commit", "itself", {2}),
+        ("stream", "segment.after_rename", "driver", {1}),
+        (
+            "batch",
+            "pipeline.before_commit",
+            "driver",
+            {1, 2},
+        ),  # the process that commits may live on
+        ("stream", "pipeline.before_commit", "itself", {1}),
+        ("batch", "pipeline.after_commit", "driver", {2}),
+        ("stream", "pipeline.after_commit", "driver", {2}),
+        ("stream", "pipeline.after_commit", "jvm", {2}),
+        ("batch", "pipeline.after_commit", "itself", {2}),
     ],
 )
 def test_contract_34_a_program_that_writes_through_the_source_and_is_killed_goes_on(

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
-SEEDS = int(os.environ.get("KILL_SEEDS", "3"))
-KILLS_EACH = 10
+SEEDS = int(os.environ.get("KILL_SEEDS", "2"))
+KILLS_EACH = 8
 """Random kills for each seed."""
 FILES_AHEAD = 20
 """More batches than an ingest does before it is killed at random."""
@@ -186,8 +186,15 @@ def test_contract_34_driver_or_jvm_killed_at_a_named_place_lose_and_double_nothi
     check(ingest, feed)
 
 
-@pytest.mark.parametrize("victim", ["task", *DEATHS])
-@pytest.mark.parametrize("place", ["segment.before_rename", "segment.after_rename"])
+@pytest.mark.parametrize(
+    ("place", "victim"),
+    [
+        ("segment.before_rename", "task"),
+        ("segment.before_rename", "driver"),
+        ("segment.after_rename", "task"),
+        ("segment.after_rename", "jvm"),
+    ],
+)
 def test_contract_34_a_large_batch_killed_where_tasks_write_loses_and_doubles_nothing(
     tmp_path: Path, log_root: Path, spark: SparkSession, place: str, victim: str
 ) -> None:
@@ -210,10 +217,8 @@ def test_contract_34_a_large_batch_killed_where_tasks_write_loses_and_doubles_no
     "place",
     [
         "pipeline.before_commit@1",
-        "entry.after_link@4",
         "pipeline.after_commit@1",
         "pipeline.before_publish@1",
-        "pipeline.spark_committed@1",
     ],
 )
 def test_contract_34_task_workers_killed_while_the_driver_commits_lose_and_double_nothing(
