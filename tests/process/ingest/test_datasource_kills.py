@@ -60,12 +60,8 @@ class Program(Killable):
     ("kind", "place", "victim", "batches"),
     [
         ("stream", "segment.after_rename", "driver", {1}),
-        (
-            "batch",
-            "pipeline.before_commit",
-            "driver",
-            {1, 2},
-        ),  # the process that commits may live on
+        # The process that commits may live on.
+        ("batch", "pipeline.before_commit", "driver", {1, 2}),
         ("stream", "pipeline.before_commit", "itself", {1}),
         ("batch", "pipeline.after_commit", "driver", {2}),
         ("stream", "pipeline.after_commit", "driver", {2}),
