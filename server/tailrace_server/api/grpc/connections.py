@@ -7,16 +7,22 @@ memory is short that message is what has to go, and it goes with its connection.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _DESCRIPTORS: Final = "/proc/self/fd"
+_FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
+_LIBC: Final = ctypes.PyDLL(None)
+"""Called without letting go of Python's lock. The event loop takes it at each chance, and returns it after
+milliseconds: a hundred connections would go one by one, and what others send meanwhile is not looked at."""
 
 
 def disconnect(peer: str) -> bool:
@@ -28,29 +34,31 @@ def disconnect(peer: str) -> bool:
     if kind not in {"ipv4", "ipv6"} or not os.path.isdir(_DESCRIPTORS):
         return False
     host, _, port = address.rpartition(":")
-    wanted = host.strip("[]"), port
-    found = False
-    for copy in _sockets():
-        with copy, suppress(OSError):  # it is closed by now, or not connected
-            found |= _shut_down(copy, wanted)
-    return found
+    is_its = partial(_is_of, peer=(host.strip("[]"), port))
+    return any([shut_down(descriptor, is_its) for descriptor in _descriptors()])
 
 
 def disconnect_all(port: int) -> None:
     """Shut down every connection to a port of this process, whatever its peer reads. Linux only."""
-    if not os.path.isdir(_DESCRIPTORS):
-        return
-    for name in os.listdir(_DESCRIPTORS):
-        with suppress(OSError):  # it is closed by now, no socket, or not connected
-            if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-                _shut_down_at(int(name), port)
+    if os.path.isdir(_DESCRIPTORS):
+        for descriptor in _descriptors():
+            shut_down(descriptor, partial(_is_to, port=port))
 
 
-def _shut_down_at(descriptor: int, port: int) -> None:
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
-        if copy.family in {socket.AF_INET, socket.AF_INET6} and copy.getsockname()[1] == port:
-            copy.getpeername()  # the listener has none, and is left alone
-            copy.shutdown(socket.SHUT_RDWR)
+def shut_down(descriptor: int, is_it: Callable[[socket.socket], bool]) -> bool:
+    """Shut down the connection under a descriptor of core's, if it is one that is meant; return whether.
+
+    It is done through a copy, since core may close its own meanwhile. Core closes what was shut down.
+
+    Args:
+        descriptor: It may be closed by now, or of something else.
+        is_it: Returns whether a socket is meant; OSError counts as no.
+    """
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            return is_it(copy) and _LIBC.shutdown(copy.fileno(), socket.SHUT_RDWR) == 0
+    except OSError:
+        return False  # it is closed by now, no socket, or not connected
 
 
 def bound_send_buffers(port: int, nbytes: int) -> None:
@@ -74,18 +82,27 @@ def bound_send_buffers(port: int, nbytes: int) -> None:
 
 def _sockets() -> Iterator[socket.socket]:
     """Yield a copy of each socket of this process, for the caller to close."""
+    for descriptor in _descriptors():
+        with suppress(OSError):  # it is closed by now
+            yield socket.socket(fileno=os.dup(descriptor))
+
+
+def _descriptors() -> Iterator[int]:
+    """Yield the descriptor of each socket of this process."""
     for name in os.listdir(_DESCRIPTORS):
         with suppress(OSError):  # it is closed by now
             if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
-                yield socket.socket(fileno=os.dup(int(name)))
+                yield int(name)
 
 
-def _shut_down(copy: socket.socket, wanted: tuple[str, str]) -> bool:
-    """Shut down a socket if it is connected to a host and port; core, whose it is, closes it then."""
-    if copy.family not in {socket.AF_INET, socket.AF_INET6}:
+def _is_of(copy: socket.socket, peer: tuple[str, str]) -> bool:
+    """Whether a socket is connected to a host and port."""
+    if copy.family not in _FAMILIES:
         return False
     host, port = copy.getpeername()[:2]
-    if (host.removeprefix("::ffff:"), str(port)) != wanted:
-        return False
-    copy.shutdown(socket.SHUT_RDWR)
-    return True
+    return (host.removeprefix("::ffff:"), str(port)) == peer
+
+
+def _is_to(copy: socket.socket, port: int) -> bool:
+    """Whether a socket is a connection to a port of ours; the listener has no peer, and is left alone."""
+    return copy.family in _FAMILIES and copy.getsockname()[1] == port and bool(copy.getpeername())

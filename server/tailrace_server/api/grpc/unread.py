@@ -18,7 +18,6 @@ on the connection resume. Linux only (``TCP_INFO``); elsewhere nothing is bounde
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import socket
 import struct
@@ -34,10 +33,11 @@ from urllib.parse import unquote
 
 import structlog
 
+from tailrace_server.api.grpc.connections import shut_down
 from tailrace_server.capture.reading.batch_cache import anonymous_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _SHARE: Final = 8
 """What peers have sent and nobody has read may come to one part in so many of the memory budget."""
@@ -63,9 +63,6 @@ _SCAN_PARTS: Final = 50
 """Looking at them, in a thread, takes at most one part in so many of the time."""
 _SHORT_PARTS: Final = 10
 """The same where memory is short."""
-_LIBC: Final = ctypes.PyDLL(None)
-"""Called without letting go of Python's lock. The event loop takes it at each chance, and returns it after
-milliseconds: a hundred connections would go one by one, and what others send meanwhile is not looked at."""
 _ESTABLISHED: Final = 1
 _ENDED: Final = (4, 5, 7)
 """Shut down by us, by both, or reset: FIN_WAIT1, FIN_WAIT2, CLOSE of linux/tcp_states.h."""
@@ -188,7 +185,7 @@ class UnreadWatch:
             if total > room or late:
                 total -= one.held
                 del self._connections[peer]
-                if _shut_down(one.descriptor, partial(_is_of, peer=peer)):
+                if shut_down(one.descriptor, partial(_is_of, peer=peer)):
                     self.cut += 1
                     gone.append((peer, int(one.held), late))
         # 3. A line for each only when all have gone: whoever reads the log may be slow.
@@ -234,7 +231,7 @@ def _connections(port: int) -> Iterator[_Looked]:
             elif state in _ENDED:
                 # Core misses the end of a connection where it comes while core reads: it then waits for an
                 # event that was there before. It would keep all until its keepalive. This is another event.
-                _shut_down(int(name), partial(_has_ended, port=port))
+                shut_down(int(name), partial(_has_ended, port=port))
         except (OSError, struct.error):
             pass
         finally:
@@ -254,18 +251,6 @@ def _is_of(connection: socket.socket, peer: str) -> bool:
 
 def _has_ended(connection: socket.socket, port: int) -> bool:
     return connection.getsockname()[1] == port and _tcp_info(connection)[0] in _ENDED
-
-
-def _shut_down(descriptor: int, is_it: Callable[[socket.socket], bool]) -> bool:
-    """Shut down the connection that core has under a descriptor, if it still is the one; return whether."""
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=os.dup(descriptor)) as copy:
-            if not is_it(copy):
-                return False
-            _LIBC.shutdown(copy.fileno(), socket.SHUT_RDWR)
-    except OSError:
-        return False  # it is closed by now
-    return True
 
 
 def _named(host: str, port: int | str) -> str:
