@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.columnar_records import TransactionRecords
 from tailrace_server.wal.record.columns import BODY_COLUMNS
+from tailrace_server.wal.record.input_rows import flags_of
 from tailrace_server.wal.record.key_hash import type_seed
 from tailrace_server.wal.record.mutation import columns_of, difference_of
 from tailrace_server.wal.record.text_columns import addresses_of
@@ -118,8 +119,8 @@ class ColumnarRecords:
         ]
         machine = _compiled_for(len(rows))
         before, after = (_shapes_of(machine, each, groups) for each in (rows.before, rows.after))
-        given = _true(rows.changed.is_valid())
-        has = {name: _true(getattr(rows, name).is_valid()) for name in BODY_COLUMNS}
+        given = flags_of(rows.changed.is_valid())
+        has = {name: flags_of(getattr(rows, name).is_valid()) for name in BODY_COLUMNS}
         updates = has["before"] & has["after"] & ~given
         alike = updates & (after.names == before.names) & (after.names != 0)
         alike &= self._plain(rows, alike, after)
@@ -361,7 +362,7 @@ def _doubtful(machine: ModuleType, bodies: pa.BinaryArray) -> npt.NDArray[np.boo
     marks = np.zeros(len(bodies), np.bool_)
     if bodies.null_count < len(bodies):
         shapes = _shapes_of(machine, bodies, np.zeros(len(bodies), np.int64)).shapes
-        marks = (shapes == 0) & _true(bodies.is_valid())
+        marks = (shapes == 0) & flags_of(bodies.is_valid())
     return marks
 
 
@@ -422,11 +423,6 @@ def _bitmap(rows: npt.NDArray[np.int64], total: int) -> pa.Buffer | None:
 def _values_bytes(images: pa.BinaryArray) -> int:
     offsets = np.frombuffer(images.buffers()[1], np.int32)
     return int(offsets[images.offset + len(images)]) - int(offsets[images.offset])
-
-
-def _true(marks: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = marks.to_numpy(zero_copy_only=False)
-    return found
 
 
 __all__ = ["COMPILED_FROM", "ColumnarRecords"]

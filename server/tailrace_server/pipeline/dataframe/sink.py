@@ -29,9 +29,9 @@ from tailrace_server.pipeline.dataframe.row_checks import (
     columns_named,
 )
 from tailrace_server.pipeline.dataframe.transaction_ids import SeenTransactions
-from tailrace_server.pipeline.dataframe.whole_transactions import Transactions, starts_of
+from tailrace_server.pipeline.dataframe.whole_transactions import Transactions
 from tailrace_server.pipeline.images import difference, members, projection
-from tailrace_server.wal.record.interleaving import Interleaved
+from tailrace_server.wal.record.interleaving import Interleaved, starts_of
 from tailrace_server.wal.segment.writer import with_dictionary
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.dataframe.row_checks import check_lead
+from tailrace_server.wal.record.interleaving import starts_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -111,12 +112,6 @@ class Transactions:
             "",
         )
         return texts.cast(pa.binary())
-
-
-def starts_of(ids: pa.StringArray) -> npt.NDArray[np.int64]:
-    """Return the first row of each transaction; a row without id is a transaction of its own."""
-    same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
-    return np.concatenate([[0], np.flatnonzero(~same.to_numpy(zero_copy_only=False)) + 1])
 
 
 def _count_texts(names: list[str], counts: npt.NDArray[np.int64]) -> pa.Array:

@@ -34,10 +34,11 @@ import pyarrow.compute as pc
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import BODY_COLUMNS, NAME_TYPE
+from tailrace_server.wal.record.interleaving import starts_of
 from tailrace_server.wal.record.mutation import Mutation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -156,33 +157,18 @@ def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
     if "operation" in batch.schema.names:
         operations = _operations(column["operation"])
     keys, after = column["primary_key"], column["after"]
-    if keys.null_count:
-        keyless = _true(keys.is_null()) & (operations != Operation.REMOVE)
-        if keyless.any():
-            row = int(np.argmax(keyless))
-            what = Operation(int(operations[row])).name
-            _refuse(
-                "primary_key",
-                row,
-                f"is null, and its operation is {what}: only a REMOVE may have none",
-            )
-    if (operations != Operation.UPSERT).any():
-        left = _true(after.is_valid()) & (operations != Operation.UPSERT)
-        if left.any():
-            row = int(np.argmax(left))
-            what = Operation(int(operations[row])).name
-            _refuse(
-                "after",
-                row,
-                f"is given, and its operation is {what}: a removed row has no image after",
-            )
+    for name, faulty, why in _unlike_operations(keys, after, operations):
+        if faulty.any():
+            row = int(np.argmax(faulty))
+            _refuse(name, row, why.format(Operation(int(operations[row])).name))
     changed = column["changed"]
     if changed.values.null_count and (flat := pc.list_flatten(changed)).null_count:
         row = pc.list_parent_indices(changed)[_first(flat.is_null())].as_py()
         _refuse("changed", row, "has a null; it lists names of columns")
     starts, ids = np.zeros(1, np.int64), _NO_ID
     if "transaction_id" in batch.schema.names:
-        starts, ids = _transactions(column["transaction_id"])
+        starts = starts_of(column["transaction_id"])
+        ids = column["transaction_id"].take(pa.array(starts)).to_pylist()
     times = column["source_timestamp"].take(pa.array(starts)).to_pylist()
     bodies = {name: column[name] for name in BODY_COLUMNS}
     return InputRows(
@@ -230,10 +216,7 @@ def rows_of_mutations(
         return None
     if names.values.null_count or not _all_texts(changed):
         return None
-    if texts.null_count and (_true(texts.is_null()) & (whats != Operation.REMOVE)).any():
-        return None
-    removes = whats != Operation.UPSERT
-    if removes.any() and (_true(bodies[2].is_valid()) & removes).any():
+    if any(faulty.any() for _, faulty, _ in _unlike_operations(texts, bodies[2], whats)):
         return None
     codes = encoded.indices.to_numpy().astype(np.int64)
     return InputRows(
@@ -338,20 +321,31 @@ def _operations(column: pa.Array) -> npt.NDArray[np.uint8]:
     return np.asarray(numbers, np.uint8)
 
 
-def _transactions(ids: pa.StringArray) -> tuple[npt.NDArray[np.int64], list[str | None]]:
-    """Return the first row of each transaction, and its id."""
-    same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
-    starts = np.concatenate([[0], np.flatnonzero(~_true(same)) + 1])
-    return starts, ids.take(pa.array(starts)).to_pylist()
+def _unlike_operations(
+    keys: pa.StringArray, after: pa.BinaryArray, operations: npt.NDArray[np.uint8]
+) -> Iterator[tuple[str, npt.NDArray[np.bool_], str]]:
+    """Yield a column, the rows whose value does not go with their operation, and why: ``{}`` is its name."""
+    if keys.null_count:
+        keyless = flags_of(keys.is_null()) & (operations != Operation.REMOVE)
+        yield (
+            "primary_key",
+            keyless,
+            "is null, and its operation is {}: only a REMOVE may have none",
+        )
+    removed = operations != Operation.UPSERT
+    if removed.any():
+        left = flags_of(after.is_valid()) & removed
+        yield "after", left, "is given, and its operation is {}: a removed row has no image after"
 
 
-def _true(marks: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+def flags_of(marks: pa.BooleanArray) -> npt.NDArray[np.bool_]:
+    """Return an array without nulls as numpy's, shape (n,)."""
     found: npt.NDArray[np.bool_] = marks.to_numpy(zero_copy_only=False)
     return found
 
 
 def _first(marks: pa.BooleanArray) -> int:
-    return int(np.argmax(_true(marks)))
+    return int(np.argmax(flags_of(marks)))
 
 
 def _refuse(column: str, row: int, why: str) -> NoReturn:

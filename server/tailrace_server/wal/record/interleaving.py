@@ -1,4 +1,4 @@
-"""Leads put between the rows of transactions, column by column."""
+"""Where transactions begin among rows, and leads put between these, column by column."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+
+
+def starts_of(ids: pa.StringArray) -> npt.NDArray[np.int64]:
+    """Return the first row of each transaction; a row without id is a transaction of its own."""
+    same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
+    return np.concatenate([[0], np.flatnonzero(~same.to_numpy(zero_copy_only=False)) + 1])
 
 
 class Interleaved:
