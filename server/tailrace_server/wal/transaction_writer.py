@@ -81,7 +81,7 @@ class _Buffer:
         self.bytes += sum(len(image) for image in values[-3:] if image is not None)
 
     def add_batches(self, batches: Sequence[pa.RecordBatch]) -> None:
-        self.batches = [*self.all_batches(), *batches]
+        self.batches += [*self._batch_of_columns(), *batches]
         self.columns, self.bytes = tuple([] for _ in _COLUMNS), 0
 
     @property
@@ -102,12 +102,15 @@ class _Buffer:
         del self.schema_changes[schema_changes:]
 
     def all_batches(self) -> list[pa.RecordBatch]:
+        return [*self.batches, *self._batch_of_columns()]
+
+    def _batch_of_columns(self) -> list[pa.RecordBatch]:
         if not self.columns[0]:
-            return self.batches
+            return []
         arrays = [
             pa.array(column, kind) for column, (_, kind) in zip(self.columns, _COLUMNS, strict=True)
         ]
-        return [*self.batches, pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)]
+        return [pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)]
 
 
 @dataclass(slots=True)
