@@ -37,7 +37,7 @@ from tailrace_server import process
 from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
-from tailrace_server.api.http_server import HttpFace, bind
+from tailrace_server.api.http.server import HttpFace, bind
 from tailrace_server.capture.codecs.compiled_encoder_loader import wait_while_loading
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS

@@ -35,7 +35,7 @@ from pydantic_settings import (
 )
 
 from tailrace_server.api.grpc.settings import GrpcSettings
-from tailrace_server.api.http_origins import Origins
+from tailrace_server.api.http.origins import Origins
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.errors import ConfigError

@@ -16,7 +16,7 @@ import tailrace
 from tailrace.criteria import Content
 from tailrace_server.api import metrics
 from tailrace_server.api.grpc import GrpcStatistics
-from tailrace_server.api.http_server import HttpFace
+from tailrace_server.api.http.server import HttpFace
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.units import Address

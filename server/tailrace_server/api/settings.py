@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace_server.api.http_origins import Origins
+from tailrace_server.api.http.origins import Origins
 from tailrace_server.capture.settings import setting
 
 

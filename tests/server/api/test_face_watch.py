@@ -17,7 +17,7 @@ from tailrace import Operation
 from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc import GrpcServer
-from tailrace_server.api.http_server import HttpFace
+from tailrace_server.api.http.server import HttpFace
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.units import Address

@@ -29,7 +29,7 @@ from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem, logged
-from tailrace_server.api.http_compression import accepted_coding, compressed
+from tailrace_server.api.http.compression import accepted_coding, compressed
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import arrow, responses
 from tailrace_server.api.rest.forms import (

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from tailrace.errors import TailraceError
-    from tailrace_server.api.http_protocol import AnsweredConnection
+    from tailrace_server.api.http.protocol import AnsweredConnection
     from tailrace_server.api.websocket import Sockets
 
 _log = structlog.get_logger("tailrace.rest")
 
 CONNECTION: Final = "tailrace.connection"
-"""Key in the scope under which http_server.py hands in the connection that is answered."""
+"""Key in the scope under which http/server.py hands in the connection that is answered."""
 
 
 class StreamedAnswer(Guarded):

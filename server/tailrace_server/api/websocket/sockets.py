@@ -23,11 +23,11 @@ from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.api import http_protocol
 from tailrace_server.api.byte_budget import ANSWERS_SHARE, INBOUND_SHARE, ByteBudget
 from tailrace_server.api.connection_age import GUARD, ConnectionAge
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
-from tailrace_server.api.http_compression import Encoders
+from tailrace_server.api.http import protocol as http_protocol
+from tailrace_server.api.http.compression import Encoders
 from tailrace_server.api.read_turns import ReadTurns
 from tailrace_server.api.refusal_log import RefusalLog
 from tailrace_server.api.send_guard import (
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from starlette.websockets import WebSocket
 
-    from tailrace_server.api.http_protocol import GuardedHttpProtocol
+    from tailrace_server.api.http.protocol import GuardedHttpProtocol
     from tailrace_server.api.settings import HttpSettings
 
 _MESSAGES_AT_ONCE: Final = 256

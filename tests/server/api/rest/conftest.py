@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from tailrace_server.api.http_server import HttpFace
+    from tailrace_server.api.http.server import HttpFace
     from tailrace_server.api.settings import HttpSettings
 
 LIVE = "/v1/catalogs/shop/changes/live"

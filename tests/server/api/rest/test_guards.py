@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from structlog.testing import capture_logs
 
-from tailrace_server.api import http_protocol
+from tailrace_server.api.http import protocol as http_protocol
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket.protocol import GuardedProtocol
 from tailrace_server.capture.delivery.subscription import Subscription

@@ -11,7 +11,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from tailrace_server.api.http_compression import Encoders, accepted_coding
+from tailrace_server.api.http.compression import Encoders, accepted_coding
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.http_drivers import listening

@@ -30,8 +30,8 @@ from tailrace_server.api import listings, metrics
 from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
-from tailrace_server.api.http_hosts import with_hosts
-from tailrace_server.api.http_protocol import AnsweredConnection
+from tailrace_server.api.http.hosts import with_hosts
+from tailrace_server.api.http.protocol import AnsweredConnection
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
 from tailrace_server.api.rest.requests import accepted

@@ -1,0 +1,1 @@
+"""The HTTP listener that both HTTP faces share: protocol, names, origins, compression."""
