@@ -102,6 +102,7 @@ async def read_page(
         closed_until=history.closed_until,
         oldest=types.PositionObject(version=history.oldest.version, index=history.oldest.index),  # type: ignore[arg-type]
         truncated=history.truncated,
+        unknown_changes=list(history.unknown_changes),
         nbytes=size,
         schema_of=view.schema_of,
     )

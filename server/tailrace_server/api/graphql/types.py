@@ -250,6 +250,7 @@ class HistoryPage:
         self.closed_until: int = facts["closed_until"]
         self.oldest: PositionObject = facts["oldest"]
         self.truncated: bool = facts["truncated"]
+        self.unknown_changes: list[str] = facts["unknown_changes"]
         self.nbytes: int = facts["nbytes"]
         self.schema_of: Callable[[int], Schema] = facts["schema_of"]
 
@@ -268,6 +269,10 @@ class ChangePage:
     oldest: PositionObject = strawberry.field(description="Oldest position that is retained.")
     truncated: bool = strawberry.field(
         description="Whether a bound by time reaches below what is retained."
+    )
+    unknown_changes: list[str] = strawberry.field(
+        description="Entity types whose updates come without the row before, so that criteria with columns "
+        "match every one."
     )
 
 

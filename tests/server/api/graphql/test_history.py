@@ -9,11 +9,13 @@ import pytest
 
 from tailrace.cursor import Cursor
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.wal.catalog_writer import CatalogWriter
 from tests.conformance.shop import SHOP, upsert
 from tests.server.api.graphql.conftest import PATH, ask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from tests.server.api.rest.conftest import Served
     from tests.support.inprocess import ModelWriter
@@ -106,6 +108,21 @@ async def test_a_typed_connection_has_rows(serve: Serve, writer: ModelWriter) ->
     nodes = [edge["node"] for edge in found["productChanges"]["edges"]]
     assert [each["operation"] for each in nodes] == ["REMOVE", "UPSERT", "EXPIRE"]
     assert nodes[1]["after"] == {"id": "2", "name": "table"}
+
+
+async def test_a_page_names_the_types_of_which_nobody_knows_what_updates_changed(
+    serve: Serve, writer: ModelWriter, log_root: Path
+) -> None:
+    writer.write(*SHOP)
+    with CatalogWriter.open(log_root, "shop", writer="ingest", take_over=True) as ingest:
+        ingest.commit(batch_id=0, source_positions={"before:product": "missing"})
+    served = await serve()
+    by_column = '(criteria: [{entityType: ["product"], containerName: ["price"]}])'
+    found = await ask(
+        served,
+        f"{{ rows: productChanges {{ unknownChanges }} prices: changes{by_column} {{ unknownChanges }} }}",
+    )
+    assert found == {"rows": {"unknownChanges": []}, "prices": {"unknownChanges": ["product"]}}
 
 
 async def test_the_schema_and_the_figures_can_be_asked_for(
