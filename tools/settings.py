@@ -23,13 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tailrace_server.api.grpc.settings import GrpcSettings
-from tailrace_server.api.settings import HttpSettings
-from tailrace_server.capture.settings import EngineSettings
 from tailrace_server.cli.application import application
 from tailrace_server.cli.export import export_app
 from tailrace_server.cli.ingest import ingest_app
-from tailrace_server.settings import SECTIONS, ServerSettings, described
+from tailrace_server.settings import GROUPS, SECTIONS, ServerSettings, described
 from tailrace_server.units import format_bytes, format_seconds
 from tools.pages import renew
 
@@ -223,7 +220,7 @@ def _options(app: typer.Typer, name: str) -> Iterator[str]:
 
 def _bounds(place: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield (name, unit, default, reason) of the settings below a package, those of the server left out."""
-    server = (ServerSettings, EngineSettings, GrpcSettings, HttpSettings)
+    server = (ServerSettings, *(cls for _, cls in GROUPS.values()))
     for name in _modules(place):
         module = importlib.import_module(name)
         source = ast.parse(inspect.getsource(module))

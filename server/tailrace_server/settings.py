@@ -21,6 +21,7 @@ import os
 import re
 import tomllib
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin, get_type_hints
 
@@ -167,17 +168,18 @@ def described(cls: type) -> tuple[Setting, ...]:
     )
 
 
-PROCESS: Final = described(ServerSettings)
-ENGINE: Final = described(EngineSettings)
-GRPC: Final = described(GrpcSettings)
-HTTP: Final = described(HttpSettings)
-SECTIONS: Final = {
-    "the process": PROCESS,
-    "bounds of the engine": ENGINE,
-    "bounds of the gRPC face": GRPC,
-    "bounds of the HTTP faces": HTTP,
+GROUPS: Final[Mapping[str, tuple[str, type]]] = {
+    "engine": ("bounds of the engine", EngineSettings),
+    "grpc_face": ("bounds of the gRPC face", GrpcSettings),
+    "http_faces": ("bounds of the HTTP faces", HttpSettings),
 }
-EVERY: Final = (*PROCESS, *ENGINE, *GRPC, *HTTP)
+"""What a field of ``ServerSettings`` holds that has settings of its own: its title and its class."""
+
+SECTIONS: Final[Mapping[str, tuple[Setting, ...]]] = {
+    "the process": described(ServerSettings),
+    **{title: described(cls) for title, cls in GROUPS.values()},
+}
+EVERY: Final = tuple(chain.from_iterable(SECTIONS.values()))
 
 
 def load(
@@ -219,17 +221,13 @@ def load(
         values = _model(given["file"], environment)(**given["flag"])
     except ValidationError as error:
         raise ConfigError(_complaint(error, sources, file)) from error
-    process, engine, grpc, http = (
-        {each.field: getattr(values, each.name) for each in group}
-        for group in (PROCESS, ENGINE, GRPC, HTTP)
-    )
-    settings = ServerSettings(
-        **process,
-        engine=EngineSettings(**engine),
-        grpc_face=GrpcSettings(**grpc),
-        http_faces=HttpSettings(**http),
-    )
+    groups = {field: cls(**_values_of(title, values)) for field, (title, cls) in GROUPS.items()}
+    settings = ServerSettings(**_values_of("the process", values), **groups)
     return Loaded(settings, sources)
+
+
+def _values_of(title: str, values: Any) -> dict[str, Any]:
+    return {each.field: getattr(values, each.name) for each in SECTIONS[title]}
 
 
 def misspelt(environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -258,12 +256,8 @@ def render(loaded: Loaded) -> str:
     """Return the settings in effect as a TOML file that says where each came from, and reads back equal."""
     lines = ["# Settings of `tailrace serve` as they are in effect, and where each came from."]
     settings = loaded.settings
-    for title, group, owner in (
-        ("the process", PROCESS, settings),
-        ("bounds of the engine", ENGINE, settings.engine),
-        ("bounds of the gRPC face", GRPC, settings.grpc_face),
-        ("bounds of the HTTP faces", HTTP, settings.http_faces),
-    ):
+    owners = (settings, *(getattr(settings, field) for field in GROUPS))
+    for (title, group), owner in zip(SECTIONS.items(), owners, strict=True):
         lines += ["", f"# {title}"]
         for each in group:
             value = getattr(owner, each.field)

@@ -33,7 +33,7 @@ def test_flags_win_over_variables_win_over_the_file_win_over_defaults(tmp_path: 
 
 def test_every_engine_bound_is_a_setting() -> None:
     """A bound that nobody can set would be a constant in disguise."""
-    assert [each.field for each in server_settings.ENGINE] == [
+    assert [each.field for each in server_settings.SECTIONS["bounds of the engine"]] == [
         field.name for field in dataclasses.fields(EngineSettings)
     ]
     assert all(each.unit and each.reason for each in server_settings.EVERY)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PANELS: Final = {
-    **dict.fromkeys(settings.ENGINE, "Bounds of the engine"),
-    **dict.fromkeys(settings.GRPC, "Bounds of the gRPC face"),
-    **dict.fromkeys(settings.HTTP, "Bounds of the HTTP faces"),
+    each: f"{title[0].upper()}{title[1:]}"
+    for title, group in settings.SECTIONS.items()
+    for each in group
+    if title != "the process"
 }
 
 
