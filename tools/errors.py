@@ -64,9 +64,9 @@ worth a retry: a server or proxy that stops cancels its calls. Only `RESOURCE_EX
 that is larger than allowed is not, nor is any other status.
 
 A program that does not read details may go by the status alone: it ends at `INVALID_ARGUMENT`,
-`NOT_FOUND`, `FAILED_PRECONDITION`, `OUT_OF_RANGE`, `UNIMPLEMENTED`, `PERMISSION_DENIED` and
-`UNAUTHENTICATED`, and comes back after any other. It then also comes back to a log that is damaged, so
-it should say why it does.
+`NOT_FOUND`, `FAILED_PRECONDITION`, `OUT_OF_RANGE`, `UNIMPLEMENTED` and `PERMISSION_DENIED`. After
+`UNAUTHENTICATED` it needs a new token, and after any other it comes back. It then also comes back
+to a log that is damaged, so it should say why it does.
 
 ## Values that GraphQL cannot show
 
@@ -155,6 +155,8 @@ def _socket(error: type[TailraceError]) -> str:
         return f"close {int(CloseCode.TOO_SLOW)}"
     if error is errors.ServerStopping:
         return f"`error`, then close {int(CloseCode.GOING_AWAY)}"
+    if error in (errors.Unauthenticated, errors.TokenExpired):
+        return f"`error`, or close {int(CloseCode.UNAUTHORIZED)} or {int(CloseCode.FORBIDDEN)}"
     return "`error`"
 
 

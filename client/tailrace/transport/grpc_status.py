@@ -16,7 +16,15 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from tailrace import errors
-from tailrace.errors import InvalidRequest, NotGrpc, TailraceError, TransportError, Unsupported
+from tailrace.errors import (
+    InvalidRequest,
+    NotGrpc,
+    NotPermitted,
+    TailraceError,
+    TransportError,
+    Unauthenticated,
+    Unsupported,
+)
 from tailrace.position import END, Position
 from tailrace.v1.status_pb2 import ErrorDetail, ErrorStatus
 
@@ -86,6 +94,16 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
     errors.HeartbeatMissed: _RESUME,
     errors.SubscriberTooSlow: _RESUME,
     errors.ServerStopping: _RESUME,
+    errors.TokenExpired: _RESUME,
+    errors.EndedByOperator: _RESUME,
+    errors.Unauthenticated: _RESUME,
+    errors.NotPermitted: _RESUME,
+    errors.QuotaExceeded: {
+        "quota": ("quota", str),
+        "limit": ("limit", float),
+        "used": ("used", float),
+        "retry_after_s": ("retry_after_s", float),
+    },
     errors.LogCorrupted: {
         "path": ("segment", str),
         "offset": ("offset", int),
@@ -169,10 +187,12 @@ def _by_status(
             | grpc.StatusCode.NOT_FOUND
             | grpc.StatusCode.FAILED_PRECONDITION
             | grpc.StatusCode.OUT_OF_RANGE
-            | grpc.StatusCode.UNAUTHENTICATED
-            | grpc.StatusCode.PERMISSION_DENIED
         ):
             return InvalidRequest(details)
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return Unauthenticated(details)
+        case grpc.StatusCode.PERMISSION_DENIED:
+            return NotPermitted(details)
         case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
             return InvalidRequest(details)
         case grpc.StatusCode.UNAVAILABLE if (match := _OTHER_PROTOCOL.search(details)) is not None:

@@ -6,7 +6,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from tailrace.errors import InvalidRequest, NotGrpc, TailraceError, TransportError, Unsupported
+from tailrace.errors import (
+    NotGrpc,
+    NotPermitted,
+    TailraceError,
+    TransportError,
+    Unsupported,
+)
 from tailrace.transport.grpc_status import DETAILS_KEY, error_of, rebuild
 
 
@@ -20,7 +26,7 @@ def failed(code: grpc.StatusCode, details: str, *trailers: tuple[str, bytes]) ->
     ("code", "details", "kind", "message"),
     [
         (grpc.StatusCode.UNIMPLEMENTED, "no such method", Unsupported, "no such method"),
-        (grpc.StatusCode.PERMISSION_DENIED, "not you", InvalidRequest, "not you"),
+        (grpc.StatusCode.PERMISSION_DENIED, "not you", NotPermitted, "not you"),
         (grpc.StatusCode.INTERNAL, "reset", TransportError, "internal: reset"),
         (
             grpc.StatusCode.UNAVAILABLE,

@@ -47,6 +47,13 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.HeartbeatMissed("silence", "1.x"),
     errors.SubscriberTooSlow("slow", "1.x"),
     errors.ServerStopping("stopping", "1.x"),
+    errors.TokenExpired("expired", "1.x"),
+    errors.EndedByOperator("for maintenance", "1.x"),
+    errors.Unauthenticated("who are you"),
+    errors.Unauthenticated("the key is gone", "1.x"),
+    errors.NotPermitted("not you"),
+    errors.NotPermitted("no longer you", "1.x"),
+    errors.QuotaExceeded("subscriptions", 10, 10, 1.5),
     errors.ServerFull("no room"),
     errors.TransportError("network"),
     errors.ConnectTimeout("late"),
@@ -137,7 +144,7 @@ def test_a_foreign_error_is_our_bug() -> None:
         (grpc.StatusCode.UNAVAILABLE, errors.TransportError),
         (grpc.StatusCode.INTERNAL, errors.TransportError),
         (grpc.StatusCode.UNIMPLEMENTED, errors.Unsupported),
-        (grpc.StatusCode.PERMISSION_DENIED, errors.InvalidRequest),
+        (grpc.StatusCode.PERMISSION_DENIED, errors.NotPermitted),
     ],
 )
 def test_a_bare_status_is_the_networks_or_the_callers_doing(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import CatalogUnknown
+from tailrace.errors import CatalogUnknown, TailraceError
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
@@ -23,6 +23,11 @@ class ReadsOne:
     """A caller that may read one catalog."""
 
     catalog: str
+    name: str = "a test"
+    expires_at: float | None = None
+
+    def refusal(self) -> TailraceError | None:
+        return None
 
     def may_read(self, catalog: str) -> bool:
         return catalog == self.catalog

@@ -25,7 +25,6 @@ from tailrace_server.api.graphql.arguments import STARTS, wish_of
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
 from tailrace_server.api.graphql.errors import DocumentRefused, field_error
-from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.principal import Principal
     from tailrace_server.wal.state.view import LogView
 
 
@@ -69,6 +69,7 @@ class Prepared:
     document: Document
     operation: OperationDefinitionNode
     asked: Asked
+    caller: Principal
 
     @property
     def is_subscription(self) -> bool:
@@ -118,19 +119,19 @@ class GraphqlCatalog:
         self._schema_answer: tuple[Document, str | None, bytes] | None = None
         """The document and operation that asked for the schema last, and the answer."""
 
-    async def schema(self) -> tuple[Hashable, CatalogSchema]:
-        """Return identity and schema as the catalog is now.
+    async def schema(self, caller: Principal) -> tuple[Hashable, CatalogSchema]:
+        """Return identity and schema as the catalog is now, for a caller.
 
         Raises:
             CatalogUnknown: There is none.
         """
         async with self._building:
             # The view is asked for inside the lock, and again after the wait: who waited is told the newest.
-            view = await self.engine.view(ANONYMOUS, self.name)
+            view = await self.engine.view(caller, self.name)
             if self._built is not None and self._key_of(view) != self._key:
                 wait_s = self._built_at + _REBUILD_S - asyncio.get_running_loop().time()
                 await asyncio.sleep(max(0.0, wait_s))
-                view = await self.engine.view(ANONYMOUS, self.name)
+                view = await self.engine.view(caller, self.name)
             key = self._key_of(view)
             if key != self._key or self._built is None:
                 found = view.schema_of(view.published)
@@ -146,14 +147,14 @@ class GraphqlCatalog:
     def _key_of(self, view: LogView) -> Hashable:
         return view.uuid, view.schema_of(view.published).id
 
-    async def prepare(self, asked: Asked) -> Prepared:
-        """Return the operation that a request asks for.
+    async def prepare(self, asked: Asked, caller: Principal) -> Prepared:
+        """Return the operation that a request of a caller asks for.
 
         Raises:
             DocumentRefused: The document is not valid here.
             InvalidRequest: It does not have the operation, or a variable has too many criteria.
         """
-        key, built = await self.schema()
+        key, built = await self.schema(caller)
         document = await self.documents.get(key, built, asked.query)
         if (
             key != self._key
@@ -161,7 +162,7 @@ class GraphqlCatalog:
             self.documents.forget(key)
         operation = document.operation(asked.operation_name)
         document.refuse_excess(operation, asked.variables, self.engine.settings.criteria)
-        return Prepared(document, operation, asked)
+        return Prepared(document, operation, asked, caller)
 
     async def execute(self, prepared: Prepared) -> bytes:
         """Return the response of a query, as JSON.
@@ -252,7 +253,7 @@ class GraphqlCatalog:
         )
         wish = await asyncio.to_thread(read) if many else read()
         subscription = await self.engine.subscribe(
-            ANONYMOUS,
+            prepared.caller,
             self.name,
             wish.criteria,
             start=wish.start,
@@ -264,7 +265,8 @@ class GraphqlCatalog:
         return Live(subscription, selection.key, bool(arguments.get("signals")))
 
     def _context(self, prepared: Prepared) -> Context:
-        return Context(self.engine, self.settings, self.name, prepared.document.built)
+        built = prepared.document.built
+        return Context(self.engine, self.settings, self.name, built, prepared.caller)
 
 
 def _has_many(value: object) -> bool:

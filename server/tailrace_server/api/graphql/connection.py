@@ -23,7 +23,6 @@ from tailrace_server.api.graphql.arguments import plain
 from tailrace_server.api.json_requests import from_json, in_json_names
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.delivery.start import refuse_other_history
-from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.history import HistoryBounds, HistoryRead
     from tailrace_server.capture.kept_bytes import Kept
+    from tailrace_server.capture.principal import Principal
     from tailrace_server.wal.state.view import LogView
 
 _BOUNDS: Final = ("sinceVersion", "sinceIndex", "untilVersion", "untilIndex", "anchor")
@@ -45,6 +45,7 @@ _COPIES: Final = 4
 
 async def read_page(
     engine: Engine,
+    caller: Principal,
     settings: HttpSettings,
     catalog: str,
     arguments: Mapping[str, Any],
@@ -74,9 +75,9 @@ async def read_page(
     names = [name for name in ("after", "before") if name in asked]
     cursors: dict[str, Cursor] = {name: Cursor.parse(asked[name]) for name in names}
     newest = max((each.version for each in cursors.values()), default=0)
-    view = await engine.view(ANONYMOUS, catalog, newest)
+    view = await engine.view(caller, catalog, newest)
     history = await engine.history(
-        ANONYMOUS,
+        caller,
         catalog,
         criteria,
         bounds=_bounds(asked, cursors, bounds, view, reverse=reverse),

@@ -9,7 +9,6 @@ from tailrace.errors import CatalogUnknown, InvalidRequest
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
 from tailrace_server.capture.codecs.columns import no_schema
-from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -22,15 +21,22 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.principal import Principal
 
 
 class Context:
     """One operation of a catalog's path; Strawberry's ``info.context``."""
 
     def __init__(
-        self, engine: Engine, settings: HttpSettings, catalog: str, built: CatalogSchema
+        self,
+        engine: Engine,
+        settings: HttpSettings,
+        catalog: str,
+        built: CatalogSchema,
+        caller: Principal,
     ) -> None:
-        """Bind to the schema that the document was validated against."""
+        """Bind to who asks, and to the schema that the document was validated against."""
+        self.caller = caller
         self.engine = engine
         self.settings = settings
         self.catalog = catalog
@@ -60,6 +66,7 @@ class Context:
                 )
             page = await read_page(
                 self.engine,
+                self.caller,
                 self.settings,
                 self.catalog,
                 arguments,
@@ -78,7 +85,7 @@ class Context:
         Raises:
             CatalogUnknown: It has gone meanwhile.
         """
-        infos = self.engine.catalogs(ANONYMOUS)
+        infos = self.engine.catalogs(self.caller)
         for each in infos:
             if each.name == self.catalog:
                 return types.catalog_of(each)
@@ -88,7 +95,7 @@ class Context:
         """Return the schema of the log at a version, with the names that it has here."""
         if version is not None and version < 1:
             raise InvalidRequest(f"version {version}: versions count from 1")
-        view = await self.engine.view(ANONYMOUS, self.catalog)
+        view = await self.engine.view(self.caller, self.catalog)
         found = view.schema_of(view.published if version is None else min(version, view.published))
         rows = {row.entity_type: row for row in self.built.rows.values()}
         fields = {
@@ -123,7 +130,7 @@ class Context:
 
     def statistics(self) -> types.StatisticsObject:
         """Return figures of the catalog, or of all of them on the system path."""
-        every = self.engine.statistics(ANONYMOUS).observers
+        every = self.engine.statistics(self.caller).observers
         system = self.catalog == SYSTEM_CATALOG
         found = every if system else tuple(each for each in every if each.catalog == self.catalog)
         total = {

@@ -36,6 +36,7 @@ from tailrace_server.api.graphql.transports.legacy_websocket import (
 )
 from tailrace_server.api.graphql.transports.reserved_streams import Reservations
 from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL, GraphqlSocketFace
+from tailrace_server.api.http.guard import caller_of, entrance_of
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.peers import GRAPHQL_EVENTS, GRAPHQL_WEBSOCKET, over_http
 from tailrace_server.api.rest.event_stream import HEADERS
@@ -109,7 +110,8 @@ class GraphqlFace:
 
     async def _live(self, websocket: WebSocket) -> None:
         peer = over_http(GRAPHQL_WEBSOCKET, websocket)
-        face = GraphqlSocketFace(self.catalog(_catalog_of(websocket)), self._sockets.answers, peer)
+        catalog = self.catalog(_catalog_of(websocket))
+        face = GraphqlSocketFace(catalog, self._sockets.answers, peer, entrance_of(websocket))
         refusals = {LEGACY_SUBPROTOCOL: refuse_legacy}
         await self._sockets.serve(websocket, {SUBPROTOCOL: face}, refusals)
 
@@ -142,7 +144,7 @@ class GraphqlFace:
         """Answer a query."""
         asked = asked_of(await self._asked(request))
         catalog = self.catalog(_catalog_of(request))
-        prepared = await catalog.prepare(asked)
+        prepared = await catalog.prepare(asked, caller_of(request))
         if prepared.is_subscription:
             if EVENTS_TYPE in request.headers.get("accept", "").lower():  # it takes either
                 return await self._stream(request, asked)
@@ -173,9 +175,9 @@ class GraphqlFace:
     async def _reserve(self, request: Request) -> Response:
         """Reserve an event stream; a catalog that is not there is said now."""
         catalog = self.catalog(_catalog_of(request))
-        await catalog.schema()
+        await catalog.schema(caller_of(request))
         token = self.reservations.reserve(
-            catalog, self._sockets, over_http(GRAPHQL_EVENTS, request)
+            catalog, self._sockets, over_http(GRAPHQL_EVENTS, request), entrance_of(request)
         )
         return Response(token, 201, _HEADERS, "text/plain")
 
@@ -192,7 +194,9 @@ class GraphqlFace:
             return Response(headers=_HEADERS)
         value = await self._asked(request)
         asked, id = asked_of(value), _operation_id(value)
-        await catalog.prepare(asked)  # what is wrong with a document is told by the answer
+        await catalog.prepare(
+            asked, caller_of(request)
+        )  # what is wrong with a document is told by the answer
         stream.begin(id, asked, self._size_of(request))
         return Response(status_code=202, headers=_HEADERS)
 

@@ -49,7 +49,6 @@ from tailrace_server.api.graphql.types import (
     SchemaObject,
     StatisticsObject,
 )
-from tailrace_server.capture.principal import ANONYMOUS
 
 UNSET: Final = strawberry.UNSET
 _RESERVED: Final = (
@@ -332,7 +331,7 @@ def _root(name: str, fields: Mapping[str, Any]) -> type:
 
 async def _catalogs(info: strawberry.Info) -> list[CatalogObject]:
     context: Context = info.context
-    return [types.catalog_of(each) for each in context.engine.catalogs(ANONYMOUS)]
+    return [types.catalog_of(each) for each in context.engine.catalogs(context.caller)]
 
 
 async def _schema(info: strawberry.Info, version: Long | None = UNSET) -> SchemaObject:

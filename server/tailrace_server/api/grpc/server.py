@@ -14,11 +14,13 @@ import structlog
 from grpc_health.v1 import health, health_pb2
 
 from tailrace.transport.grpc import SERVICE
+from tailrace_server.access.door import Door
 from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.grpc import knock
 from tailrace_server.api.grpc.call_acceptor import accepting_server, forget
 from tailrace_server.api.grpc.connections import bound_send_buffers, disconnect_all
+from tailrace_server.api.grpc.guard import guarded
 from tailrace_server.api.grpc.service import ChangeCaptureService
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.grpc.standard_services import standard_services
@@ -71,8 +73,10 @@ class GrpcServer:
         settings: GrpcSettings | None = None,
         *,
         credentials: grpc.ServerCredentials | None = None,
+        door: Door | None = None,
     ) -> None:
-        """Keep what to serve; nothing listens before ``start``."""
+        """Keep what to serve, and who lets callers in; nothing listens before ``start``."""
+        self._door = door or Door()
         self._settings = settings or GrpcSettings()
         self._credentials = credentials
         self._guard = SendGuard(engine.settings.send_deadline_s)
@@ -153,7 +157,11 @@ class GrpcServer:
                     int(settings.ping_interval_min_s * 1000),
                 ),
             ),
-            {SERVICE: self._service.handlers(), **standard_services(self._health, _NAMES)},
+            guarded(
+                {SERVICE: self._service.handlers(), **standard_services(self._health, _NAMES)},
+                self._door,
+                self._service.count_error,
+            ),
             self._on_crash,
             self._unread.took,
         )

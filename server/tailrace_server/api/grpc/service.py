@@ -2,7 +2,7 @@
 
 Thin on purpose. Requests come as bytes, so that what is unknown in them is refused by name; responses leave
 as bytes, those of the engine as they are (the identity serializer). Every error leaves through one place,
-``_abort``.
+``abort``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
-import structlog
 
 from tailrace.capture import Heartbeat
 from tailrace.errors import (
@@ -34,16 +33,16 @@ from tailrace.v1.change_capture_pb2 import (
 )
 from tailrace_server.api import requests
 from tailrace_server.api.connection_age import end_for_age
-from tailrace_server.api.errors import grpc_status, logged
 from tailrace_server.api.grpc import responses
+from tailrace_server.api.grpc.abort import abort
 from tailrace_server.api.grpc.connections import disconnect
+from tailrace_server.api.grpc.guard import caller
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.grpc.updates import UpdateStream
 from tailrace_server.api.peers import over_grpc
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.capture.codecs import CDCV2, PROTOBUF, PROTOBUF_DECODED
-from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
@@ -64,12 +63,7 @@ if TYPE_CHECKING:
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
-_ABORT_S: Final = 5.0
-"""How long a handler waits for its status to leave. It goes behind what is unread; the connection keeps it."""
-
 _Message = TypeVar("_Message", bound="Message")
-
-_log = structlog.get_logger("tailrace.grpc")
 
 
 class ChangeCaptureService:
@@ -115,6 +109,10 @@ class ChangeCaptureService:
             "ListCatalogs": unary(self.list_catalogs),
             "GetSchema": unary(self.get_schema),
         }
+
+    def count_error(self, code: str) -> None:
+        """Count an error that a call ends with, by its machine code."""
+        self.errors[code] += 1
 
     def stop_subscriptions(self) -> None:
         """End every stream with its resume cursor, also those that are just being opened."""
@@ -175,7 +173,7 @@ class ChangeCaptureService:
         async def answer() -> bytes:
             self._parse(ListCatalogsRequest, data, context)
             return responses.catalogs(
-                self._engine.catalogs(ANONYMOUS), self._engine.unreadable(ANONYMOUS)
+                self._engine.catalogs(caller()), self._engine.unreadable(caller())
             )
 
         return await self._answered(answer, context)
@@ -188,7 +186,7 @@ class ChangeCaptureService:
             name = requests.catalog(request.catalog)
             if request.HasField("version") and request.version < 1:
                 raise InvalidRequest(f"version {request.version}: versions count from 1")
-            view = await self._engine.view(ANONYMOUS, name)
+            view = await self._engine.view(caller(), name)
             version = view.published
             if request.HasField("version"):
                 version = min(request.version, version)
@@ -204,7 +202,7 @@ class ChangeCaptureService:
         self, catalog: str, wish: Wish, context: Context, *, demand: int | None
     ) -> Subscription:
         return await self._engine.subscribe(
-            ANONYMOUS,
+            caller(),
             catalog,
             wish.criteria,
             start=wish.start,
@@ -336,7 +334,7 @@ class ChangeCaptureService:
 
     async def _history(self, request: ReadChangesRequest) -> HistoryRead:
         return await self._engine.history(
-            ANONYMOUS,
+            caller(),
             requests.catalog(request.catalog),
             await requests.read(requests.criteria, request.criteria, request.criteria),
             bounds=requests.history_bounds(request),
@@ -405,8 +403,8 @@ class ChangeCaptureService:
             return b""
 
     async def _end(self, error: TailraceError, context: Context) -> None:
-        self.errors[error.code] += 1
-        await _abort(error, context)
+        self.count_error(error.code)
+        await abort(error, context)
 
 
 def _raise_if_any(error: TailraceError | None) -> None:
@@ -437,22 +435,3 @@ async def _next_request(context: Context) -> bytes | None:
     except grpc.aio.BaseError:
         return None
     return data if isinstance(data, bytes) else None
-
-
-async def _abort(error: TailraceError, context: Context) -> None:
-    """End a call with an error.
-
-    The status goes behind the messages that the client has not read, so a stalled one gets it when it reads
-    again; the handler does not wait for that.
-    """
-    code, text, trailer = grpc_status(logged(error, _log))
-    try:
-        async with asyncio.timeout(_ABORT_S):
-            await context.abort(code, text, trailer)
-    except grpc.aio.AbortError as aborted:
-        # grpc.aio keeps it with the call, and raises it again once the handler has returned. Its frames hold
-        # the call in turn, and all that the handler held.
-        forget_frames(aborted)
-    except (TimeoutError, grpc.aio.InternalError):
-        # Unread, or nobody is there any more; either way the handler has nothing left to do.
-        return

@@ -26,10 +26,12 @@ from starlette.routing import Route, WebSocketRoute
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 
+from tailrace_server.access.door import Door
 from tailrace_server.api import listings, metrics
 from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
+from tailrace_server.api.http.guard import caller_of, with_door
 from tailrace_server.api.http.hosts import with_hosts
 from tailrace_server.api.http.protocol import AnsweredConnection
 from tailrace_server.api.rest import RestFace, http_problem
@@ -40,7 +42,7 @@ from tailrace_server.api.send_guard import drop
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.faults import ServerFault
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.principal import ANONYMOUS, NOBODY
 from tailrace_server.errors import CannotStart
 from tailrace_server.hosts import Hosts
 from tailrace_server.units import Address
@@ -86,6 +88,7 @@ class HttpFace:
         *,
         not_accepting: Callable[[], Mapping[str, str]] = dict,
         accepting: bool = True,
+        door: Door | None = None,
     ) -> None:
         """Bind the address; nothing is answered before ``serve``.
 
@@ -96,6 +99,7 @@ class HttpFace:
             settings: Bounds; None = the defaults.
             not_accepting: Returns why a face accepts nobody, by its name, for ``/health``.
             accepting: False where ``accept`` will say that requests are to be answered.
+            door: Who lets callers in; None = everybody is.
 
         Raises:
             CannotStart: The address is in use or not ours.
@@ -139,7 +143,12 @@ class HttpFace:
             uvicorn.Config(
                 _with_connection(
                     with_hosts(
-                        _with_origins(self._once_accepting(application), settings),
+                        _with_origins(
+                            with_door(
+                                self._once_accepting(application), door or Door(), self.sockets
+                            ),
+                            settings,
+                        ),
                         hosts,
                         self.sockets,
                     )
@@ -246,10 +255,11 @@ class HttpFace:
             task.cancel()
         self._cutting = asyncio.get_running_loop().call_later(_CUT_AGAIN_S, self._cut)
 
-    async def _health(self, _request: Request) -> Response:
+    async def _health(self, request: Request) -> Response:
         if not self._accepting.is_set():
             starting = {"status": "starting", "catalogs": 0, "faults": [], "subscriptions": 0}
             return JSONResponse(starting, 503)
+        caller = caller_of(request)
         statistics = self._engine.statistics(ANONYMOUS)
         not_accepting = [
             ServerFault("face_not_accepting", name, reason)
@@ -257,9 +267,12 @@ class HttpFace:
         ]
         degraded = (*not_accepting, *statistics.faults)
         status = "stopping" if self.stopping else "degraded" if degraded else "serving"
+        if caller is NOBODY:
+            body: dict[str, object] = {"status": status}
+            return JSONResponse(body, 503 if self.stopping or not_accepting else 200)
         body = {
             "status": status,
-            "catalogs": len(self._engine.catalogs(ANONYMOUS)),
+            "catalogs": len(self._engine.catalogs(caller)),
             "faults": [asdict(each) for each in degraded],
             "subscriptions": statistics.subscriptions,
         }
@@ -274,11 +287,11 @@ class HttpFace:
         text, media_type = metrics.expose(self._registry, kind)
         return Response(text, media_type=media_type, headers={"Vary": "Accept"})
 
-    async def _subscriptions(self, _request: Request) -> Response:
-        return JSONResponse(await listings.subscriptions(self._engine, ANONYMOUS))
+    async def _subscriptions(self, request: Request) -> Response:
+        return JSONResponse(await listings.subscriptions(self._engine, caller_of(request)))
 
-    async def _publishers(self, _request: Request) -> Response:
-        return JSONResponse(listings.publishers(self._engine, ANONYMOUS))
+    async def _publishers(self, request: Request) -> Response:
+        return JSONResponse(listings.publishers(self._engine, caller_of(request)))
 
 
 def _with_connection(application: ASGIApp) -> ASGIApp:

@@ -33,6 +33,7 @@ from tailrace_server.api.errors import (
     encoded_refusal,
     logged,
 )
+from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.peers import REST_EVENTS, over_http
 from tailrace_server.api.rest import responses
@@ -47,7 +48,6 @@ from tailrace_server.api.rest.event_stream import (
 )
 from tailrace_server.api.rest.forms import CaptureForm, form_of, form_of_query
 from tailrace_server.api.rest.requests import EVENTS_TYPE, accepted, asked_body, parameters
-from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -103,7 +103,7 @@ async def _opened(
         except InvalidRequest as error:
             raise in_json_names(error) from None
         subscription = await engine.subscribe(
-            ANONYMOUS,
+            caller_of(request),
             catalog,
             wish.criteria,
             start=wish.start,

@@ -30,6 +30,7 @@ from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api import requests
 from tailrace_server.api.errors import encoded_problem, logged
 from tailrace_server.api.http.compression import accepted_coding, compressed
+from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
 from tailrace_server.api.rest import arrow, responses
 from tailrace_server.api.rest.forms import (
@@ -49,7 +50,6 @@ from tailrace_server.api.rest.requests import (
     parameters,
 )
 from tailrace_server.api.rest.streaming import StreamedAnswer
-from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -136,7 +136,7 @@ async def changes(
     if limit is None and kind in (JSON_TYPE, CLOUD_TYPE):
         limit = settings.page_records
     history = await engine.history(
-        ANONYMOUS,
+        caller_of(request),
         catalog,
         criteria,
         bounds=bounds,
@@ -149,7 +149,7 @@ async def changes(
     del criteria  # the read has them
     with ExitStack() as stack:
         stack.enter_context(history)
-        view = await engine.view(ANONYMOUS, catalog)
+        view = await engine.view(caller_of(request), catalog)
         header = responses.history_header(history, catalog=view.name)
         headers = _headers(header, kind)
         if is_closed(bounds, history, view):

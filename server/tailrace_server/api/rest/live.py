@@ -29,11 +29,12 @@ from tailrace_server.api.errors import problem
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_names, integer
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.forms import CaptureForm, form_of
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.api.websocket.admission import admit_at_init
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tailrace_server.access.entrance import Entrance
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import SocketOperation
     from tailrace_server.capture.delivery.peer import Peer
@@ -60,8 +61,16 @@ class _Live:
 class LiveFace:
     """The face of one catalog's sockets."""
 
-    def __init__(self, engine: Engine, settings: HttpSettings, catalog: str, peer: Peer) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: HttpSettings,
+        catalog: str,
+        peer: Peer,
+        entrance: Entrance,
+    ) -> None:
         """Bind a peer to a catalog by name; whether there is one shows at a subscribe."""
+        self._entrance = entrance
         self._engine = engine
         self._settings = settings
         self._catalog = catalog
@@ -73,7 +82,8 @@ class LiveFace:
         return {"request": self._request}
 
     async def on_init(self, payload: object) -> object:
-        """Take everyone."""
+        """Let in who brings a token, now or in the handshake."""
+        await admit_at_init(self._entrance, payload)
         return None
 
     def error_payload(self, error: TailraceError) -> object:
@@ -92,7 +102,7 @@ class LiveFace:
         except InvalidRequest as error:
             raise in_json_names(error) from None
         subscription = await self._engine.subscribe(
-            ANONYMOUS,
+            self._entrance.principal,
             self._catalog,
             wish.criteria,
             start=wish.start,

@@ -35,11 +35,11 @@ from tailrace_server.api.errors import (
     http_status,
     logged,
 )
+from tailrace_server.api.http.guard import caller_of, entrance_of
 from tailrace_server.api.peers import REST_WEBSOCKET, over_http
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.requests import no_parameters, parameters
-from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -100,24 +100,26 @@ class RestFace:
 
     async def _catalogs(self, request: Request) -> Response:
         no_parameters(request)
-        found = [responses.catalog(info) for info in self._engine.catalogs(ANONYMOUS)]
+        found = [responses.catalog(info) for info in self._engine.catalogs(caller_of(request))]
         return _json({"catalogs": found})
 
     async def _catalog(self, request: Request) -> Response:
         no_parameters(request)
         name = _catalog_of(request)
         await self._engine.view(
-            ANONYMOUS, name
+            caller_of(request), name
         )  # a catalog of a moment ago is looked for; one that is broken says why
-        for info in self._engine.catalogs(ANONYMOUS):
+        for info in self._engine.catalogs(caller_of(request)):
             if info.name == name:
                 return _json(responses.catalog(info))
-        raise CatalogUnknown(name, [info.name for info in self._engine.catalogs(ANONYMOUS)])
+        raise CatalogUnknown(
+            name, [info.name for info in self._engine.catalogs(caller_of(request))]
+        )
 
     async def _schema(self, request: Request) -> Response:
         name = _catalog_of(request)
         version = _version(request)
-        view = await self._engine.view(ANONYMOUS, name)
+        view = await self._engine.view(caller_of(request), name)
         at = view.published if version is None else min(version, view.published)
         return _json(responses.schema(view.schema_of(at), view))
 
@@ -136,7 +138,8 @@ class RestFace:
             await self._sockets.refuse(websocket, error)
             return
         peer = over_http(REST_WEBSOCKET, websocket)
-        face = LiveFace(self._engine, self._settings, _catalog_of(websocket), peer)
+        entrance = entrance_of(websocket)
+        face = LiveFace(self._engine, self._settings, _catalog_of(websocket), peer, entrance)
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
     def _answered(

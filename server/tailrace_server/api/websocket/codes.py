@@ -52,12 +52,14 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
         "Correct the client; the reason says what.",
     ),
     CloseCode.UNAUTHORIZED: (
-        "a subscribe before `connection_ack`",
-        "Wait for the acknowledgement.",
+        "a subscribe before `connection_ack`, or a `connection_init` without a token where the handshake "
+        "brought none and the server wants one (`UNAUTHENTICATED`)",
+        "Wait for the acknowledgement; send a token as the payload's `token`, or in the handshake.",
     ),
     CloseCode.FORBIDDEN: (
-        "the `connection_init` was refused",
-        "Correct its payload; the reason says what.",
+        "the `connection_init` or a renewal was refused (`UNAUTHENTICATED`), or the token of the socket has "
+        "expired (`TOKEN_EXPIRED`); every subscription was told its resume cursor",
+        "Get a new token, connect again and resume by cursor; the reason says what was wrong.",
     ),
     CloseCode.SUBPROTOCOL: (
         "no sub-protocol was offered that this path speaks",

@@ -29,6 +29,7 @@ from tailrace_server.api.errors import HTTP_OWN_RETRIABLE, logged
 from tailrace_server.api.graphql import signals
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.transports.operations import in_one_line, signal
+from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.peers import GRAPHQL_EVENTS, over_http
 from tailrace_server.api.rest.event_stream import (
     HEADERS,
@@ -74,7 +75,7 @@ async def answer(
         TailraceError: The operation is refused.
         HTTPException: There is no room.
     """
-    prepared = await catalog.prepare(asked)
+    prepared = await catalog.prepare(asked, caller_of(request))
     if not prepared.is_subscription:
         found = await catalog.execute(prepared)
         return StreamedAnswer(_whole(found), sockets, HEADERS, whole_bytes=len(found))

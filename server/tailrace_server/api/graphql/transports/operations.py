@@ -22,6 +22,7 @@ from tailrace_server.api.graphql.codec import DATA, EVENT_END, SEPARATOR
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace_server.access.entrance import Entrance
     from tailrace_server.api.byte_budget import ByteBudget
     from tailrace_server.api.graphql.catalog import GraphqlCatalog, Live
     from tailrace_server.capture.delivery.peer import Peer
@@ -65,6 +66,7 @@ class Operations:
         catalog: GraphqlCatalog,
         answers: ByteBudget,
         peer: Peer,
+        entrance: Entrance,
         *,
         as_events: bool = False,
     ) -> None:
@@ -73,12 +75,14 @@ class Operations:
         Args:
             catalog: The catalog.
             answers: The budget.
-            peer: Who asks.
+            peer: Who asks, as operators see it.
+            entrance: Whom it has proven to be.
             as_events: Whether a payload has to be one line.
         """
         self._catalog = catalog
         self._answers = answers
         self._peer = peer
+        self._entrance = entrance
         self._as_events = as_events
         self._turn = asyncio.Lock()
         """Of queries, so that one that does not read holds one answer, however many it asks for."""
@@ -91,7 +95,7 @@ class Operations:
             ReaderGone: Nobody is there any more.
         """
         catalog = self._catalog
-        prepared = await catalog.prepare(operation.state)
+        prepared = await catalog.prepare(operation.state, self._entrance.principal)
         operation.state = None
         if not prepared.is_subscription:
             async with self._turn:

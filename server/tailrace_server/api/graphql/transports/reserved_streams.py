@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from tailrace_server.access.entrance import Entrance
     from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
@@ -109,7 +110,12 @@ class ReservedStream:
     """A reservation, and the event stream that fulfils it; as an answer it is called once."""
 
     def __init__(
-        self, catalog: GraphqlCatalog, sockets: Sockets, peer: Peer, on_end: Callable[[], None]
+        self,
+        catalog: GraphqlCatalog,
+        sockets: Sockets,
+        peer: Peer,
+        entrance: Entrance,
+        on_end: Callable[[], None],
     ) -> None:
         """Reserve for a peer; ``on_end`` is called when the reservation ends, used or not."""
         self.catalog = catalog
@@ -117,7 +123,7 @@ class ReservedStream:
         self.refused = 0
         """Operations above the limit of one stream."""
         self._sockets = sockets
-        self._runs = Operations(catalog, sockets.answers, peer, as_events=True)
+        self._runs = Operations(catalog, sockets.answers, peer, entrance, as_events=True)
         self._on_end = on_end
         self._operations: dict[str, StreamOperation] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -342,12 +348,14 @@ class Reservations:
         """Return how many there are, with those that have their stream."""
         return len(self._streams)
 
-    def reserve(self, catalog: GraphqlCatalog, sockets: Sockets, peer: Peer) -> str:
+    def reserve(
+        self, catalog: GraphqlCatalog, sockets: Sockets, peer: Peer, entrance: Entrance
+    ) -> str:
         """Return the token of a new one; where too many wait, the oldest ends."""
         while len(self._waiting) >= self._settings.graphql_reservations:
             self._streams[next(iter(self._waiting))].end()
         token = secrets.token_urlsafe(24)
-        stream = ReservedStream(catalog, sockets, peer, lambda: self._forget(token))
+        stream = ReservedStream(catalog, sockets, peer, entrance, lambda: self._forget(token))
         self._streams[token] = stream
         self._waiting[token] = asyncio.get_running_loop().call_later(
             self._settings.graphql_reservation_s, stream.end

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace_server.api.graphql.catalog import Asked
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.transports.operations import Operations
+from tailrace_server.api.websocket.admission import admit_at_init
 from tailrace_server.api.websocket.messages import malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from tailrace.errors import TailraceError
+    from tailrace_server.access.entrance import Entrance
     from tailrace_server.api.byte_budget import ByteBudget
     from tailrace_server.api.graphql.catalog import GraphqlCatalog
     from tailrace_server.api.websocket import SocketOperation
@@ -27,13 +29,17 @@ SUBPROTOCOL: Final = "graphql-transport-ws"
 class GraphqlSocketFace:
     """The face of one socket of a catalog."""
 
-    def __init__(self, catalog: GraphqlCatalog, answers: ByteBudget, peer: Peer) -> None:
+    def __init__(
+        self, catalog: GraphqlCatalog, answers: ByteBudget, peer: Peer, entrance: Entrance
+    ) -> None:
         """Bind a peer to a catalog; unread answers share a budget."""
-        self._operations = Operations(catalog, answers, peer)
+        self._entrance = entrance
+        self._operations = Operations(catalog, answers, peer, entrance)
         self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
 
     async def on_init(self, payload: object) -> object:
-        """Take everyone."""
+        """Let in who brings a token, now or in the handshake."""
+        await admit_at_init(self._entrance, payload)
         return None
 
     def error_payload(self, error: TailraceError) -> object:

@@ -12,7 +12,7 @@ from tailrace.cursor import Cursor
 from tailrace.position import END
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
 from tailrace_server.api.graphql.documents import Document
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.principal import ANONYMOUS, Principal
 from tailrace_server.wal.catalog import drop_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -326,8 +326,8 @@ async def test_contract_45_a_socket_that_is_not_read_has_one_query_answered_at_a
     executed: list[Prepared] = []
     prepare, execute = GraphqlCatalog.prepare, GraphqlCatalog.execute
 
-    async def preparing(catalog: GraphqlCatalog, asked: Asked) -> Prepared:
-        prepared.append(await prepare(catalog, asked))
+    async def preparing(catalog: GraphqlCatalog, asked: Asked, caller: Principal) -> Prepared:
+        prepared.append(await prepare(catalog, asked, caller))
         return prepared[-1]
 
     async def executing(catalog: GraphqlCatalog, one: Prepared) -> bytes:

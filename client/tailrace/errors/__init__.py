@@ -1,0 +1,85 @@
+"""Every error that tailrace raises, one tree.
+
+::
+
+    TailraceError
+    ├── InvalidRequest            the caller's mistake: criteria, demand, start
+    │   ├── CursorInvalid         the text is not a cursor
+    │   ├── CatalogUnknown        no such catalog; carries the known ones
+    │   └── Unsupported           a field or value that this server does not know or has not built
+    ├── PositionCompacted         left the log; carries oldest and newest position
+    ├── ImagesMissing             a record lacks an image that its encoding needs; names version and key
+    ├── CatalogReplaced           the cursor or subscription belongs to another log, or the catalog was dropped
+    ├── CursorAhead               the log ends before the cursor; carries where it ends
+    ├── HistoryReplaced           the log was restored from an older copy and written anew
+    ├── SubscriptionClosed        you closed it
+    ├── SubscriptionBroken        the other side or the network ended it      (retriable)
+    │   ├── HeartbeatMissed       nothing came for longer than the server announced
+    │   ├── SubscriberTooSlow     a write stayed blocked past the send deadline
+    │   ├── ServerStopping        graceful stop
+    │   ├── TokenExpired          its token has; a retry helps with a new one
+    │   └── EndedByOperator       by hand, with a reason                     (not retriable)
+    ├── Unauthenticated           no credential, or one that proves nothing here
+    ├── NotPermitted              known, but it was not granted
+    ├── QuotaExceeded             a caller has as much as it may have         (retriable)
+    ├── ServerFull                no room in the server's memory for this request  (retriable)
+    ├── TransportError            the connection failed before a subscription stood  (retriable)
+    │   ├── ConnectTimeout
+    │   └── NotGrpc               something else answers at that address
+    ├── LogError                  the write-ahead log, on the server or in a pipeline
+    │   ├── LogCorrupted          a committed byte is wrong: segment and byte offset
+    │   ├── LogUnreadable         a folder that is not a log, a newer format, no permission
+    │   ├── LogFull               no room left on the device                   (retriable)
+    │   ├── WriterFenced          a newer writer holds the catalog; names it
+    │   └── UnknownWriter         another writer name without permission to take over
+    └── InternalError             our bug; never retried
+
+``code`` is the machine code that every transport carries (google.rpc.ErrorInfo.reason on gRPC).
+``figures()`` gives the error's values as text, by name. All of them pickle, since some cross from a
+Spark worker.
+
+Each family has a module below; all of them are imported from here.
+"""
+
+from __future__ import annotations
+
+from tailrace.errors.access import EndedByOperator as EndedByOperator
+from tailrace.errors.access import NotPermitted as NotPermitted
+from tailrace.errors.access import QuotaExceeded as QuotaExceeded
+from tailrace.errors.access import TokenExpired as TokenExpired
+from tailrace.errors.access import Unauthenticated as Unauthenticated
+from tailrace.errors.endings import ConnectTimeout as ConnectTimeout
+from tailrace.errors.endings import HeartbeatMissed as HeartbeatMissed
+from tailrace.errors.endings import NotGrpc as NotGrpc
+from tailrace.errors.endings import ServerFull as ServerFull
+from tailrace.errors.endings import ServerStopping as ServerStopping
+from tailrace.errors.endings import SubscriberTooSlow as SubscriberTooSlow
+from tailrace.errors.endings import SubscriptionBroken as SubscriptionBroken
+from tailrace.errors.endings import SubscriptionClosed as SubscriptionClosed
+from tailrace.errors.endings import TransportError as TransportError
+from tailrace.errors.history import CatalogReplaced as CatalogReplaced
+from tailrace.errors.history import CursorAhead as CursorAhead
+from tailrace.errors.history import HistoryReplaced as HistoryReplaced
+from tailrace.errors.history import ImagesMissing as ImagesMissing
+from tailrace.errors.history import PositionCompacted as PositionCompacted
+from tailrace.errors.keeping import again as again
+from tailrace.errors.keeping import forget_frames as forget_frames
+from tailrace.errors.keeping import kept as kept
+from tailrace.errors.log import LogCorrupted as LogCorrupted
+from tailrace.errors.log import LogError as LogError
+from tailrace.errors.log import LogFull as LogFull
+from tailrace.errors.log import LogUnreadable as LogUnreadable
+from tailrace.errors.log import UnknownWriter as UnknownWriter
+from tailrace.errors.log import WriterFenced as WriterFenced
+from tailrace.errors.requests import CatalogUnknown as CatalogUnknown
+from tailrace.errors.requests import CursorInvalid as CursorInvalid
+from tailrace.errors.requests import InvalidRequest as InvalidRequest
+from tailrace.errors.requests import Unsupported as Unsupported
+from tailrace.errors.tree import InternalError as InternalError
+from tailrace.errors.tree import TailraceError as TailraceError
+
+# A class is known by the name that it is imported by: in tracebacks, in pickles, in logs.
+for _each in tuple(globals().values()):
+    if isinstance(_each, type) and issubclass(_each, TailraceError):
+        _each.__module__ = __name__
+del _each

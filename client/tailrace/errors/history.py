@@ -1,0 +1,143 @@
+"""What the log no longer has, or has otherwise than a caller remembers it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.errors.tree import TailraceError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tailrace.position import Position
+
+
+class PositionCompacted(TailraceError):
+    """The start lies below the oldest retained position. A retry does not help: take a new snapshot."""
+
+    code = "POSITION_COMPACTED"
+    advice = "Take a new snapshot and go on behind it, or start at version 0 for what is retained."
+
+    def __init__(
+        self,
+        wanted: Position,
+        oldest: Position,
+        newest: Position,
+        advice: str = "take a new snapshot, or start at version 0 for the oldest retained",
+    ) -> None:
+        """Keep the first position wanted and both ends of what is retained; ``advice`` says how to go on."""
+        super().__init__(
+            f"position {wanted} is no longer in the log, which keeps {oldest} to {newest}; {advice}"
+        )
+        self.wanted = wanted
+        self.oldest = oldest
+        self.newest = newest
+
+    def figures(self) -> dict[str, str]:
+        """Return the three positions as version:index."""
+        return {
+            "wanted": str(self.wanted),
+            "oldest": str(self.oldest),
+            "newest": str(self.newest),
+        }
+
+
+class ImagesMissing(TailraceError):
+    """CDCv2 says what went and came, and a record's images do not. The source's doing; no retry helps."""
+
+    code = "IMAGES_MISSING"
+    advice = (
+        "Have the source send rows before and after. A subscription may then begin behind this version; an "
+        "export needs every version, and so a catalog of its own."
+    )
+
+    def __init__(self, version: int, key: str | None, image: str) -> None:
+        """Keep where the record stands and the image that it lacks."""
+        what = "removes all rows at once" if key is None else f"has no image {image!r}"
+        super().__init__(
+            f"version {version}: the record of key {key!r} {what}; CDCv2 needs the rows that went and "
+            "those that came (have the source send rows before and after; a subscription may then begin behind "
+            "this version, an export needs a catalog without such records)"
+        )
+        self.version = version
+        self.key = key
+        self.image = image
+
+    def figures(self) -> dict[str, str]:
+        """Return version, key (empty for a truncate) and image."""
+        return {"version": str(self.version), "key": self.key or "", "image": self.image}
+
+
+class CatalogReplaced(TailraceError):
+    """The cursor or subscription belongs to a log that is gone. A retry does not help: start anew."""
+
+    code = "CATALOG_REPLACED"
+    advice = "Forget the cursor and what was built from it; start anew."
+
+    def __init__(self, name: str, expected: UUID, found: UUID | None) -> None:
+        """Keep both uuids; ``found`` is None where the catalog was dropped."""
+        now = f"is now {found}" if found is not None else "was dropped"
+        super().__init__(
+            f"catalog {name!r} {now}; a cursor, subscription or writer of {expected} ends with that: start "
+            "anew, without a cursor"
+        )
+        self.name = name
+        self.expected = expected
+        self.found = found
+
+    def figures(self) -> dict[str, str]:
+        """Return the name and both uuids; ``found`` is empty where the catalog was dropped."""
+        return {
+            "catalog": self.name,
+            "expected": str(self.expected),
+            "found": str(self.found or ""),
+        }
+
+
+class CursorAhead(TailraceError):
+    """The log ends before the cursor: it was restored from an older copy. A retry does not help: start anew."""
+
+    code = "CURSOR_AHEAD"
+    advice = (
+        "Restore the newer log, or forget the cursor and what was built from it. Where several servers share "
+        "a log over a network, this one may be behind: try again a little later."
+    )
+
+    def __init__(self, name: str, cursor: str, newest: Position) -> None:
+        """Keep the catalog, the cursor's text and where the log ends."""
+        super().__init__(
+            f"catalog {name!r} ends at {newest}, and the cursor {cursor} is from beyond that: the log was "
+            "restored from an older copy, or this server has not read the newest commits yet"
+        )
+        self.name = name
+        self.cursor = cursor
+        self.newest = newest
+
+    def figures(self) -> dict[str, str]:
+        """Return catalog, cursor and the end of the log, as version:index."""
+        return {"catalog": self.name, "cursor": self.cursor, "newest": str(self.newest)}
+
+
+class HistoryReplaced(TailraceError):
+    """The log was restored from an older copy and written anew: what the cursor has passed is not in it.
+
+    A retry does not help: start anew.
+    """
+
+    code = "HISTORY_REPLACED"
+    advice = "Forget the cursor and what was built from it; start anew."
+
+    def __init__(self, name: str, cursor: str, found: int) -> None:
+        """Keep the catalog, the cursor's text and the timestamp that the log has for its version, µs."""
+        super().__init__(
+            f"catalog {name!r} holds another version than the one that the cursor {cursor} has passed, "
+            f"committed at {found}: the log was restored from an older copy and written anew; start anew, "
+            "without a cursor"
+        )
+        self.name = name
+        self.cursor = cursor
+        self.found = found
+
+    def figures(self) -> dict[str, str]:
+        """Return catalog, cursor and the commit timestamp of its version in this log, µs."""
+        return {"catalog": self.name, "cursor": self.cursor, "found": str(self.found)}

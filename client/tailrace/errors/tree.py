@@ -1,0 +1,38 @@
+"""The root of the tree, and the one error that is ours."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TailraceError(Exception):
+    """The root of the tree; catch it to catch all of ours."""
+
+    code: ClassVar[str] = "INTERNAL"
+    retriable: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
+    """What to do about it, in a sentence; docs/errors.md shows it."""
+
+    def figures(self) -> dict[str, str]:
+        """Return the values that the error carries, by name, as text."""
+        return {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by attributes, since subclasses take other arguments than the message."""
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(
+    cls: type[TailraceError], args: tuple[object, ...], state: dict[str, object]
+) -> TailraceError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class InternalError(TailraceError):
+    """Our bug; never retried. Please report it with the log of the server."""
+
+    code = "INTERNAL"
+    advice = "Report it with the log of the server."

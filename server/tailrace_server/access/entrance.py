@@ -1,0 +1,72 @@
+"""One connection's way through the door, for connections that say who they are once, or again and again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.errors import InvalidRequest, Unauthenticated
+from tailrace_server.access.door import MISSING, Identified
+
+if TYPE_CHECKING:
+    from tailrace_server.access.credentials import Credentials
+    from tailrace_server.access.door import Door
+    from tailrace_server.capture.principal import Principal
+
+_TOKEN_CHARACTERS_MAX = 16 << 10
+"""Longest token that is looked at; headers of requests have less room."""
+
+
+class Entrance:
+    """Where one connection stands: before the door, or inside as somebody."""
+
+    def __init__(
+        self, door: Door, credentials: Credentials, principal: Principal | None = None
+    ) -> None:
+        """Begin with what the handshake showed; ``principal`` is whom it proved, None: nobody yet."""
+        self._door = door
+        self._credentials = credentials.with_token(
+            None
+        )  # it has been looked at, and is kept no longer
+        self._principal = principal
+
+    @property
+    def principal(self) -> Principal:
+        """Whom the connection has proven.
+
+        Raises:
+            Unauthenticated: Nobody yet.
+        """
+        if self._principal is None:
+            raise Unauthenticated(MISSING)
+        return self._principal
+
+    async def admit(self, token: str | None) -> None:
+        """Let a connection in by a token that came after its handshake, or renew what it has proven.
+
+        None = by what its handshake showed.
+
+        Raises:
+            Unauthenticated, TokenExpired: The token proves nothing; what was proven before stays.
+            NotPermitted: It proves somebody else.
+        """
+        if token is None and self._principal is not None:
+            return
+        if token is not None and len(token) > _TOKEN_CHARACTERS_MAX:
+            raise Unauthenticated(f"the token has more than {_TOKEN_CHARACTERS_MAX} characters")
+        found = await self._door.admit(self._credentials.with_token(token))
+        if isinstance(self._principal, Identified):
+            self._principal.renew(found)
+        else:
+            self._principal = found
+
+
+def token_in(payload: object, where: str) -> str | None:
+    """Return the token that a message's payload brings; None where it has none.
+
+    Raises:
+        InvalidRequest: It is no text; never shown.
+    """
+    token = payload.get("token") if isinstance(payload, dict) else None
+    if not isinstance(token, str | None):
+        raise InvalidRequest(f"{where}: token must be a text")
+    return token

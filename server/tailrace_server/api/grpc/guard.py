@@ -1,0 +1,150 @@
+"""Asks every call who makes it before its handler is reached: the one place for the whole gRPC listener.
+
+A method that is added to a service is guarded without having to know of it. Only gRPC's health service answers
+without a credential.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from inspect import isasyncgenfunction
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2
+
+from tailrace.errors import TailraceError
+from tailrace_server.access.credentials import Credentials
+from tailrace_server.access.headers import bearer_token
+from tailrace_server.api.grpc.abort import abort
+from tailrace_server.capture.principal import ANONYMOUS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from tailrace_server.access.door import Door
+    from tailrace_server.capture.principal import Principal
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    OnError = Callable[[str], None]
+
+_PUBLIC: Final = frozenset({health_pb2.DESCRIPTOR.services_by_name["Health"].full_name})
+
+_caller: ContextVar[Principal] = ContextVar("tailrace.caller")
+
+
+def caller() -> Principal:
+    """Return whom the call of this task, or of the one that started it, has proven to be from."""
+    return _caller.get()
+
+
+def credentials_of(context: Context) -> Credentials:
+    """Return what a call shows of its sender.
+
+    Raises:
+        Unauthenticated: It has two credentials, or one of another form.
+    """
+    values = [
+        value if isinstance(value, str) else value.decode("latin-1")
+        for name, value in context.invocation_metadata() or ()
+        if name == "authorization"
+    ]
+    return Credentials(bearer_token(values), certificate_names(context), _address(context.peer()))
+
+
+def certificate_names(context: Context) -> tuple[str, ...]:
+    """Return the names in the certificate of a call's connection; none without one that was verified."""
+    found = context.auth_context()
+    values = found.get("x509_subject_alternative_name") or found.get("x509_common_name") or ()
+    return tuple(value.decode(errors="replace") for value in values)
+
+
+def guarded(
+    services: Mapping[str, Mapping[str, Handler]], door: Door, on_error: OnError
+) -> dict[str, Mapping[str, Handler]]:
+    """Return the same services, whose handlers are reached by callers that the door admits.
+
+    Args:
+        services: Handlers by method, by service.
+        door: The door.
+        on_error: Called with the machine code of each refusal.
+    """
+    return {
+        service: handlers
+        if service in _PUBLIC
+        else {name: _guarded(handler, door, on_error) for name, handler in handlers.items()}
+        for service, handlers in services.items()
+    }
+
+
+def _guarded(handler: Any, door: Door, on_error: OnError) -> Handler:
+    """Return a handler that does the same for who is admitted, and ends the call of everybody else."""
+    made: Handler
+    forms = {"request_deserializer": handler.request_deserializer}
+    forms["response_serializer"] = handler.response_serializer
+
+    async def admitted(context: Context) -> bool:
+        error = await _admit(door, context)
+        if error is None:
+            return True
+        on_error(error.code)
+        await abort(error, context)
+        return False
+
+    if not handler.response_streaming:
+        behaviour = handler.stream_unary or handler.unary_unary
+
+        async def one(request: Any, context: Context) -> object:
+            if await admitted(context):
+                return await behaviour(request, context)
+            return b""
+
+        make: Any = (
+            grpc.stream_unary_rpc_method_handler
+            if handler.request_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        made = make(one, **forms)
+        return made
+
+    behaviour = handler.stream_stream or handler.unary_stream
+    make = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.request_streaming
+        else grpc.unary_stream_rpc_method_handler
+    )
+    if isasyncgenfunction(behaviour):
+
+        async def answers(request: Any, context: Context) -> AsyncIterator[object]:
+            if await admitted(context):
+                async for answer in behaviour(request, context):
+                    yield answer
+
+        made = make(answers, **forms)
+        return made
+
+    async def writes(request: Any, context: Context) -> None:
+        if await admitted(context):
+            await behaviour(request, context)
+
+    made = make(writes, **forms)
+    return made
+
+
+async def _admit(door: Door, context: Context) -> TailraceError | None:
+    """Note who makes a call for its handler; return why it may not, if so."""
+    try:
+        found = ANONYMOUS if door.is_open else await door.admit(credentials_of(context))
+    except TailraceError as error:
+        return error
+    _caller.set(found)
+    return None
+
+
+def _address(peer: str) -> str:
+    """Return the address in what grpc calls a peer, as ``ipv4:127.0.0.1:50112``."""
+    kind, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]") if kind.startswith("ipv") else ""

@@ -1,0 +1,127 @@
+"""Asks everybody who they are before any route is looked at: the one place for the whole HTTP listener.
+
+::
+
+    request ──▶ credentials? ──▶ Door.admit ──▶ Entrance in the scope ──▶ routes: `caller_of(request)`
+                    │                │
+                    │                └── refused: 401, a Problem Details object
+                    └── none, and the path is public: the caller is NOBODY, who may read nothing
+
+A new route is guarded without having to know of it. What is public is public by its exact path, and has a
+caller who may read nothing, so that a path which leads elsewhere than it seems gives nothing away. A WebSocket
+may be opened without a credential, since browsers cannot send one with the handshake: its `connection_init`
+has to bring it, and until then its caller is nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from tailrace.errors import TailraceError
+from tailrace_server.access.credentials import Credentials
+from tailrace_server.access.entrance import Entrance
+from tailrace_server.access.headers import bearer_token
+from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status
+from tailrace_server.capture.principal import ANONYMOUS, NOBODY
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from tailrace_server.access.door import Door
+    from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.principal import Principal
+
+_ENTRANCE: Final = "tailrace.entrance"
+"""Key in the scope under which a request or a WebSocket has its entrance."""
+
+_PUBLIC: Final = re.compile(r"/health|/v1/docs(?:/[^/]+)?|/v1/graphiql/[^/]+")
+"""Paths that need no credential: whether the server is well, and the files of its pages."""
+_PAGE: Final = re.compile(r"/v1/(?:catalogs/[^/]+|system)/graphql")
+"""Paths at which a browser is given a page that has nothing of a catalog, and clients are given data."""
+
+
+def caller_of(connection: HTTPConnection) -> Principal:
+    """Return whom a request has proven to be from."""
+    return entrance_of(connection).principal
+
+
+def entrance_of(connection: HTTPConnection) -> Entrance:
+    """Return how far a request or a WebSocket has come."""
+    found: Entrance = connection.scope[_ENTRANCE]
+    return found
+
+
+def with_door(application: ASGIApp, door: Door, sockets: Sockets) -> ASGIApp:
+    """Let in who proves who they are, and refuse the others with status 401."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        is_socket = scope["type"] == "websocket"
+        credentials = Credentials()
+        principal: Principal | None = ANONYMOUS
+        try:
+            if not door.is_open:
+                credentials = _credentials_of(scope)
+                # A browser's handshake has no header of its own; whatever did come has to be right.
+                asked = not is_socket or _shows_any(credentials)
+                principal = await door.admit(credentials) if asked else None
+        except TailraceError as error:
+            if is_socket or not _is_public(scope):
+                await _refuse(error, sockets, scope, receive, send)
+                return
+            principal = NOBODY
+        scope[_ENTRANCE] = Entrance(door, credentials, principal)
+        await application(scope, receive, send)
+
+    return guarded
+
+
+def _credentials_of(scope: Scope) -> Credentials:
+    values = [
+        value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"
+    ]
+    client = scope.get("client")
+    return Credentials(bearer_token(values), (), client[0] if client else "")
+
+
+def _shows_any(credentials: Credentials) -> bool:
+    return credentials.token is not None or bool(credentials.certificate_names)
+
+
+def _is_public(scope: Scope) -> bool:
+    """Return whether a request may be answered without a credential."""
+    if scope["method"] not in ("GET", "HEAD"):
+        return False
+    path = scope["path"]
+    if _PUBLIC.fullmatch(path):
+        return True
+    return _PAGE.fullmatch(path) is not None and _opens_page(scope)
+
+
+def _opens_page(scope: Scope) -> bool:
+    accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    wanted: bytes = accept.partition(b",")[0].partition(b";")[0].strip().lower()
+    return wanted == b"text/html"
+
+
+async def _refuse(
+    error: TailraceError, sockets: Sockets, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Answer with an error of the one table.
+
+    In a function of its own: a frame that an error has passed through may not keep it.
+    """
+    sockets.count_error("http", error.code)
+    status = http_status(error)
+    headers: dict[str, Any] = {"Cache-Control": "no-store"}
+    if status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="tailrace"'
+    response = Response(encoded_problem(error), status, headers, PROBLEM_TYPE)
+    if scope["type"] == "websocket":
+        await WebSocket(scope, receive, send).send_denial_response(response)
+        return
+    await response(scope, receive, send)

@@ -1,0 +1,29 @@
+"""Lets a socket in by its ``connection_init``, and lets it stay by a newer token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.access.entrance import token_in
+from tailrace_server.api.websocket.codes import Close, CloseCode
+from tailrace_server.api.websocket.messages import malformed
+
+if TYPE_CHECKING:
+    from tailrace_server.access.entrance import Entrance
+
+
+async def admit_at_init(entrance: Entrance, payload: object) -> None:
+    """Let in who brings a token in the payload of a ``connection_init``, or brought one in the handshake.
+
+    Raises:
+        Close: 4401: there is none, and one is wanted; 4403: it proves nothing.
+    """
+    try:
+        token = token_in(payload, "connection_init")
+        await entrance.admit(token)
+    except InvalidRequest as error:
+        raise malformed(str(error)) from None
+    except TailraceError as error:
+        code = CloseCode.UNAUTHORIZED if token is None else CloseCode.FORBIDDEN
+        raise Close(code, f"{error.code}: {error}") from None
