@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from uuid import UUID
 from tailrace_server.api import metrics
 from tailrace_server.api.graphql.documents import DocumentStatistics
 from tailrace_server.api.grpc import GrpcStatistics
+from tailrace_server.api.transport_security.files import TlsStatistics
 from tailrace_server.api.websocket.sockets import SocketStatistics
 from tailrace_server.capture.reading.batch_cache import CacheStatistics
 from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
@@ -63,6 +65,7 @@ def rows() -> Iterator[str]:
     metrics.register_sockets(registry, lambda: sockets)
     metrics.register_graphql(registry, lambda: zeros(DocumentStatistics))
     metrics.register_faces(registry, tuple)
+    metrics.register_tls(registry, lambda: TlsStatistics(datetime.now(UTC), 0, 0))
     yield from rows_of(registry.collect())
 
 

@@ -38,6 +38,8 @@ from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.http.server import HttpFace, bind
+from tailrace_server.api.transport_security.exposure import check_exposure
+from tailrace_server.api.transport_security.files import tls_files
 from tailrace_server.capture.codecs.compiled_encoder_loader import wait_while_loading
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
@@ -52,6 +54,7 @@ from tailrace_server.units import Address
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from tailrace_server.api.transport_security.files import TlsFiles
     from tailrace_server.settings import ServerSettings
 
 _READERS_SHARE: Final = 5 / 8
@@ -70,6 +73,11 @@ def run(settings: ServerSettings) -> int:
     if settings.log is None:
         raise CannotStart("no log root: give --log ROOT, TAILRACE_LOG, or `log` in a --config file")
     check_log_root(settings.log)
+    check_exposure(
+        {"--grpc": settings.grpc, "--http": settings.http},
+        settings.transport_security,
+        identified=_identified(settings),
+    )
     schedule(settings.scheduling)
     raise_descriptor_limit()
     try:
@@ -77,6 +85,11 @@ def run(settings: ServerSettings) -> int:
     except* CannotStart as group:
         raise group.exceptions[0] from None
     return 0
+
+
+def _identified(settings: ServerSettings) -> bool:
+    """Return whether callers have to say who they are."""
+    return settings.transport_security.tls_client_ca is not None
 
 
 async def _run(settings: ServerSettings) -> None:
@@ -92,13 +105,16 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
         CannotStart: An address cannot be bound.
     """
     assert settings.log is not None
+    tls = tls_files(settings.transport_security)
     engine = Engine(settings.log, settings.engine)
-    grpc = GrpcServer(engine, settings.grpc_face)
+    grpc = GrpcServer(engine, settings.grpc_face, tls=tls)
     statistics = partial(engine.statistics, ANONYMOUS)
     registry = metrics.registry(statistics, grpc.statistics, version=version("tailrace"))
     watch = FaceWatch(settings.probe_interval_s)
     metrics.register_faces(registry, watch.statistics)
-    http = _http(engine, registry, settings, watch)
+    if tls is not None:
+        metrics.register_tls(registry, tls.statistics)
+    http = _http(engine, registry, settings, watch, tls)
     watch.add(grpc)
     if http is not None:
         watch.add(http)
@@ -133,6 +149,8 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
                 tasks.create_task(CYCLES.run(), name="collector of cycles"),
                 tasks.create_task(watch.run(), name="watch of the faces"),
             ]
+            if tls is not None:
+                upkeep.append(tasks.create_task(tls.run(), name="files of TLS"))
             await stopping.wait()
             readers_until = (
                 asyncio.get_running_loop().time() + settings.stop_deadline_s * _READERS_SHARE
@@ -173,7 +191,11 @@ def _left(until: float) -> float:
 
 
 def _http(
-    engine: Engine, registry: CollectorRegistry, settings: ServerSettings, watch: FaceWatch
+    engine: Engine,
+    registry: CollectorRegistry,
+    settings: ServerSettings,
+    watch: FaceWatch,
+    tls: TlsFiles | None,
 ) -> HttpFace | None:
     """Return the HTTP listener, bound; None where it is off."""
     if settings.http is None:
@@ -185,6 +207,7 @@ def _http(
         settings.http_faces,
         not_accepting=watch.not_accepting,
         accepting=False,
+        tls=tls,
     )
 
 

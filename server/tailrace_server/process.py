@@ -26,6 +26,9 @@ by itself: `collector` does it where it is short."""
 EXPERIMENTS: Final = "GRPC_EXPERIMENTS"
 """gRPC's environment variable of experiments to switch on, or off with a minus."""
 
+VERBOSITY: Final = "GRPC_VERBOSITY"
+"""gRPC's environment variable of what its core writes to stderr."""
+
 Scheduling = Literal["batch", "normal"]
 """How the kernel schedules the server's threads; see ``schedule``."""
 
@@ -74,6 +77,17 @@ def poll_in_calling_thread() -> None:
     Does nothing where the environment says what gRPC is to try.
     """
     os.environ.setdefault(EXPERIMENTS, "-event_engine_listener")
+
+
+def quiet_core() -> None:
+    """Have gRPC's core write its errors alone; to be called before gRPC is imported.
+
+    It writes to stderr itself, past every setting of the log: a line for each handshake of TLS that a peer
+    spoils, for as many as it likes.
+
+    Does nothing where the environment says what gRPC is to write.
+    """
+    os.environ.setdefault(VERBOSITY, "ERROR")
 
 
 def raise_descriptor_limit() -> None:

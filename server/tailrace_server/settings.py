@@ -38,6 +38,7 @@ from pydantic_settings import (
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.http.origins import Origins
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.api.transport_security.settings import TransportSecuritySettings
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.errors import ConfigError
 from tailrace_server.process import Scheduling  # noqa: TC001 - get_type_hints reads it
@@ -58,6 +59,8 @@ _PLAIN_NAMES: Final = {
     "max_connection_age_grace_s": "max_connection_age_grace",
 }
 """Where what people type differs from the field's name."""
+_PATHS: Final = ("folder", "file")
+"""Units of settings that are paths, and not set by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,9 @@ class ServerSettings:
     engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)
     grpc_face: GrpcSettings = dataclasses.field(default_factory=GrpcSettings)
     http_faces: HttpSettings = dataclasses.field(default_factory=HttpSettings)
+    transport_security: TransportSecuritySettings = dataclasses.field(
+        default_factory=TransportSecuritySettings
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ class Setting:
     def format(self, value: Any) -> str:
         """Return a value as people write it, in the form that is read back equal."""
         if value is None:
-            return "" if self.name == "log" else "off"
+            return "" if self.unit in _PATHS else "off"
         if isinstance(value, bool):
             return "yes" if value else "no"
         if self.unit == "bytes":
@@ -169,6 +175,7 @@ def described(cls: type) -> tuple[Setting, ...]:
 
 
 GROUPS: Final[Mapping[str, tuple[str, type]]] = {
+    "transport_security": ("transport security", TransportSecuritySettings),
     "engine": ("bounds of the engine", EngineSettings),
     "grpc_face": ("bounds of the gRPC face", GrpcSettings),
     "http_faces": ("bounds of the HTTP faces", HttpSettings),
@@ -261,8 +268,8 @@ def render(loaded: Loaded) -> str:
         lines += ["", f"# {title}"]
         for each in group:
             value = getattr(owner, each.field)
-            if value is None and each.name == "log":
-                lines.append("# log: not set")
+            if value is None and each.unit in _PATHS:
+                lines.append(f"# {each.name}: not set")
                 continue
             entry = f"{each.name} = {_toml(each, value)}"
             lines.append(f"{entry:<36}# {loaded.sources[each.name]}; {each.unit}")
@@ -279,7 +286,7 @@ def _toml(each: Setting, value: Any) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the keys of a TOML file; a list or table in it is an unknown value, not a crash."""
+    """Return the keys of a TOML file, those of its tables too; a list is an unknown value, not a crash."""
     try:
         with file.open("rb") as stream:
             found = tomllib.load(stream)
@@ -287,7 +294,11 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"settings file {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings file {file}: not TOML: {error}") from error
+    # A table is a way to write several keys that begin alike: `certificate` of `[tls]` is `tls_certificate`.
     known = {each.name for each in EVERY}
+    for table in [name for name, value in found.items() if isinstance(value, dict)]:
+        if table not in known:
+            found |= {f"{table}_{name}": value for name, value in found.pop(table).items()}
     for name in found:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -352,8 +363,8 @@ def _type(each: Setting) -> Any:
         return Annotated[str, BeforeValidator(_origins)]
     if isinstance(each.default, str) and each.unit == "names":
         return Annotated[str, BeforeValidator(_host_names)]
-    if each.name == "log":
-        return Annotated[Path | None, BeforeValidator(_folder)]
+    if each.unit in _PATHS:
+        return Annotated[Path | None, BeforeValidator(_path)]
     if each.name == "grpc":
         return Annotated[Address, NoDecode, BeforeValidator(Address.parse)]
     if each.name == "http":
@@ -386,11 +397,11 @@ def _host_names(value: object) -> str:
     return ",".join(listed)
 
 
-def _folder(value: object) -> Path | None:
+def _path(value: object) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("it is the path of a folder")
+        raise ValueError("it is a path")
     return Path(value).expanduser()
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.face_watch import FaceStatistics
     from tailrace_server.api.graphql.documents import DocumentStatistics
     from tailrace_server.api.grpc import GrpcStatistics
+    from tailrace_server.api.transport_security.files import TlsStatistics
     from tailrace_server.api.websocket.sockets import SocketStatistics
     from tailrace_server.capture.disk_usage import DiskUsage
     from tailrace_server.capture.statistics import EngineStatistics, ObserverStatistics
@@ -266,6 +267,36 @@ def register_faces(
 ) -> None:
     """Add the watch of the faces to a registry."""
     metrics.register(FaceCollector(statistics))
+
+
+class TlsCollector(Collector):
+    """The files of TLS."""
+
+    def __init__(self, statistics: Callable[[], TlsStatistics]) -> None:
+        """Read from ``statistics`` at each scrape."""
+        self._statistics = statistics
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        found = self._statistics()
+        yield GaugeMetricFamily(
+            "tailrace_tls_certificate_ends_seconds",
+            "When the server's certificate expires, in seconds since 1970.",
+            found.ends.timestamp(),
+        )
+        yield CounterMetricFamily(
+            "tailrace_tls_reloads", "Changes of the TLS files that were taken.", found.reloads
+        )
+        yield CounterMetricFamily(
+            "tailrace_tls_reloads_failed",
+            "Changes of the TLS files that could not be used; /health and the log say why.",
+            found.reloads_failed,
+        )
+
+
+def register_tls(metrics: CollectorRegistry, statistics: Callable[[], TlsStatistics]) -> None:
+    """Add the files of TLS to a registry."""
+    metrics.register(TlsCollector(statistics))
 
 
 def register_graphql(

@@ -8,6 +8,7 @@ A fault is there as long as its cause is, and goes by itself::
     disk_full            little room is left for those who write the log
     read_only            its file system was writable, and is not any more
     face_not_accepting   a listener answers nobody (api/face_watch.py)
+    certificate          files of TLS that cannot be used, or a certificate that ends (api/transport_security)
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ FaultKind = Literal[
     "disk_full",
     "read_only",
     "face_not_accepting",
+    "certificate",
 ]
 UNPUBLISHED_S: Final = 60.0
 """How long versions may wait for their publication: it follows the commit at once."""

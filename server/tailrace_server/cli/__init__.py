@@ -1,7 +1,7 @@
 """The command line: one module per command."""
 
 from tailrace_server.extras import installed
-from tailrace_server.process import poll_in_calling_thread
+from tailrace_server.process import poll_in_calling_thread, quiet_core
 
 __all__ = ["main"]
 
@@ -12,6 +12,7 @@ def main() -> None:
     It is installed with the client alone, too, where two commands run: `plain`. See docs/adr/0004.
     """
     poll_in_calling_thread()  # first of all: every command's modules import gRPC
+    quiet_core()
     if installed("cli"):
         from tailrace_server.cli.application import main as run
     else:

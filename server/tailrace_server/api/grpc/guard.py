@@ -19,6 +19,7 @@ from tailrace.errors import TailraceError
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.headers import bearer_token
 from tailrace_server.api.grpc.abort import abort
+from tailrace_server.api.transport_security.certificate_names import names_over_grpc
 from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
@@ -52,14 +53,7 @@ def credentials_of(context: Context) -> Credentials:
         for name, value in context.invocation_metadata() or ()
         if name == "authorization"
     ]
-    return Credentials(bearer_token(values), certificate_names(context), _address(context.peer()))
-
-
-def certificate_names(context: Context) -> tuple[str, ...]:
-    """Return the names in the certificate of a call's connection; none without one that was verified."""
-    found = context.auth_context()
-    values = found.get("x509_subject_alternative_name") or found.get("x509_common_name") or ()
-    return tuple(value.decode(errors="replace") for value in values)
+    return Credentials(bearer_token(values), names_over_grpc(context), _address(context.peer()))
 
 
 def guarded(

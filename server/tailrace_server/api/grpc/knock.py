@@ -5,15 +5,22 @@ By hand and not by grpc's client, so that it shares nothing with the server but 
 
     preface  SETTINGS  HEADERS(stream 1)  DATA(stream 1, end)   ─▶
                                    ◀─   …  HEADERS(stream 1)  …
+
+Over TLS the same is said inside. Where clients must show a certificate, which we have none of, the handshake is
+the answer.
 """
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from typing import TYPE_CHECKING, Final
 
+from tailrace_server.api.transport_security.self_probe import opened
+
 if TYPE_CHECKING:
+    import asyncio
+
+    from tailrace_server.api.transport_security.files import TlsFiles
     from tailrace_server.units import Address
 
 _HEADERS: Final = 1
@@ -23,21 +30,22 @@ _END_STREAM: Final = 1
 _STREAM: Final = struct.pack(">I", 1)
 
 
-async def knock(address: Address) -> None:
+async def knock(address: Address, tls: TlsFiles | None = None) -> None:
     """Make a call and return once an answer has begun.
 
     Raises:
         OSError: Nobody listens, or the connection was ended without an answer.
     """
-    reader, writer = await asyncio.open_connection(*address)
-    try:
-        writer.write(_call(str(address)))
-        while await _frame(reader) != (_HEADERS, _STREAM):
-            pass
-    except EOFError as error:
-        raise OSError("the connection ended without an answer") from error
-    finally:
-        writer.transport.abort()
+    async with opened(address, tls, "h2") as streams:
+        if streams is None:
+            return
+        reader, writer = streams
+        writer.write(_call(str(address), "http" if tls is None else "https"))
+        try:
+            while await _frame(reader) != (_HEADERS, _STREAM):
+                pass
+        except EOFError as error:
+            raise OSError("the connection ended without an answer") from error
 
 
 async def _frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
@@ -47,10 +55,10 @@ async def _frame(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     return head[3], head[5:]
 
 
-def _call(authority: str) -> bytes:
+def _call(authority: str, scheme: str) -> bytes:
     fields = {
         ":method": "POST",
-        ":scheme": "http",
+        ":scheme": scheme,
         ":path": "/grpc.health.v1.Health/Check",
         ":authority": authority,
         "content-type": "application/grpc",

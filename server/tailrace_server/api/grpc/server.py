@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     import grpc.aio
 
+    from tailrace_server.api.transport_security.files import TlsFiles
     from tailrace_server.capture.engine import Engine
 
 _UNCOMPRESSED: Final = 1
@@ -72,13 +73,16 @@ class GrpcServer:
         engine: Engine,
         settings: GrpcSettings | None = None,
         *,
-        credentials: grpc.ServerCredentials | None = None,
+        tls: TlsFiles | None = None,
         door: Door | None = None,
     ) -> None:
-        """Keep what to serve, and who lets callers in; nothing listens before ``start``."""
+        """Keep what to serve, and who lets callers in; nothing listens before ``start``.
+
+        Without ``tls`` it speaks plain text.
+        """
         self._door = door or Door()
         self._settings = settings or GrpcSettings()
-        self._credentials = credentials
+        self._tls = tls
         self._guard = SendGuard(engine.settings.send_deadline_s)
         self._unread = UnreadWatch(engine.settings.memory_bytes, self._settings.request_s)
         self._pending_max = pending_calls_max(engine.settings.memory_bytes)
@@ -166,10 +170,10 @@ class GrpcServer:
             self._unread.took,
         )
         try:
-            if self._credentials is None:
+            if self._tls is None:
                 port = server.add_insecure_port(str(address))
             else:
-                port = server.add_secure_port(str(address), self._credentials)
+                port = server.add_secure_port(str(address), self._tls.grpc_credentials())
         except RuntimeError as error:
             raise OSError(
                 errno.EADDRINUSE, f"cannot listen on {address}: in use or not an address of ours"
@@ -180,17 +184,12 @@ class GrpcServer:
         return int(port)
 
     async def knock(self) -> None:
-        """Make a call to the port, and return once it is answered; with credentials, once it is connected.
+        """Make a call to the port, and return once it is answered.
 
         Raises:
             OSError: Nobody listens, or there is no answer.
         """
-        address = reachable(self._address)
-        if self._credentials is None:
-            await knock.knock(address)
-        else:
-            _, writer = await asyncio.open_connection(*address)
-            writer.transport.abort()
+        await knock.knock(reachable(self._address), self._tls)
 
     async def listen_again(self) -> None:
         """Put a new server on the port; streams that are open stay with the old one until they end.

@@ -26,6 +26,7 @@ from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status
+from tailrace_server.api.transport_security.certificate_names import names_over_http
 from tailrace_server.capture.principal import ANONYMOUS, NOBODY
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _credentials_of(scope: Scope) -> Credentials:
         value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"
     ]
     client = scope.get("client")
-    return Credentials(bearer_token(values), (), client[0] if client else "")
+    return Credentials(bearer_token(values), names_over_http(scope), client[0] if client else "")
 
 
 def _shows_any(credentials: Credentials) -> bool:

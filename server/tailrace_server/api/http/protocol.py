@@ -26,7 +26,7 @@ from tailrace.errors import InvalidRequest, forget_frames
 from tailrace_server.api.byte_budget import CONNECTION_BYTES, INBOUND
 from tailrace_server.api.connection_age import GUARD
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_refusal
-from tailrace_server.api.send_guard import drop
+from tailrace_server.api.send_guard import bound_tls_buffers, drop, is_encrypted, pieces
 
 if TYPE_CHECKING:
     import asyncio
@@ -86,6 +86,7 @@ class GuardedHttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
         super().connection_made(transport)
+        bound_tls_buffers(transport)
         self.flow = _Flow(transport)
         self._watch_for_request()
         self.inbound.hold(self, CONNECTION_BYTES)
@@ -301,13 +302,14 @@ class AnsweredConnection:
         cycle = self._cycle
         if not cycle.disconnected:
             await cycle.flow.drain()
-        if cycle.disconnected:
-            return
-        event = h11.Data(data=data)  # type: ignore[arg-type]  # of a memoryview it asks the length only
-        parts = cycle.conn.send_with_data_passthrough(event)
-        assert parts is not None
-        cycle.transport.writelines(parts)
-        await cycle.flow.drain()
+        for piece in pieces((data,)) if is_encrypted(cycle.transport) else ((data,),):
+            if cycle.disconnected:
+                return
+            event = h11.Data(data=piece[0])  # type: ignore[arg-type]  # of a memoryview it asks the length only
+            parts = cycle.conn.send_with_data_passthrough(event)
+            assert parts is not None
+            cycle.transport.writelines(parts)
+            await cycle.flow.drain()
 
 
 def configured(

@@ -40,6 +40,11 @@ from tailrace_server.api.rest.requests import accepted
 from tailrace_server.api.rest.streaming import CONNECTION
 from tailrace_server.api.send_guard import drop
 from tailrace_server.api.settings import HttpSettings
+from tailrace_server.api.transport_security.certificate_names import (
+    CERTIFICATE_NAMES,
+    names_of_transport,
+)
+from tailrace_server.api.transport_security.self_probe import opened
 from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.principal import ANONYMOUS, NOBODY
@@ -48,25 +53,59 @@ from tailrace_server.hosts import Hosts
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import CollectorRegistry
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from tailrace_server.api.transport_security.files import TlsFiles, TlsMaterial
     from tailrace_server.capture.engine import Engine
 
 _BACKLOG: Final = 1024
 _CUT_AGAIN_S: Final = 0.25
+_TLS_SHUTDOWN_S: Final = 2.0
+"""How long a peer may take to agree to the end of TLS, once it has been sent all that there is."""
 _HEALTH: Final = "/health"
 _CLOSE: Final = (b"connection", b"close")
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn without its signal handlers: they would raise the signal again after ``serve()``.
+    """Uvicorn without its signal handlers, and with bounds for the handshakes of TLS.
 
-    Then the other faces would never stop in good order. The process has one handler, in stop_deadline.py.
+    The handlers would raise the signal again after ``serve()``: then the other faces would never stop in good
+    order. The process has one handler, in stop_deadline.py.
     """
+
+    tls: ssl.SSLContext | None = None
+    """What the next listener speaks; None is plain text."""
+    handshake_s: float = 10.0
+    servers: list[asyncio.base_events.Server] = []  # noqa: RUF012 - uvicorn has none before it starts
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on sockets; there is no lifespan to start."""
+        loop, tls = asyncio.get_running_loop(), self.tls
+        self.servers = [
+            await loop.create_server(
+                self._protocol,
+                sock=each,
+                ssl=tls,
+                backlog=self.config.backlog,
+                ssl_handshake_timeout=None if tls is None else self.handshake_s,
+                # A peer that does not take part in the end of its connection is not waited for.
+                ssl_shutdown_timeout=None if tls is None else _TLS_SHUTDOWN_S,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        """Return what serves one connection, made as uvicorn does."""
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -89,6 +128,7 @@ class HttpFace:
         not_accepting: Callable[[], Mapping[str, str]] = dict,
         accepting: bool = True,
         door: Door | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Bind the address; nothing is answered before ``serve``.
 
@@ -100,6 +140,7 @@ class HttpFace:
             not_accepting: Returns why a face accepts nobody, by its name, for ``/health``.
             accepting: False where ``accept`` will say that requests are to be answered.
             door: Who lets callers in; None = everybody is.
+            tls: What it speaks; None is plain text.
 
         Raises:
             CannotStart: The address is in use or not ours.
@@ -116,6 +157,9 @@ class HttpFace:
         self.ended = asyncio.Event()
         """Never set: that this listener is gone is only seen from outside."""
         self._not_accepting = not_accepting
+        self._tls = tls
+        self._listening = asyncio.Lock()
+        """Held while the listener is replaced."""
         self._cutting: asyncio.TimerHandle | None = None
         """Runs from ``stop`` on: when what is left is cut."""
         self._engine = engine
@@ -167,6 +211,10 @@ class HttpFace:
                 server_header=False,
             )
         )
+        self._server.handshake_s = settings.request_head_s
+        if tls is not None:
+            self._server.tls = tls.material.context()
+            tls.add_listener(self._renew_tls)
 
     def _bound(self, address: Address) -> socket.socket:
         """Return a socket that listens on an address, and whose connections have a bounded send buffer.
@@ -208,13 +256,13 @@ class HttpFace:
             OSError: Nobody listens, or there is no answer.
         """
         address = reachable(self.address)
-        reader, writer = await asyncio.open_connection(*address)
-        try:
+        async with opened(address, self._tls, "http/1.1") as streams:
+            if streams is None:
+                return
+            reader, writer = streams
             writer.write(f"GET /health HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
             if not await reader.readline():
                 raise OSError("the connection ended without an answer")
-        finally:
-            writer.transport.abort()
 
     async def listen_again(self) -> None:
         """Put a new socket on the port; connections that are open go on.
@@ -222,12 +270,30 @@ class HttpFace:
         Raises:
             CannotStart: The port cannot be listened on.
         """
-        for listener in self._server.servers:
-            listener.close()
-        self._socket.close()
-        self._socket = self._bound(self.address)
-        await self._server.startup(sockets=[self._socket])
-        self.ended.clear()
+        async with self._listening:
+            for listener in self._server.servers:
+                listener.close()
+            self._socket.close()
+            self._socket = self._bound(self.address)
+            await self._server.startup(sockets=[self._socket])
+            self.ended.clear()
+
+    async def _renew_tls(self, material: TlsMaterial) -> None:
+        """Let new connections have new files; those that are open, or in their handshake, go on.
+
+        The context of a listener cannot be replaced, nor can a CA be taken out of one. So a second listener is
+        put on a copy of the same socket before the first one goes: who comes meanwhile waits in its queue.
+        """
+        self._server.tls = material.context()
+        async with self._listening:
+            if not self._server.servers or self.stopping:
+                return
+            earlier, copy = self._server.servers, self._socket.dup()
+            await self._server.startup(sockets=[copy])
+            for listener in earlier:
+                listener.close()
+            self._socket.close()
+            self._socket = copy
 
     async def drain(self, deadline_s: float) -> None:
         """Let live connections send their last messages and close; the engine has ended their subscriptions.
@@ -265,7 +331,8 @@ class HttpFace:
             ServerFault("face_not_accepting", name, reason)
             for name, reason in self._not_accepting().items()
         ]
-        degraded = (*not_accepting, *statistics.faults)
+        of_tls = () if self._tls is None else self._tls.faults()
+        degraded = (*not_accepting, *of_tls, *statistics.faults)
         status = "stopping" if self.stopping else "degraded" if degraded else "serving"
         if caller is NOBODY:
             body: dict[str, object] = {"status": status}
@@ -299,6 +366,10 @@ def _with_connection(application: ASGIApp) -> ASGIApp:
 
     async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
         cycle = getattr(send, "__self__", None)
+        if (transport := getattr(cycle, "transport", None)) is not None:
+            names = names_of_transport(transport)
+            if names:
+                scope[CERTIFICATE_NAMES] = names
         if isinstance(cycle, RequestResponseCycle):
             scope[CONNECTION] = connection = AnsweredConnection(cycle)
             if connection.aged:

@@ -28,12 +28,18 @@ from websockets.protocol import OPEN
 from tailrace.errors import SubscriberTooSlow, forget_frames
 from tailrace_server.api.byte_budget import CONNECTION_BYTES, INBOUND, ByteBudget
 from tailrace_server.api.read_turns import ReadTurns
-from tailrace_server.api.send_guard import drop
+from tailrace_server.api.send_guard import (
+    ON_ITS_WAY_BYTES,
+    drop,
+    has_unread,
+    is_encrypted,
+    pieces,
+)
 from tailrace_server.api.websocket.codes import CloseCode
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
     from websockets.frames import Frame
@@ -49,6 +55,10 @@ TOO_SLOW: Final = "send_deadline"
 UNFINISHED: Final = "unfinished_message"
 """Name of the guard against peers that begin a message and do not finish it."""
 
+_FIN: Final = 0x80
+_TEXT: Final = 1
+_CONTINUATION: Final = 0
+"""Of the first byte of a frame: RFC 6455, 5.2."""
 _FRAGMENTS_MAX: Final = 4096
 _SMALL_BYTES: Final = 4096
 """What has come of one connection up to this is not charged."""
@@ -161,12 +171,26 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             or self.transport.is_closing()
         )
 
-    def write_text(self, parts: tuple[bytes | memoryview, ...]) -> None:
-        """Write one text frame of UTF-8 parts, none of them copied; the caller has waited for ``writable``.
+    def write_text(self, parts: tuple[bytes | memoryview, ...]) -> Iterator[None]:
+        """Write one message of UTF-8 parts, uncopied, a frame at each step; the caller waits for ``writable``.
 
-        A server's frame is not masked, so what many are sent stays one object.
+        A server's frame is not masked, so what many are sent stays one object. Over TLS a large message has
+        several frames (`pieces`): pings and the close go between them, and one that has begun has to be ended.
         """
-        self.transport.writelines((_frame_head(sum(map(len, parts))), *parts))
+        nbytes = sum(map(len, parts))
+        if nbytes <= ON_ITS_WAY_BYTES or not is_encrypted(self.transport):
+            self.transport.writelines((_frame_head(nbytes), *parts))
+            yield
+            return
+        opcode = _TEXT
+        for piece in pieces(parts):
+            size = sum(map(len, piece))
+            nbytes -= size
+            self.transport.writelines(
+                (_frame_head(size, opcode if nbytes else opcode | _FIN), *piece)
+            )
+            opcode = _CONTINUATION
+            yield
 
     def write_texts(self, head: bytes, payloads: Sequence[bytes | memoryview], tail: bytes) -> None:
         """Write a text frame for each payload, head and tail around it, all in one write."""
@@ -345,14 +369,14 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         """End a peer that does not answer; wait for one that has much to read before it comes to the probe."""
         # 1. The probe may be stuck behind unread data. Then silence proves nothing until the peer has not read
         #    for the send deadline, counted from the probe or from the last time that it read.
-        if self._behind or self.transport.get_write_buffer_size():
+        if self._behind or has_unread(self.transport):
             unread_s = self.loop.time() - max(self.ping_sent_at, self._moved_at)
             left_s = self.send_deadline_s - unread_s
             if left_s > 0:
                 self.pong_timer = self.loop.call_later(left_s, self.keepalive_timeout)
                 return
         # 2. The deadline has passed with data unread: the reader is too slow, and is told so by the close code.
-        if self.transport.get_write_buffer_size():
+        if has_unread(self.transport):
             self.pong_timer = None
             if not self.gone:
                 self.on_cut(TOO_SLOW)
@@ -375,13 +399,13 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         self.close_within()
 
 
-def _frame_head(size: int) -> bytes:
-    """Return the head of an unmasked text frame."""
+def _frame_head(size: int, first: int = _FIN | _TEXT) -> bytes:
+    """Return the head of an unmasked frame, by default of one that is a text message."""
     if size < 126:
-        return _pack_short(0x81, size)
+        return _pack_short(first, size)
     if size < 1 << 16:
-        return _pack_medium(0x81, 126, size)
-    return _pack_long(0x81, 127, size)
+        return _pack_medium(first, 126, size)
+    return _pack_long(first, 127, size)
 
 
 _pack_short: Final = struct.Struct("!BB").pack

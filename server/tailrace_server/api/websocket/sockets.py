@@ -12,7 +12,7 @@ reader is told SUBSCRIBER_TOO_SLOW behind what it has not read, and cut if it do
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -352,9 +352,16 @@ class GuardedSocket(Guarded):
         """
         async with self._turn:
             await self._room()
-            self._protocol.write_text(parts)
-            if sum(map(len, parts)) > ON_ITS_WAY_BYTES:
-                await self._room()
+            large = sum(map(len, parts)) > ON_ITS_WAY_BYTES
+            frames = self._protocol.write_text(parts)
+            try:
+                for _ in frames:
+                    if large:
+                        await self._room()
+            except asyncio.CancelledError:
+                # Its operation has ended, not the socket: the next message may not begin within this one.
+                deque(frames, 0)
+                raise
         # uvicorn's sends do not yield while there is room: a fast reader would keep the loop to itself.
         await asyncio.sleep(0)
 

@@ -1,0 +1,35 @@
+"""The settings of transport security; docs/settings.md is made from these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - get_type_hints reads it
+
+from tailrace_server.capture.settings import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportSecuritySettings:
+    """How both listeners are reached; in the file also as a table, ``[tls]`` with ``certificate`` and so on."""
+
+    tls_certificate: Path | None = setting(
+        None,
+        "file",
+        "PEM: the server's certificate and what stands between it and a root; with it both listeners speak "
+        "TLS 1.2 and 1.3 only. Read again when it changes, as the other two are",
+    )
+    tls_key: Path | None = setting(
+        None,
+        "file",
+        "PEM, without a password: the key of the certificate, if it is not in that file",
+    )
+    tls_client_ca: Path | None = setting(
+        None,
+        "file",
+        "PEM: whose certificates clients must show; none is asked of them without it",
+    )
+    allow_insecure: bool = setting(
+        False,
+        "yes or no",
+        "whether to listen on more than loopback without TLS, or where nobody has to say who they are",
+    )
