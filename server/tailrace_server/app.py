@@ -38,6 +38,7 @@ from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.http.server import HttpFace, bind
+from tailrace_server.api.operator import RecentLines
 from tailrace_server.api.transport_security.exposure import check_exposure
 from tailrace_server.api.transport_security.files import tls_files
 from tailrace_server.capture.codecs.compiled_encoder_loader import wait_while_loading
@@ -104,6 +105,11 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     Raises:
         CannotStart: An address cannot be bound.
     """
+    with RecentLines() as lines:
+        await _serve(settings, stopping, lines)
+
+
+async def _serve(settings: ServerSettings, stopping: asyncio.Event, lines: RecentLines) -> None:
     assert settings.log is not None
     tls = tls_files(settings.transport_security)
     engine = Engine(settings.log, settings.engine)
@@ -114,7 +120,7 @@ async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
     metrics.register_faces(registry, watch.statistics)
     if tls is not None:
         metrics.register_tls(registry, tls.statistics)
-    http = _http(engine, registry, settings, watch, tls)
+    http = _http(engine, registry, settings, watch, lines, tls)
     watch.add(grpc)
     if http is not None:
         watch.add(http)
@@ -195,6 +201,7 @@ def _http(
     registry: CollectorRegistry,
     settings: ServerSettings,
     watch: FaceWatch,
+    lines: RecentLines,
     tls: TlsFiles | None,
 ) -> HttpFace | None:
     """Return the HTTP listener, bound; None where it is off."""
@@ -206,6 +213,7 @@ def _http(
         settings.http,
         settings.http_faces,
         not_accepting=watch.not_accepting,
+        lines=lines,
         accepting=False,
         tls=tls,
     )

@@ -19,13 +19,18 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-_HEADERS: Final = {
+_POLICY: Final = (
     # Editors and viewers set styles of their own; everything else is a file of ours.
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; "
-        "font-src data:; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'"
-    ),
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; "
+    "font-src data:; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+STRICT_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""For a page that is ours alone: no style or script in the page, no connection but to where it came from."""
+_HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
@@ -34,8 +39,19 @@ _HEADERS: Final = {
 class Assets:
     """One folder of them."""
 
-    def __init__(self, folder: Path, *, versioned: tuple[str, ...], own: tuple[str, ...]) -> None:
-        """Name the files beside the pages: ``versioned`` are kept compressed, ``own`` as they are."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        versioned: tuple[str, ...],
+        own: tuple[str, ...],
+        policy: str = _POLICY,
+    ) -> None:
+        """Name the files beside the pages: ``versioned`` are kept compressed, ``own`` as they are.
+
+        ``policy`` is the pages' content security policy.
+        """
+        self._policy = policy
         self.files = (*versioned, *own)
         self._folder = folder
         self._versioned = frozenset(versioned)
@@ -49,7 +65,12 @@ class Assets:
         data = data.replace(b"{root}", root.encode())
         return Response(
             data,
-            headers={**_HEADERS, "Cache-Control": "no-cache", "Vary": "Accept"},
+            headers={
+                **_HEADERS,
+                "Content-Security-Policy": self._policy,
+                "Cache-Control": "no-cache",
+                "Vary": "Accept",
+            },
             media_type="text/html",
         )
 

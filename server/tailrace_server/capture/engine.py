@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
@@ -42,10 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from pathlib import Path
     from types import TracebackType
-    from uuid import UUID
 
     from tailrace.criteria import Criteria, Start
-    from tailrace.position import Position
+    from tailrace_server.capture.catalog_info import CatalogInfo
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.publisher import Publisher
     from tailrace_server.capture.delivery.subscription import Subscription
@@ -63,21 +61,6 @@ leaves the others to the other catalogs."""
 _LOADS_EACH: Final = 2
 """For each reader thread: one that it has, one that it finds or that waits for the loop."""
 _log = structlog.get_logger("tailrace.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogInfo:
-    """One catalog as it stands now."""
-
-    name: str
-    uuid: UUID
-    oldest: Position
-    published: int
-    """Highest version that subscribers may see; 0 for none."""
-    committed: int
-    """Highest durable version; those above ``published`` wait for their publication."""
-    newest_timestamp: int
-    """Commit timestamp of the newest published version, µs; 0 for none."""
 
 
 class Engine:
@@ -154,17 +137,7 @@ class Engine:
     def catalogs(self, caller: Principal) -> tuple[CatalogInfo, ...]:
         """Return the catalogs that can be subscribed to, by name; the system log is not one of them."""
         return tuple(
-            CatalogInfo(
-                name=view.name,
-                uuid=view.uuid,
-                oldest=view.oldest,
-                published=view.published,
-                committed=observer.committed,
-                newest_timestamp=view.newest_timestamp,
-            )
-            for name, observer in self._observers(caller)
-            if name != SYSTEM_CATALOG
-            for view in [observer.log.view]
+            observer.info() for name, observer in self._observers(caller) if name != SYSTEM_CATALOG
         )
 
     def unreadable(self, caller: Principal) -> dict[str, str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from tailrace.errors import CatalogReplaced, TailraceError, again, kept
+from tailrace_server.capture.catalog_info import writers_of
 from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
@@ -157,6 +159,7 @@ class ObservedCatalog:
                 reading,
                 refresh,
                 lambda: log.committed,
+                partial(writers_of, log),
                 self._settings,
                 self._counters,
                 self._rings,

@@ -17,6 +17,7 @@ import structlog
 
 from tailrace.criteria import canonical
 from tailrace.errors import LogCorrupted, LogError, PositionCompacted, again, kept
+from tailrace_server.capture.catalog_info import CatalogInfo
 from tailrace_server.capture.delivery.crowd import crowds_of
 from tailrace_server.capture.delivery.followed_log import FollowedLog
 from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria, Start
     from tailrace.errors import TailraceError
+    from tailrace_server.capture.catalog_info import WriterInfo
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
     from tailrace_server.capture.delivery.options import DeliveryOptions
     from tailrace_server.capture.delivery.ring import RingBudget
@@ -75,6 +77,7 @@ class Observer:
         reading: CatalogReader,
         refresh: Callable[[], Awaitable[LogView | None]],
         committed: Callable[[], int],
+        writers: Callable[[], tuple[WriterInfo, ...]],
         settings: EngineSettings,
         counters: Counters,
         rings: RingBudget,
@@ -91,6 +94,7 @@ class Observer:
         self._floor = 0
         """First row that a publisher opened now gets live."""
         self._committed = committed
+        self._writers = writers
         self._settings = settings
         self._counters = counters
         self._rings = rings
@@ -188,6 +192,19 @@ class Observer:
         self._ended = error
         for subscription in self.subscriptions:
             subscription.end(error)
+
+    def info(self) -> CatalogInfo:
+        """Return the catalog as it stands now."""
+        view = self.log.view
+        return CatalogInfo(
+            name=view.name,
+            uuid=view.uuid,
+            oldest=view.oldest,
+            published=view.published,
+            committed=self.committed,
+            newest_timestamp=view.newest_timestamp,
+            writers=self._writers(),
+        )
 
     def statistics(self) -> ObserverStatistics:
         """Return the figures of this moment."""

@@ -60,6 +60,8 @@ class PublisherStatistics:
     ring_bytes: int
     ring_evicted: int
     """Captures evicted while a subscription may still have needed them, since it began."""
+    criteria_bytes: int
+    """What is charged for its criteria, which the subscriptions share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tailrace_server.api.graphql.scalars import Json, Long
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tailrace_server.capture.engine import CatalogInfo
+    from tailrace_server.capture.catalog_info import CatalogInfo
 
 
 @strawberry.enum(name="Area", description="What kind of thing a record is about.")

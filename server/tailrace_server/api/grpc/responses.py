@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace.schema import Schema
+    from tailrace_server.capture.catalog_info import CatalogInfo
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
-    from tailrace_server.capture.engine import CatalogInfo
     from tailrace_server.capture.history import HistoryRead
 
 

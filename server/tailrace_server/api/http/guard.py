@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _ENTRANCE: Final = "tailrace.entrance"
 """Key in the scope under which a request or a WebSocket has its entrance."""
 
-_PUBLIC: Final = re.compile(r"/health|/v1/docs(?:/[^/]+)?|/v1/graphiql/[^/]+")
+_PUBLIC: Final = re.compile(r"/|/page/[^/]+|/health|/v1/docs(?:/[^/]+)?|/v1/graphiql/[^/]+")
 """Paths that need no credential: whether the server is well, and the files of its pages."""
 _PAGE: Final = re.compile(r"/v1/(?:catalogs/[^/]+|system)/graphql")
 """Paths at which a browser is given a page that has nothing of a catalog, and clients are given data."""

@@ -1,11 +1,11 @@
-"""HTTP of the server process, on uvicorn: ``/health``, ``/metrics`` and two listings; the faces at ``/v1``.
+"""HTTP of the server process, on uvicorn: ``/health``, ``/metrics``, the operator's page; the faces at ``/v1``.
 
 Until the engine has opened its catalogs, ``/health`` answers 503 with the status ``starting``, and other
 requests wait. Then it answers 200 and ``{"status": "serving", "catalogs": n, "faults": [], "subscriptions":
 n}`` while subscribers are accepted. ``faults`` says what is wrong, as `capture.faults` lists it, with kind,
 subject and reason; the status is then ``degraded``, and 503 while a face accepts nobody. From the first signal
 on it answers 503 with the status ``stopping``, so that a load balancer sends nobody here while open
-subscriptions end. ``/subscriptions`` and ``/publishers`` are those of `listings`.
+subscriptions end. `api/operator` has the page at ``/``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import contextlib
 import os
 import socket
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,13 +27,14 @@ from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 
 from tailrace_server.access.door import Door
-from tailrace_server.api import listings, metrics
+from tailrace_server.api import metrics
 from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.http.guard import caller_of, with_door
 from tailrace_server.api.http.hosts import with_hosts
 from tailrace_server.api.http.protocol import AnsweredConnection
+from tailrace_server.api.operator import OperatorFace, RecentLines
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
 from tailrace_server.api.rest.requests import accepted
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.transport_security.files import TlsFiles, TlsMaterial
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.principal import Principal
 
 _BACKLOG: Final = 1024
 _CUT_AGAIN_S: Final = 0.25
@@ -126,6 +128,7 @@ class HttpFace:
         settings: HttpSettings | None = None,
         *,
         not_accepting: Callable[[], Mapping[str, str]] = dict,
+        lines: RecentLines | None = None,
         accepting: bool = True,
         door: Door | None = None,
         tls: TlsFiles | None = None,
@@ -138,6 +141,7 @@ class HttpFace:
             address: Where to listen; port 0 takes a free one.
             settings: Bounds; None = the defaults.
             not_accepting: Returns why a face accepts nobody, by its name, for ``/health``.
+            lines: The warnings and errors that the page shows; None = none.
             accepting: False where ``accept`` will say that requests are to be answered.
             door: Who lets callers in; None = everybody is.
             tls: What it speaks; None is plain text.
@@ -170,12 +174,14 @@ class HttpFace:
         metrics.register_sockets(registry, self.sockets.statistics)
         graphql = GraphqlFace(engine, settings, self.sockets)
         metrics.register_graphql(registry, graphql.documents.statistics)
+        operator = OperatorFace(
+            engine, settings, self.sockets, health=self._state, lines=lines or RecentLines()
+        )
         application = Starlette(
             routes=[
                 Route(_HEALTH, self._health),
                 Route("/metrics", self._metrics),
-                Route("/subscriptions", self._subscriptions),
-                Route("/publishers", self._publishers),
+                *operator.routes(),
                 *RestFace(engine, settings, self.sockets).routes(),
                 *graphql.routes(),
                 # Without it a path that has none would be refused with 403, and no body.
@@ -325,7 +331,12 @@ class HttpFace:
         if not self._accepting.is_set():
             starting = {"status": "starting", "catalogs": 0, "faults": [], "subscriptions": 0}
             return JSONResponse(starting, 503)
-        caller = caller_of(request)
+        body = self._state(caller_of(request))
+        # For the sake of one catalog the others are not taken away: what they need can be had here.
+        return JSONResponse(body, 503 if self.stopping or self._not_accepting() else 200)
+
+    def _state(self, caller: Principal) -> dict[str, Any]:
+        """Return what ``/health`` answers once the catalogs are open; to nobody, the status alone."""
         statistics = self._engine.statistics(ANONYMOUS)
         not_accepting = [
             ServerFault("face_not_accepting", name, reason)
@@ -335,16 +346,13 @@ class HttpFace:
         degraded = (*not_accepting, *of_tls, *statistics.faults)
         status = "stopping" if self.stopping else "degraded" if degraded else "serving"
         if caller is NOBODY:
-            body: dict[str, object] = {"status": status}
-            return JSONResponse(body, 503 if self.stopping or not_accepting else 200)
-        body = {
+            return {"status": status}
+        return {
             "status": status,
             "catalogs": len(self._engine.catalogs(caller)),
             "faults": [asdict(each) for each in degraded],
             "subscriptions": statistics.subscriptions,
         }
-        # For the sake of one catalog the others are not taken away: what they need can be had here.
-        return JSONResponse(body, 503 if self.stopping or not_accepting else 200)
 
     async def _metrics(self, request: Request) -> Response:
         try:
@@ -353,12 +361,6 @@ class HttpFace:
             kind = metrics.TEXT_TYPE
         text, media_type = metrics.expose(self._registry, kind)
         return Response(text, media_type=media_type, headers={"Vary": "Accept"})
-
-    async def _subscriptions(self, request: Request) -> Response:
-        return JSONResponse(await listings.subscriptions(self._engine, caller_of(request)))
-
-    async def _publishers(self, request: Request) -> Response:
-        return JSONResponse(listings.publishers(self._engine, caller_of(request)))
 
 
 def _with_connection(application: ASGIApp) -> ASGIApp:

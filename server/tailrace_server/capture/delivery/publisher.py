@@ -89,6 +89,7 @@ class Publisher(Generic[_Subscription]):
             ring_captures=self.ring.captures,
             ring_bytes=self.ring.bytes,
             ring_evicted=self.ring.evicted,
+            criteria_bytes=self.kept.nbytes,
         )
 
     def _forget_taken(self, subscription: _Subscription) -> None:

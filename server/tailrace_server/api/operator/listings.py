@@ -12,12 +12,15 @@ import heapq
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from tailrace_server.api.operator.criteria_words import in_words
 from tailrace_server.capture.fairness import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tailrace.criteria import Criteria
+    from tailrace_server.capture.delivery.publisher import Publisher
+    from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.principal import Principal
     from tailrace_server.capture.statistics import SubscriptionStatistics
@@ -27,7 +30,9 @@ _VALUES_SHOWN: Final = 20
 """Of each list in criteria, which may name 100,000 keys."""
 
 
-async def subscriptions(engine: Engine, caller: Principal) -> list[dict[str, object]]:
+async def subscriptions(
+    engine: Engine, caller: Principal, *, shown: int = _SHOWN
+) -> list[dict[str, object]]:
     """Return the subscriptions that are furthest behind, in that order; gives way to others meanwhile."""
     # One at a time, and of each only its figures are kept: there may be 100,000, each with 100,000 keys.
     turn = Turn()
@@ -35,29 +40,37 @@ async def subscriptions(engine: Engine, caller: Principal) -> list[dict[str, obj
     for place, (catalog, subscription) in enumerate(engine.subscriptions(caller)):
         figures = subscription.statistics()
         entry = (figures.lag_records, -place, catalog, figures)
-        if len(behind) < _SHOWN:
+        if len(behind) < shown:
             heapq.heappush(behind, entry)
         else:
             heapq.heappushpop(behind, entry)
         if turn.is_over():
             await turn.give_way()
-    shown = []
+    found = []
     for _, _, catalog, figures in sorted(behind, reverse=True):
-        shown.append({"catalog": catalog, **_plain(figures)})
+        found.append({"catalog": catalog, **_plain(figures)})
         if turn.is_over():
             await turn.give_way()
-    return shown
+    return found
 
 
-def publishers(engine: Engine, caller: Principal) -> list[dict[str, object]]:
-    """Return the publishers with most subscriptions, in that order."""
-    largest = heapq.nlargest(
-        _SHOWN, engine.publishers(caller), key=lambda each: len(each[1].subscriptions)
-    )
+def publishers(
+    engine: Engine, caller: Principal, *, shown: int = _SHOWN, by_cost: bool = False
+) -> list[dict[str, object]]:
+    """Return the publishers with most subscriptions, in that order, or those that keep most bytes."""
+
+    def size(each: tuple[str, Publisher[Subscription]]) -> int:
+        publisher = each[1]
+        if by_cost:
+            return publisher.ring.bytes + publisher.kept.nbytes
+        return len(publisher.subscriptions)
+
+    largest = heapq.nlargest(shown, engine.publishers(caller), key=size)
     return [
         {
             "catalog": catalog,
             "criteria": criteria_form(publisher.predicate.criteria),
+            "criteria_text": in_words(publisher.predicate.criteria),
             **asdict(publisher.statistics()),
         }
         for catalog, publisher in largest
@@ -73,6 +86,7 @@ def _plain(figures: SubscriptionStatistics) -> dict[str, object]:
         "peer": peer.address,
         "client": peer.client,
         "criteria": criteria_form(figures.criteria),
+        "criteria_text": in_words(figures.criteria),
         "age_s": round(figures.age_s, 3),
         "position": str(figures.position),
     }

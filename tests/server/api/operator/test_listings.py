@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, Since
 from tailrace.position import Position
-from tailrace_server.api import listings
-from tailrace_server.api.listings import criteria_form
+from tailrace_server.api.operator import listings
+from tailrace_server.api.operator.listings import criteria_form
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.engine import Engine
@@ -17,8 +17,6 @@ from tests.support.inprocess import receive
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tests.support.inprocess import ModelWriter
 
@@ -47,9 +45,8 @@ async def test_a_subscription_names_peer_client_criteria_and_age(
 
 
 async def test_those_that_are_furthest_behind_come_first_and_only_they_where_there_are_many(
-    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+    log_root: Path, writer: ModelWriter
 ) -> None:
-    monkeypatch.setattr(listings, "_SHOWN", 2)
     for key in range(3):
         writer.write([upsert(key)])
     async with Engine(log_root) as engine:
@@ -57,7 +54,7 @@ async def test_those_that_are_furthest_behind_come_first_and_only_they_where_the
             await engine.subscribe(
                 ANONYMOUS, "shop", start=Since(Position(version)), codec=JSON, demand=0
             )
-        found = await listings.subscriptions(engine, ANONYMOUS)
+        found = await listings.subscriptions(engine, ANONYMOUS, shown=2)
     assert [each["lag_versions"] for each in found] == [3, 2]
 
 
@@ -80,6 +77,21 @@ async def test_lag_counts_records_versions_and_seconds_and_is_none_once_caught_u
         await receive(subscription, 4)
         done = subscription.statistics()
         assert (done.lag_records, done.lag_versions, done.lag_s) == (0, 0, 0)
+
+
+async def test_publishers_that_keep_most_come_first_where_that_is_asked_for(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    few, many = (Criteria(primary_key=tuple(map(str, range(count)))) for count in (1, 100))
+    async with Engine(log_root) as engine:
+        for criteria in (few, few, many):
+            await engine.subscribe(ANONYMOUS, "shop", (criteria,), codec=JSON)
+        by_readers = listings.publishers(engine, ANONYMOUS)
+        [dearest] = listings.publishers(engine, ANONYMOUS, shown=1, by_cost=True)
+    assert [each["subscriptions"] for each in by_readers] == [2, 1]
+    assert dearest["criteria_text"] == "key 0 or 1 or 10 or 97 more"
+    assert dearest["criteria_bytes"] == by_readers[1]["criteria_bytes"]
+    assert dearest["criteria_bytes"] != by_readers[0]["criteria_bytes"]
 
 
 def test_criteria_are_shown_as_requests_have_them() -> None:

@@ -1,0 +1,173 @@
+"""``/overview``: everything that the operator's page shows, as one JSON object.
+
+::
+
+    {"now": µs, "ask_again_s": 2.0, "version": "0.1.0", "up_s": 86400.0,
+     "status": "serving", "faults": [{"kind", "subject", "reason"}],
+     "memory": {"process_bytes", "budget_bytes", "cache_bytes", "rings_bytes", "criteria_bytes", …},
+     "counters": {"subscriptions", "subscriptions_opened", "captures_delivered", "resyncs", …},
+     "catalogs": [{"catalog", "committed", "published", "oldest", "newest_age_s", "writers", …}],
+     "subscriptions": [{…}], "publishers": [{…}],
+     "lines": [{"timestamp", "level", "logger", "event", "fields", "times"}]}
+
+``subscriptions`` are the 200 furthest behind, in the form of ``/subscriptions``; ``publishers`` the 100 that
+keep most bytes. What it takes to make grows with what is open. So the answer says in how many seconds to ask
+again: who asks then costs the server at most one part in fifty of its time.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.position import Position
+from tailrace_server.api.operator import listings
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tailrace_server.api.operator.recent_lines import LogLine
+    from tailrace_server.capture.catalog_info import CatalogInfo
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.statistics import EngineStatistics
+    from tailrace_server.wal.state.view import LogView
+
+_SUBSCRIPTIONS_SHOWN: Final = 200
+_PUBLISHERS_SHOWN: Final = 100
+_WRITERS_SHOWN: Final = 5
+_RATE_OVER_S: Final = 60
+_ASK_AGAIN_S: Final = 2.0
+_ASK_AGAIN_MOST_S: Final = 30.0
+_SHARE: Final = 50
+_COUNTERS: Final = (
+    *("subscriptions", "subscriptions_opened", "subscriptions_failed"),
+    *("captures_delivered", "bytes_delivered", "heartbeats_sent", "resyncs", "returns"),
+    "disconnected_for_memory",
+)
+
+
+async def overview(
+    engine: Engine,
+    caller: Principal,
+    *,
+    health: Mapping[str, Any],
+    lines: Sequence[LogLine],
+    version: str,
+    up_s: float,
+) -> dict[str, Any]:
+    """Return the figures of this moment that a caller may see.
+
+    Args:
+        engine: Whose they are.
+        caller: Who asks.
+        health: As ``/health`` answers.
+        lines: Warnings and errors of the log, the newest first.
+        version: Of this distribution.
+        up_s: Seconds since the server began.
+    """
+    begun = time.monotonic()
+    figures = engine.statistics(caller)
+    catalogs = await _catalogs(engine, caller, figures)
+    subscriptions = await listings.subscriptions(engine, caller, shown=_SUBSCRIPTIONS_SHOWN)
+    publishers = listings.publishers(engine, caller, shown=_PUBLISHERS_SHOWN, by_cost=True)
+    # Others had their turns meanwhile: where there is much to do, what nobody waits for is asked for less.
+    took_s = time.monotonic() - begun
+    return {
+        "now": time.time_ns() // 1_000,
+        "ask_again_s": round(min(max(_ASK_AGAIN_S, _SHARE * took_s), _ASK_AGAIN_MOST_S), 1),
+        "version": version,
+        "up_s": round(up_s, 1),
+        "status": health["status"],
+        "faults": health["faults"],
+        "memory": _memory(engine, figures),
+        "counters": {name: getattr(figures, name) for name in _COUNTERS},
+        "catalogs": catalogs,
+        "subscriptions": subscriptions,
+        "publishers": publishers,
+        "lines": [asdict(each) for each in lines],
+    }
+
+
+def rates(view: LogView, now_us: int) -> tuple[float, float]:
+    """Return the versions and the records a second that were committed in the last minute.
+
+    Of a batch that began earlier, records count in the proportion of its versions.
+    """
+    first = view.version_at(now_us - _RATE_OVER_S * 1_000_000)
+    versions = view.published + 1 - first
+    if versions <= 0:
+        return 0.0, 0.0
+    place = view.find(Position(first, 0))
+    if place == len(view):
+        return versions / _RATE_OVER_S, 0.0
+    batch = view.batch(place)
+    records = view.end_row - batch.first_row
+    if batch.first.version < first:
+        spread = batch.last.version - batch.first.version + 1
+        records -= round(batch.rows * (first - batch.first.version) / spread)
+    return versions / _RATE_OVER_S, records / _RATE_OVER_S
+
+
+async def _catalogs(
+    engine: Engine, caller: Principal, figures: EngineStatistics
+) -> list[dict[str, Any]]:
+    """Return the catalogs by name, those that cannot be read with the reason and nothing else."""
+    now_us = time.time_ns() // 1_000
+    observed = {each.catalog: each for each in figures.observers}
+    found: list[dict[str, Any]] = [
+        {"catalog": name, "error": error}
+        for name, error in figures.unreadable.items()
+        if name != SYSTEM_CATALOG
+    ]
+    for info in engine.catalogs(caller):
+        one = observed.get(info.name)
+        if one is None:  # it came a moment ago
+            continue
+        view = await engine.view(caller, info.name)
+        versions_per_s, records_per_s = rates(view, now_us)
+        disk = figures.disks.get(info.name)
+        found.append(
+            {
+                **_catalog(info, now_us),
+                "versions_per_s": round(versions_per_s, 2),
+                "records_per_s": round(records_per_s, 2),
+                "records": one.records,
+                "log_bytes": None if disk is None else disk.nbytes,
+                "free_bytes": None if disk is None else disk.free_bytes,
+                "publishers": one.publishers,
+                "subscriptions": one.subscriptions,
+                "ring_bytes": one.ring_bytes,
+                "batches_unreadable": one.batches_unreadable,
+            }
+        )
+    return sorted(found, key=lambda each: str(each["catalog"]))
+
+
+def _catalog(info: CatalogInfo, now_us: int) -> dict[str, Any]:
+    newest = info.newest_timestamp
+    return {
+        "catalog": info.name,
+        "uuid": str(info.uuid),
+        "committed": info.committed,
+        "published": info.published,
+        "oldest": str(info.oldest),
+        "newest_timestamp": newest,
+        "newest_age_s": round(max(0, now_us - newest) / 1e6, 1) if newest else None,
+        "writers": [asdict(each) for each in info.writers[:_WRITERS_SHOWN]],
+    }
+
+
+def _memory(engine: Engine, figures: EngineStatistics) -> dict[str, int]:
+    return {
+        "process_bytes": figures.cache.process_bytes,
+        "budget_bytes": engine.settings.memory_bytes,
+        "cache_bytes": figures.cache.bytes,
+        "rings_bytes": sum(each.ring_bytes for each in figures.observers),
+        "criteria_bytes": engine.criteria.bytes,
+        "pages_bytes": engine.pages.bytes,
+        "message_bytes_max": figures.message_bytes_max,
+        "waiting_for_memory": figures.waiting_for_memory,
+    }

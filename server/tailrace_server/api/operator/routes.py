@@ -1,0 +1,134 @@
+"""The paths of the operator's page.
+
+::
+
+    GET   /                        the page
+    GET   /page/{name}             what it is made of
+    GET   /overview                what it shows
+    GET   /subscriptions           those that are furthest behind
+    GET   /publishers              those with most subscriptions
+"""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.api.assets import STRICT_POLICY, Assets
+from tailrace_server.api.errors import logged
+from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.operator import listings
+from tailrace_server.api.operator.overview import overview
+from tailrace_server.api.rest.routes import http_problem, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+
+    from tailrace_server.api.operator.recent_lines import RecentLines
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.principal import Principal
+
+_ASSETS: Final = Assets(
+    Path(__file__).parent / "assets",
+    versioned=(),
+    own=("page.css", "page.js", "tables.js", "tail.js", "words.js"),
+    policy=STRICT_POLICY,
+)
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+_log = structlog.get_logger("tailrace.operator")
+
+
+class OperatorFace:
+    """The handlers of the operator's page."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: HttpSettings,
+        sockets: Sockets,
+        *,
+        health: Callable[[Principal], dict[str, Any]],
+        lines: RecentLines,
+    ) -> None:
+        """Show an engine.
+
+        Args:
+            engine: What is shown.
+            settings: Bounds of requests.
+            sockets: Count the errors of the listener.
+            health: Returns what ``/health`` answers a caller.
+            lines: The newest warnings and errors of the log.
+        """
+        self._engine = engine
+        self._settings = settings
+        self._sockets = sockets
+        self._health = health
+        self._lines = lines
+        self._version = version("tailrace")
+        self._begun = time.monotonic()
+
+    def routes(self) -> list[BaseRoute]:
+        """Return what a Starlette application mounts."""
+        return [
+            Route("/", self._page),
+            Route("/page/{name}", _ASSETS.answer),
+            Route("/overview", self._answered(self._overview)),
+            Route("/subscriptions", self._answered(self._subscriptions)),
+            Route("/publishers", self._answered(self._publishers)),
+        ]
+
+    async def _page(self, _request: Request) -> Response:
+        return await _ASSETS.page("page.html")
+
+    async def _overview(self, request: Request) -> Response:
+        caller = caller_of(request)
+        found = await overview(
+            self._engine,
+            caller,
+            health=self._health(caller),
+            lines=self._lines.newest_first(),
+            version=self._version,
+            up_s=time.monotonic() - self._begun,
+        )
+        return JSONResponse(found, headers=_NO_STORE)
+
+    async def _subscriptions(self, request: Request) -> Response:
+        return JSONResponse(await listings.subscriptions(self._engine, caller_of(request)))
+
+    async def _publishers(self, request: Request) -> Response:
+        return JSONResponse(listings.publishers(self._engine, caller_of(request)))
+
+    def _answered(
+        self, handler: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Turn what a handler raises into a Problem Details answer."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except HTTPException as error:
+                self._sockets.count_error("http", InvalidRequest.code)
+                return http_problem(request, error)
+            except Exception as error:
+                return self._refused(error)
+
+        return answer
+
+    def _refused(self, error: Exception) -> Response:
+        """Log and count an error, and return it as an answer."""
+        found = logged(error, _log)
+        self._sockets.count_error("http", found.code)
+        return refused(found)
