@@ -30,7 +30,7 @@ from tailrace_server.export.errors import FolderTaken, ImageUnfit
 from tailrace_server.export.folder import StreamFolder, StreamIdentity
 from tailrace_server.export.row_form import RowForm
 from tailrace_server.wal.catalog import open_catalog
-from tailrace_server.wal.files.documents import ColumnDocument
+from tailrace_server.wal.files.schema_documents import ColumnDocument
 from tailrace_server.wal.record.unavailable import unavailable
 from tailrace_server.wal.schema.common_type import common_type
 from tailrace_server.wal.schema.restating import first_stated, read_as
@@ -95,7 +95,7 @@ class Cdcv2Export:
         self._folder = folder
         self._since = identity.since
         self._form = form = RowForm(
-            identity.stream_columns(), lambda: first_stated(log.view.schemas)
+            identity.stream_columns(), lambda: first_stated(log.view.schemas())
         )
         self._avro = AvroForm.of_data(form.avro_record())
         self._differences = Differences(records, form, check.layouts)
@@ -148,7 +148,7 @@ class Cdcv2Export:
                 seen[version.columns] = None
             # 4. Fix the columns. They never change once the folder has an identity, since all files of a
             #    stream share one schema.
-            columns: Sequence[Column] = _columns_of(known, seen, first_stated(log.view.schemas))
+            columns: Sequence[Column] = _columns_of(known, seen, first_stated(log.view.schemas()))
             if found is not None:
                 columns = found.stream_columns()
             if settings.like is not None:

@@ -27,9 +27,9 @@ import msgspec
 
 from tailrace_server.export.errors import FolderTaken
 from tailrace_server.failpoints import reach
-from tailrace_server.wal.files.documents import ColumnDocument
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.new_file import NewFile
+from tailrace_server.wal.files.schema_documents import ColumnDocument
 from tailrace_server.wal.files.system_errors import os_errors
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ Two fences keep a catalog right whatever writers are alive:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -38,8 +38,8 @@ from tailrace_server.wal.files.documents import (
     CommitEntry,
     PendingSegment,
     PublicationDocument,
-    SchemaDocument,
 )
+from tailrace_server.wal.files.schema_documents import SchemaDocument
 from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.segment_places import carried_records, place_segments
@@ -383,12 +383,6 @@ class CatalogWriter:
         placed = place_segments(segments, state.last_version, state.end_row, entry=number)
         first_version = state.last_version + 1 if placed else None
         last_version = placed[-1].last[0] if placed else None
-        next_id = max((id for _, id in state.schemas), default=0) + 1
-        schemas = []
-        for place, schema in schema_changes:
-            next_id = self._create_schema(schema, next_id)
-            schemas.append((state.last_version + 1 + place, next_id))
-            next_id += 1
         return CommitEntry(
             format_version=FORMAT_VERSION,
             number=number,
@@ -401,23 +395,50 @@ class CatalogWriter:
             k=key.k,
             first_version=first_version,
             last_version=last_version,
-            schemas=schemas,
+            schemas=self._create_schemas(state, schema_changes),
             source_positions=dict(source_positions),
             pending=list(pending),
             segments=placed,
             published=publish,
         )
 
-    def _create_schema(self, schema: Schema, id: int) -> int:
-        """Create a schema under the first free id from one on; ids of commits that never came stay unused."""
+    def _create_schemas(
+        self, state: LogState, schema_changes: Sequence[tuple[int, Schema]]
+    ) -> list[tuple[int, int]]:
+        """Create the schemas of a commit; return the version from which each holds, and its id."""
+        created: list[tuple[int, int]] = []
+        if not schema_changes:
+            return created
+        history = self._log.read_schemas()  # those of the writer's own commits are not read by then
+        before, room = history.newest, history.whole_bytes - history.difference_bytes
+        next_id = max((id for _, id in state.schemas), default=0) + 1
+        for place, schema in schema_changes:
+            id, size, is_whole = self._create_schema(before, schema, next_id, room)
+            created.append((state.last_version + 1 + place, id))
+            before, next_id = replace(schema, id=id), id + 1
+            room = size if is_whole else room - size
+        return created
+
+    def _create_schema(
+        self, before: Schema, schema: Schema, id: int, room: int
+    ) -> tuple[int, int, bool]:
+        """Create a schema under the first free id from one on; ids of commits that never came stay unused.
+
+        It is written whole where its difference from the schema before has more bytes than there is room for.
+        Returns the id, the bytes of the file, and whether it is whole.
+        """
         while True:
             path = f"{SCHEMAS}/{id}.json"
-            data, _ = documents.sealed(SchemaDocument.of(schema, id))
+            document = SchemaDocument.after(before, schema, id)
+            data = documents.sealed(document)[0] if document is not None else b""
+            is_whole = document is None or len(data) > room
+            if is_whole:
+                data, _ = documents.sealed(SchemaDocument.of(schema, id))
             if self._store.create(path, data, failpoint="schema"):
-                return id
+                return id, len(data), is_whole
             found = self._store.read(path)
             if found is not None and found.data == data:
-                return id
+                return id, len(data), is_whole
             id += 1
 
 

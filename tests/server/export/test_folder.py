@@ -10,7 +10,7 @@ from msgspec import structs
 from tailrace.schema import Column
 from tailrace_server.export.errors import FolderTaken
 from tailrace_server.export.folder import IDENTITY, SCHEMA, StreamFolder, StreamIdentity
-from tailrace_server.wal.files.documents import ColumnDocument
+from tailrace_server.wal.files.schema_documents import ColumnDocument
 
 if TYPE_CHECKING:
     from pathlib import Path

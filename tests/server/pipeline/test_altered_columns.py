@@ -125,7 +125,7 @@ def test_every_value_is_read_back_by_the_schema_of_its_version(
         view = CommitLog.open(feed.catalog).view
         assert view.published == len(history)
         newest = view.schema_of(view.published)
-        names, reading = build(newest, view.schemas[:-1]).rows["ProductChange"].fields["c"]
+        names, reading = build(newest, [*view.schemas()][:-1]).rows["ProductChange"].fields["c"]
         found: dict[tuple[int, str], Record] = {
             (record.version, record.primary_key or ""): record for record in data(feed.catalog)
         }

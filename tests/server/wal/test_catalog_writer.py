@@ -47,8 +47,8 @@ def test_a_catalog_that_does_not_exist_is_not_made_and_the_others_are_named(log_
 
 def test_an_id_that_a_lost_commit_took_is_used_for_the_same_schema_alone(log_root: Path) -> None:
     with open_writer(log_root, "shop", writer="w") as writer:
-        lost = writer._create_schema(schema("id"), 1)
-        assert lost == writer._create_schema(schema("id"), 1) == 1
+        lost = writer._create_schemas(writer.state, [(0, schema("id"))])
+        assert lost == writer._create_schemas(writer.state, [(0, schema("id"))]) == [(1, 1)]
         writer.commit(
             batch_id=0, schema_changes=[(-1, schema("id", "total")), (-1, schema("id", "price"))]
         )

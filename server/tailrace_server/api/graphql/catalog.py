@@ -136,7 +136,7 @@ class GraphqlCatalog:
             if key != self._key or self._built is None:
                 found = view.schema_of(view.published)
                 asked = None if self.name == SYSTEM_CATALOG else found
-                earlier = [each for each in view.schemas if each.id < found.id]
+                earlier = [each for each in view.schemas() if each.id < found.id]
                 self._built = await asyncio.to_thread(schemas.build, asked, earlier, self._built)
                 self._built_at = asyncio.get_running_loop().time()
                 self.documents.forget(self._key)

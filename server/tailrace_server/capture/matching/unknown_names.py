@@ -22,7 +22,7 @@ def unknown_names(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...
     found: dict[str, None] = {}
     for name, is_type in _unknown_now(view, criteria):
         # An entity type that was renamed has records under its old name.
-        if is_type and any(name in schema.entity_types for schema in view.schemas):
+        if is_type and view.had_entity_type(name):
             continue
         found[name] = None
         if len(found) == _NAMES_MAX:

@@ -92,7 +92,7 @@ def _live_rows(records: EntityRecords, folding: Folding) -> dict[str, bytes]:
     names = {column.id: column.name for column in columns}
     listed = announced(folding.schema.listing(folding.key)).columns
     wanted = {name: (sql_type, encoding) for name, sql_type, encoding, _ in listed}
-    stated = first_stated(view.schemas)
+    stated = first_stated(view.schemas())
     rows: dict[str, bytes] = {}
     for version in records.versions(view.oldest.version, view.published + 1):
         renamed = _renamed(version.columns, names)

@@ -1,4 +1,4 @@
-"""The small objects of the log, as typed values: catalog, entries, publications, checkpoints, schemas.
+"""The small objects of the log, as typed values: catalog, entries, publications, checkpoints.
 
 Fields are written in the order in which they stand here, every number a plain integer, every time µs since
 the Unix epoch. Readers ignore fields that they do not know; a change that they must not ignore raises
@@ -7,25 +7,23 @@ the Unix epoch. Readers ignore fields that they do not know; a change that they 
 
 from __future__ import annotations
 
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
-from tailrace.criteria import ContainerType
 from tailrace.errors import LogCorrupted, LogUnreadable
-from tailrace.schema import Column, Origin, Schema
+from tailrace_server.wal.files.schema_documents import DIFFERENCE, SchemaDocument
 from tailrace_server.wal.files.sealed import object_name, seal, unseal, without_records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from tailrace_server.wal.files.object_store import ObjectContent, ObjectStore
 
 FORMAT_VERSION: Final = 1
-"""Version of everything in a catalog's folder."""
+"""Version of everything in a catalog's folder but schemas that are differences."""
 
 CATALOG_FILE: Final = "catalog.json"
 ENTRIES: Final = "log"
@@ -209,99 +207,6 @@ class CheckpointBody(Struct, frozen=True):
     """Highest version that an entry has published itself; 0 for none."""
 
 
-class ColumnDocument(Struct, frozen=True):
-    """A column of a schema; the fields of `tailrace.schema.Column`."""
-
-    name: str
-    role: str
-    sql_type: str | None
-    encoding: str
-    nullable: bool = True
-    key: int = 0
-    origin: Origin = Origin.INFERRED
-    id: int = 0
-    dropped: bool = False
-
-    @classmethod
-    def of(cls, column: Column) -> ColumnDocument:
-        """Return the document of a column."""
-        return cls(
-            name=column.name,
-            role=column.role.name,
-            sql_type=column.sql_type,
-            encoding=column.encoding,
-            nullable=column.nullable,
-            key=column.key,
-            origin=column.origin,
-            id=column.id,
-            dropped=column.dropped,
-        )
-
-    def column(self, id: int) -> Column:
-        """Return the column that it describes, under an id."""
-        return Column(
-            name=self.name,
-            role=ContainerType[self.role],
-            sql_type=self.sql_type,
-            encoding=self.encoding,
-            nullable=self.nullable,
-            key=self.key,
-            origin=self.origin,
-            id=id,
-            dropped=self.dropped,
-        )
-
-
-class SchemaDocument(Struct, frozen=True):
-    """schemas/<id>.json: the columns of every entity type of the catalog."""
-
-    format_version: int
-    id: int
-    entity_types: dict[str, list[ColumnDocument]]
-    placeholders: tuple[str, ...] = ()
-    """What stands in images for values that were not sent, beside Debezium's default."""
-
-    @classmethod
-    def of(cls, schema: Schema, id: int) -> SchemaDocument:
-        """Return the document of a schema, under an id."""
-        return cls(
-            FORMAT_VERSION,
-            id,
-            {
-                entity_type: [ColumnDocument.of(column) for column in columns]
-                for entity_type, columns in schema.entity_types.items()
-            },
-            schema.placeholders,
-        )
-
-    def schema(self, like: Schema | None = None) -> Schema:
-        """Return the schema that it describes; what is equal in another one is shared with that."""
-        # Columns written before they had ids: both orders only ever grew, so the places are ids.
-        known = {} if like is None else like.entity_types
-        return Schema(
-            self.id,
-            {
-                entity_type: _shared(
-                    [
-                        column.column(column.id or (number << 20) + place)
-                        for place, column in enumerate(columns, 1)
-                    ],
-                    known.get(entity_type, ()),
-                )
-                for number, (entity_type, columns) in enumerate(self.entity_types.items())
-            },
-            self.placeholders,
-        )
-
-
-def _shared(columns: Sequence[Column], known: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return columns as a tuple, those that are known by the objects that are known, and so the whole."""
-    mine = tuple(
-        old if old == new else new for old, new in zip_longest(known, columns) if new is not None
-    )
-    return known if mine == known else mine
-
-
 class _AnyVersion(Struct):
     format_version: int = 0
 
@@ -347,10 +252,10 @@ def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], off
     try:
         document: _D = _DECODERS[kind].decode(text)
     except msgspec.MsgspecError as error:
-        _refuse_newer(path, text)
+        _refuse_newer(path, text, kind)
         raise LogCorrupted(path, offset, f"the checksum is right, but {error}") from error
-    if getattr(document, "format_version", FORMAT_VERSION) > FORMAT_VERSION:
-        _refuse_newer(path, text)
+    if getattr(document, "format_version", FORMAT_VERSION) > _newest(kind):
+        _refuse_newer(path, text, kind)
     return document
 
 
@@ -366,24 +271,21 @@ def carries_records(store: ObjectStore, path: str) -> bool:
     return found is not None and found.data != b"{"
 
 
-def read_schema(store: ObjectStore, id: int, like: Schema | None = None) -> Schema | None:
-    """Return the schema of an id, or None where its file is missing. It shares what is equal with ``like``.
+def read_schema(store: ObjectStore, id: int) -> tuple[SchemaDocument, int] | None:
+    """Return the schema file of an id and its size in bytes, or None where it is missing.
 
     Raises:
-        LogCorrupted: As ``load``, or the file holds the schema of another id, or roles that there are not.
+        LogCorrupted: As ``load``, or the file holds the schema of another id.
         LogUnreadable: As ``load``.
     """
     path = f"{SCHEMAS}/{id}.json"
-    found = read(store, path, SchemaDocument)
+    found = store.read(path)
     if found is None:
         return None
-    document = found[0]
+    document: SchemaDocument = load(path, found.data, SchemaDocument)[0]
     if document.id != id:
         raise LogCorrupted(path, 0, f"the checksum is right, but it is schema {document.id}")
-    try:
-        return document.schema(like)
-    except KeyError as error:
-        raise LogCorrupted(path, 0, f"the checksum is right, but {error} is no role") from error
+    return document, len(found.data)
 
 
 class ReadEntry(NamedTuple):
@@ -418,12 +320,17 @@ def entry_in(path: str, content: ObjectContent) -> ReadEntry:
     return ReadEntry(path, entry, crc, content.data, content.mark == entry.timestamp)
 
 
-def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw) -> None:
+def _newest(kind: Any) -> int:
+    """Return the newest format version of a kind that is read."""
+    return DIFFERENCE if kind is SchemaDocument else FORMAT_VERSION
+
+
+def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw, kind: Any) -> None:
     try:
         found = _DECODERS[_AnyVersion].decode(text).format_version
     except msgspec.MsgspecError:
         return
-    if found > FORMAT_VERSION:
+    if found > _newest(kind):
         raise LogUnreadable(
-            f"{path} has format version {found}, and this tailrace reads up to {FORMAT_VERSION}; upgrade it"
+            f"{path} has format version {found}, and this tailrace reads up to {_newest(kind)}; upgrade it"
         )

@@ -24,7 +24,6 @@ from tailrace_server.wal.files.documents import (
     CHECKPOINTS,
     ENTRIES,
     PUBLICATIONS,
-    SCHEMAS,
     SEGMENTS,
     CheckpointBody,
     CheckpointHeader,
@@ -37,6 +36,7 @@ from tailrace_server.wal.files.sealed import object_name, object_numbers, unseal
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
 from tailrace_server.wal.state.arriving_entry import ArrivingEntry
 from tailrace_server.wal.state.batch_table import end_of_rows
+from tailrace_server.wal.state.schema_history import SchemaHistory
 from tailrace_server.wal.state.state import LogState
 from tailrace_server.wal.state.view import LogView
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from tailrace.schema import Schema
     from tailrace_server.wal.files.object_store import ObjectStore
 
     Prepare = Callable[[LogView, ReadEntry | None], None]
@@ -83,9 +82,8 @@ class CommitLog:
         """Whether the writer marks entries as durable. False after it did not, until a mark is seen again."""
         self._arriving: ArrivingEntry | None = None
         """The entry that has been read ahead."""
-        self._schemas: dict[int, Schema] = {}
-        self._schema_versions: list[int] = []
-        self._schema_values: list[Schema] = []
+        self.schemas = SchemaHistory()
+        """Those of all versions that are committed."""
         self.committed = 0
         """Newest committed version; it moves also where there is no new view, as nothing was published."""
         self.view: LogView
@@ -352,10 +350,19 @@ class CommitLog:
                 f"the entry is missing, and publication {released.number} goes up to {released.entry}",
             )
         # 4. Views look schemas up by version in memory. A schema is durable before the entry that names it.
-        for version, id in state.schemas[len(self._schema_values) :]:
-            self._schema_values.append(self._schema(id))
-            self._schema_versions.append(version)
+        self.read_schemas()
         return last
+
+    def read_schemas(self) -> SchemaHistory:
+        """Read the schemas that are named and not read yet; return all.
+
+        Raises:
+            LogCorrupted: One is missing or damaged.
+            LogUnreadable: One has a newer format version.
+        """
+        for version, id in self.state.schemas[len(self.schemas) :]:
+            self.schemas.read(self.store, version, id)
+        return self.schemas
 
     def _next_entry(self) -> ReadEntry | None:
         number, found = self.state.last_entry + 1, None
@@ -404,18 +411,6 @@ class CommitLog:
                 raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
             self.advance()
 
-    def _schema(self, id: int) -> Schema:
-        known = self._schemas.get(id)
-        if known is None:
-            # Ids rise with time, so the last one read is most like it.
-            like = next(reversed(self._schemas.values()), None)
-            known = documents.read_schema(self.store, id, like)
-            if known is None:
-                missing = "an entry names this schema, and it is missing"
-                raise LogCorrupted(f"{SCHEMAS}/{id}.json", 0, missing)
-            self._schemas[id] = known
-        return known
-
     def _make_view(self) -> LogView:
         state = self.state
         published = state.published
@@ -438,8 +433,7 @@ class CommitLog:
             _segments=state.batches.segments,
             _commits=commits,
             _commit_count=commit_count,
-            _schema_versions=self._schema_versions,
-            _schemas=self._schema_values,
+            _schemas=self.schemas,
         )
 
 

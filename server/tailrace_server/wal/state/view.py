@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from tailrace.cursor import Cursor
 from tailrace.position import END
-from tailrace.schema import Schema
 from tailrace_server.wal.record.small_arrays import repeated
 from tailrace_server.wal.state.batch_table import (
     FIRST_ROW,
@@ -22,16 +20,16 @@ from tailrace_server.wal.state.batch_table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
     from uuid import UUID
 
     import numpy.typing as npt
 
     from tailrace.position import Position
+    from tailrace.schema import Schema
     from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
+    from tailrace_server.wal.state.schema_history import SchemaHistory
     from tailrace_server.wal.state.segment_table import SegmentTable
-
-_EMPTY_SCHEMA = Schema()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +60,7 @@ class LogView:
     _segments: SegmentTable
     _commits: npt.NDArray[np.int64]
     _commit_count: int
-    _schema_versions: Sequence[int]
-    _schemas: Sequence[Schema]
+    _schemas: SchemaHistory
 
     def __len__(self) -> int:
         """Return the number of record batches."""
@@ -146,15 +143,17 @@ class LogView:
             return self.published + 1
         return max(int(firsts[place]), self.oldest.version)
 
-    @property
-    def schemas(self) -> Sequence[Schema]:
-        """The schemas of published versions, oldest first."""
-        return self._schemas[: bisect_right(self._schema_versions, self.published)]
+    def schemas(self) -> Iterator[Schema]:
+        """Yield the schemas of published versions, oldest first."""
+        return self._schemas.up_to(self.published)
+
+    def had_entity_type(self, name: str) -> bool:
+        """Return whether any published version knew an entity type by a name."""
+        return self._schemas.had_entity_type(name, self.published)
 
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with; the empty one before the first."""
-        place = bisect_right(self._schema_versions, version) - 1
-        return self._schemas[place] if place >= 0 else _EMPTY_SCHEMA
+        return self._schemas.at(version)
 
     def segments(self) -> list[SegmentRef]:
         """Return the segments that hold what can be seen, in log order."""

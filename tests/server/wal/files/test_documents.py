@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.errors import LogUnreadable
 from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.schema_documents import SchemaDocument
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -34,7 +35,7 @@ def test_no_decoder_is_made_where_logs_are_opened_in_threads(
     assert CommitLog.open(catalog).view.published == 5
     assert not verify(catalog).faults
     with pytest.raises(LogUnreadable):
-        documents.parse("new.json", b'{"format_version":99}', documents.SchemaDocument)
+        documents.parse("new.json", b'{"format_version":99}', SchemaDocument)
 
 
 def test_schemas_of_a_log_share_the_columns_that_are_equal(log_root: Path) -> None:
@@ -43,7 +44,7 @@ def test_schemas_of_a_log_share_the_columns_that_are_equal(log_root: Path) -> No
         for image in (b'{"id":1}', b'{"id":1,"name":"x"}'):
             writer.append([Mutation("one", "1", after=image), Mutation("other", "1", after=b"{}")])
             writer.commit()
-    first, second = CommitLog.open(log_root / "shop").view.schemas
+    first, second = CommitLog.open(log_root / "shop").view.schemas()
     assert second.entity_types["other"] is first.entity_types["other"]
     assert second.entity_types["one"][0] is first.entity_types["one"][0]
     assert [column.name for column in second.entity_types["one"]] == ["id", "name"]

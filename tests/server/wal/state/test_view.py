@@ -31,7 +31,7 @@ def test_a_view_of_an_empty_catalog_answers_every_question(log_root: Path) -> No
     assert view.version_at(0) == 1
     assert view.timestamps_of(np.array([1, 2], np.int64)).tolist() == [0, 0]
     assert view.segments() == []
-    assert [*view.schemas] == []
+    assert [*view.schemas()] == []
     assert view.schema_of(1) == Schema()
 
 
@@ -55,7 +55,7 @@ def test_a_view_stays_as_it_was_while_its_log_goes_on(log_root: Path) -> None:
     log.refresh()
     assert (log.view.published, log.view.oldest) == (3, Position(2, 0))
     assert (len(old), old.published, old.oldest, old.segments()) == (2, 2, FIRST, segments)
-    assert "new" not in old.schemas[-1].entity_types
+    assert "new" not in [*old.schemas()][-1].entity_types
     assert old.version_at(log.view.newest_timestamp) == 3
     assert rows_of(catalog, old) == before
 

@@ -1,0 +1,136 @@
+"""The schemas of a log as its readers look them up: by version, in memory.
+
+A log may have thousands of them, most of which differ from the one before in one entity type. So each is kept
+as that difference, and every so often one is kept whole; any other is put together when it is asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.errors import LogCorrupted
+from tailrace.schema import Column, Schema
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.documents import SCHEMAS
+from tailrace_server.wal.files.schema_documents import difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace_server.wal.files.object_store import ObjectStore
+
+_EMPTY: Final = Schema()
+_WHOLE_EVERY: Final = 32
+_PUT_TOGETHER: Final = 64
+"""Schemas that are kept whole besides, as they were asked for."""
+
+
+class _Kept(NamedTuple):
+    id: int
+    differing: dict[str, tuple[Column, ...]]
+    """Entity types that are not as in the schema before."""
+    placeholders: tuple[str, ...]
+
+
+class SchemaHistory:
+    """Grows at its end only. Look-ups are safe in any thread while one thread appends."""
+
+    def __init__(self) -> None:
+        """Begin with no schema."""
+        self._versions: list[int] = []
+        self._kept: list[_Kept] = []
+        self._whole: dict[int, Schema] = {}
+        """By place, the schemas from which others are put together."""
+        self._asked: dict[int, Schema] = {}
+        self._first_with: dict[str, int] = {}
+        """Name of an entity type → place of the first schema that has it."""
+        self.newest = _EMPTY
+        self.whole_bytes = 0
+        """Bytes of the last schema file that is whole."""
+        self.difference_bytes = 0
+        """Bytes of the differences after it."""
+
+    def __len__(self) -> int:
+        """Return the number of schemas."""
+        return len(self._versions)
+
+    def read(self, store: ObjectStore, first_version: int, id: int) -> None:
+        """Read the schema that begins at a version from its file, and append it.
+
+        Raises:
+            LogCorrupted: It is missing or damaged, or follows another schema than the newest.
+            LogUnreadable: It has a newer format version.
+        """
+        path = f"{SCHEMAS}/{id}.json"
+        found = documents.read_schema(store, id)
+        if found is None:
+            raise LogCorrupted(path, 0, "an entry names this schema, and it is missing")
+        document, size = found
+        if document.parent not in (0, self.newest.id):
+            raise LogCorrupted(
+                path,
+                0,
+                f"the checksum is right, but it continues schema {document.parent}, and the one before is "
+                f"{self.newest.id}",
+            )
+        try:
+            schema = document.schema(self.newest)
+        except KeyError as error:
+            raise LogCorrupted(path, 0, f"the checksum is right, but {error} is no role") from error
+        self.append(first_version, schema, size, whole=not document.parent)
+
+    def append(self, first_version: int, schema: Schema, size: int, *, whole: bool) -> None:
+        """Append the schema that begins at a version; ``size`` is that of its file, which is whole or not."""
+        place = len(self._kept)
+        differing = difference(self.newest, schema)
+        if differing is None or place % _WHOLE_EVERY == 0:
+            self._whole[place] = schema
+        self._kept.append(_Kept(schema.id, differing or {}, schema.placeholders))
+        for entity_type in schema.entity_types if differing is None else differing:
+            self._first_with.setdefault(entity_type, place)
+        self.newest = schema
+        self.whole_bytes = size if whole else self.whole_bytes
+        self.difference_bytes = 0 if whole else self.difference_bytes + size
+        self._versions.append(first_version)
+
+    def at(self, version: int) -> Schema:
+        """Return the schema that a version was written with; the empty one before the first."""
+        place = bisect_right(self._versions, version) - 1
+        return self.at_place(place) if place >= 0 else _EMPTY
+
+    def up_to(self, version: int) -> Iterator[Schema]:
+        """Yield the schemas that begin up to a version, oldest first."""
+        schema = _EMPTY
+        for place in range(bisect_right(self._versions, version)):
+            schema = self._after(schema, place)
+            yield schema
+
+    def had_entity_type(self, name: str, version: int) -> bool:
+        """Return whether a schema that begins up to a version has an entity type."""
+        return self._first_with.get(name, len(self)) < bisect_right(self._versions, version)
+
+    def at_place(self, place: int) -> Schema:
+        """Return the schema at a place, from 0."""
+        newest = self.newest
+        if self._kept[place].id == newest.id:
+            return newest
+        found = self._asked.get(place)
+        if found is None:
+            first = place
+            while first not in self._whole:
+                first -= 1
+            found = self._whole[first]
+            for between in range(first + 1, place + 1):
+                found = self._after(found, between)
+            if len(self._asked) >= _PUT_TOGETHER:
+                self._asked.clear()
+            self._asked[place] = found
+        return found
+
+    def _after(self, before: Schema, place: int) -> Schema:
+        whole = self._whole.get(place)
+        if whole is not None:
+            return whole
+        id, differing, placeholders = self._kept[place]
+        return Schema(id, before.entity_types | differing, placeholders)
