@@ -70,7 +70,7 @@ async def main(root: Path, catalog: str) -> None:
         class Application(GraphQL[Any, Any]):
             async def get_context(self, request: Any, response: Any) -> Any:
                 """Return what our resolvers expect."""
-                return Context(engine, HttpSettings(), catalog, built)
+                return Context(engine, HttpSettings(), catalog, built, ANONYMOUS)
 
         await serve(Application(built.strawberry))
 
