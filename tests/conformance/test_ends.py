@@ -18,7 +18,9 @@ from tailrace import (
     Criteria,
     Cursor,
     CursorAhead,
+    EndedByOperator,
     HistoryReplaced,
+    InvalidRequest,
     LogCorrupted,
     LogError,
     Position,
@@ -349,3 +351,30 @@ async def test_a_segment_that_vanished_ends_those_who_need_it(
     assert coordinates(await collect(new, 2)) == [(2, 0, 0), (2, 1, 0)]
     keyed = await driver.subscribe((Criteria(primary_key=("2",)),), start=Since(Position(2)))
     await collect(keyed, 1)
+
+
+async def test_one_that_an_operator_ends_is_told_why_and_where_to_go_on(
+    serve: Serve, writer: ModelWriter
+) -> None:
+    """The neighbour goes on, and who was ended misses nothing at its cursor."""
+    writer.write(*SHOP)
+    driver = await serve()
+    history = len(writer.log.expected(()))
+    neighbour = await driver.subscribe(start=OLDEST)
+    ended = await driver.subscribe(start=OLDEST)
+    received = await collect(ended, history)
+    id = ended.acknowledgement.subscription_id
+    cursor = driver.engine.end_subscription(ANONYMOUS, id, "it reads the same again and again")
+    rest, error = await error_ending(ended)
+    assert not rest
+    assert isinstance(error, EndedByOperator)
+    assert "it reads the same again and again" in str(error)
+    assert not error.retriable
+    assert error.resume_cursor == cursor
+    with pytest.raises(InvalidRequest, match="may have ended meanwhile"):
+        driver.engine.end_subscription(ANONYMOUS, id, "twice")
+    writer.write(*SHOP)
+    resumed = await driver.subscribe(start=After(Cursor.parse(cursor)))
+    total = len(writer.log.expected(()))
+    received += await collect(resumed, total - history)
+    assert coordinates(received) == coordinates(await collect(neighbour, total))

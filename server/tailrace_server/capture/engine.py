@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
@@ -22,6 +23,7 @@ from tailrace.errors import (
 )
 from tailrace_server.capture.delivery.memory_budget import LargeMessages
 from tailrace_server.capture.delivery.memory_governor import MemoryGovernor
+from tailrace_server.capture.delivery.operator_end import ended_by_operator
 from tailrace_server.capture.delivery.options import DEMAND_MAX, DeliveryOptions
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.delivery.ring import RingBudget
@@ -183,6 +185,7 @@ class Engine:
         """
         observer = await self._observer(caller, catalog)
         self._refuse_when_stopping()
+        peer = replace(peer, principal=caller.name)
         options = self._options(content, codec, demand, limits, peer)
         subscription = await observer.subscribe(criteria, start, options)
         if (
@@ -303,6 +306,18 @@ class Engine:
             for name, observer in self._observers(caller)
             for each in observer.publishers()
         ]
+
+    def end_subscription(self, caller: Principal, id: str, reason: str) -> str:
+        """End a subscription by its id, with a reason that its client is told; return its resume cursor.
+
+        Raises:
+            InvalidRequest: No subscription that the caller may know of has this id.
+            NotPermitted: The caller may not operate the catalog.
+        """
+        for catalog, each in self.subscriptions(caller):
+            if each.acknowledgement.subscription_id == id:
+                return ended_by_operator(caller, catalog, each, reason)
+        raise InvalidRequest(f"no subscription {id[:60]!r} is open; it may have ended meanwhile")
 
     def stop_subscriptions(self) -> None:
         """End every subscription with its resume cursor and take no more. Idempotent."""

@@ -84,6 +84,7 @@ def _plain(figures: SubscriptionStatistics) -> dict[str, object]:
     return fields | {
         "transport": peer.transport,
         "peer": peer.address,
+        "principal": peer.principal,
         "client": peer.client,
         "criteria": criteria_form(figures.criteria),
         "criteria_text": in_words(figures.criteria),

@@ -7,6 +7,7 @@
     GET   /overview                what it shows
     GET   /subscriptions           those that are furthest behind
     GET   /publishers              those with most subscriptions
+    POST  /subscriptions/{id}/end  end one: {"reason": "…"}
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tailrace_server.api.assets import STRICT_POLICY, Assets
 from tailrace_server.api.errors import logged
 from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.operator import listings
+from tailrace_server.api.operator.ending import reason_of, refuse_strangers
 from tailrace_server.api.operator.overview import overview
 from tailrace_server.api.rest.routes import http_problem, refused
 
@@ -88,6 +90,7 @@ class OperatorFace:
             Route("/overview", self._answered(self._overview)),
             Route("/subscriptions", self._answered(self._subscriptions)),
             Route("/publishers", self._answered(self._publishers)),
+            Route("/subscriptions/{id}/end", self._answered(self._end), methods=["POST"]),
         ]
 
     async def _page(self, _request: Request) -> Response:
@@ -110,6 +113,14 @@ class OperatorFace:
 
     async def _publishers(self, request: Request) -> Response:
         return JSONResponse(listings.publishers(self._engine, caller_of(request)))
+
+    async def _end(self, request: Request) -> Response:
+        caller = caller_of(request)
+        refuse_strangers(request, caller)
+        reason = await reason_of(request, self._settings)
+        id: str = request.path_params["id"]
+        cursor = self._engine.end_subscription(caller, id, reason)
+        return JSONResponse({"subscription_id": id, "resume_cursor": cursor}, headers=_NO_STORE)
 
     def _answered(
         self, handler: Callable[[Request], Awaitable[Response]]

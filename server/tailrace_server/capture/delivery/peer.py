@@ -16,6 +16,8 @@ class Peer:
     """Host and port; empty where there is none, as behind a socket with a path."""
     client: str = ""
     """What the program calls itself: the user agent as it was sent; empty where it says nothing."""
+    principal: str = ""
+    """Who it is, as the door has found; the engine notes it at a subscribe."""
 
 
 IN_PROCESS: Final = Peer("process")

@@ -33,8 +33,11 @@ async def test_a_subscription_names_peer_client_criteria_and_age(
             peer=Peer("rest_events", "10.0.0.7:50112", "curl/8.5.0"),
         )
         [found] = await listings.subscriptions(engine, ANONYMOUS)
-    assert {name: found[name] for name in ("catalog", "transport", "peer", "client")} == {
+    assert {
+        name: found[name] for name in ("catalog", "transport", "peer", "principal", "client")
+    } == {
         "catalog": "shop",
+        "principal": "anonymous",
         "transport": "rest_events",
         "peer": "10.0.0.7:50112",
         "client": "curl/8.5.0",

@@ -155,6 +155,15 @@ const mode = ({ mode: now, resyncs }) => {
   return [`${now} ${text}`, () => [element("span", { class: now === "live" ? "good" : "warn" }, now), ...(text ? [second(text)] : [])]];
 };
 
+const ending = (each) => [
+  "end",
+  () => {
+    const button = element("button", { type: "button", "aria-label": `End the subscription of ${who(each)}` }, "End …");
+    button.addEventListener("click", () => openEnd(each));
+    return [button];
+  },
+];
+
 const who = ({ principal, peer, transport }) => principal || peer || transport;
 
 const subscribers = new Table(
@@ -169,6 +178,7 @@ const subscribers = new Table(
     ["Demand", "number", (each) => (each.demand === null ? "its pace" : number(each.demand))],
     ["Delivered", "number", (each) => lines(number(each.delivered), bytes(each.delivered_bytes))],
     ["Open for", "number", (each) => seconds(each.age_s < 60 ? Math.round(each.age_s) : each.age_s)],
+    ["", "", ending],
   ],
   (each) => each.subscription_id,
   "Nobody.",
@@ -278,6 +288,42 @@ const show = (found) => {
 };
 
 $("subscribers-filter").addEventListener("input", () => last && showSubscribers(last));
+
+// --- Ending a subscription ---
+
+let ends;
+
+const openEnd = (subscription) => {
+  ends = subscription;
+  const client = subscription.client ? ` (${cut(subscription.client, 60)})` : "";
+  $("end-who").textContent = `${who(subscription)}${client}, on ${subscription.catalog}: ${subscription.criteria_text}`;
+  $("end-fault").textContent = "";
+  $("end-reason").value = "";
+  $("end").showModal();
+  $("end-reason").focus();
+};
+
+$("end-cancel").addEventListener("click", () => $("end").close());
+$("end-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const body = JSON.stringify({ reason: $("end-reason").value });
+  const headers = { "Content-Type": "application/json" };
+  try {
+    const answer = await ask(`subscriptions/${ends.subscription_id}/end`, { method: "POST", headers, body });
+    if (answer.ok) {
+      $("end").close();
+      poll();
+      return;
+    }
+    $("end-fault").textContent = await problem(answer);
+    if (answer.status === 401) {
+      $("end").close();
+      askForToken($("end-fault").textContent);
+    }
+  } catch {
+    $("end-fault").textContent = "No answer from the server; it is not known whether it was ended.";
+  }
+});
 
 // --- The live tail ---
 

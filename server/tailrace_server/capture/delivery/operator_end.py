@@ -1,0 +1,42 @@
+"""The end of a subscription by hand: who may do it, what its client is told, and what the log says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tailrace.errors import EndedByOperator, NotPermitted
+from tailrace_server.capture.principal import ANONYMOUS
+
+if TYPE_CHECKING:
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.principal import Principal
+
+_log = structlog.get_logger("tailrace.operator")
+
+
+def ended_by_operator(
+    caller: Principal, catalog: str, subscription: Subscription, reason: str
+) -> str:
+    """End a subscription with a reason that its client is told, and return its resume cursor.
+
+    Raises:
+        NotPermitted: The caller may not operate the catalog.
+    """
+    if caller is not ANONYMOUS:
+        raise NotPermitted(f"{caller.name} may not end subscriptions here")
+    cursor = str(subscription.resume_cursor())
+    text = f"an operator has ended the subscription: {reason}; to resume, go on after {cursor}"
+    subscription.end(EndedByOperator(text, cursor))
+    _log.info(
+        "subscription ended by an operator",
+        operator=caller.name,
+        catalog=catalog,
+        subscription_id=subscription.acknowledgement.subscription_id,
+        principal=subscription.options.peer.principal,
+        peer=subscription.options.peer.address,
+        reason=reason,
+        cursor=cursor,
+    )
+    return cursor
