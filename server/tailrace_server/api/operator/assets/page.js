@@ -159,7 +159,7 @@ const ending = (each) => [
   "end",
   () => {
     const button = element("button", { type: "button", "aria-label": `End the subscription of ${who(each)}` }, "End …");
-    button.addEventListener("click", () => openEnd(each));
+    button.addEventListener("click", () => askToEnd(each));
     return [button];
   },
 ];
@@ -293,7 +293,7 @@ $("subscribers-filter").addEventListener("input", () => last && showSubscribers(
 
 let ends;
 
-const openEnd = (subscription) => {
+const askToEnd = (subscription) => {
   ends = subscription;
   const client = subscription.client ? ` (${cut(subscription.client, 60)})` : "";
   $("end-who").textContent = `${who(subscription)}${client}, on ${subscription.catalog}: ${subscription.criteria_text}`;
