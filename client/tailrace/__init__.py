@@ -52,6 +52,7 @@ from tailrace.errors import (
     SubscriptionBroken,
     SubscriptionClosed,
     TailraceError,
+    TlsFailed,
     TokenExpired,
     TransportError,
     Unauthenticated,
@@ -66,6 +67,7 @@ from tailrace.reactive import Publisher, Subscriber
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog, Column, Origin, Schema
 from tailrace.subscription import Subscription, SubscriptionStatistics
+from tailrace.tls import Tls
 from tailrace.update_subscription import Row, UpdateSubscription
 
 __all__ = [
@@ -130,6 +132,8 @@ __all__ = [
     "TailraceError",
     "Timeouts",
     "TimestampMicros",
+    "Tls",
+    "TlsFailed",
     "TokenExpired",
     "TransportError",
     "Unauthenticated",

@@ -32,6 +32,7 @@ from tailrace.reactive import Publisher, closed_with_client
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog
 from tailrace.subscription import Subscription
+from tailrace.tls import Tls, load, tls_of
 from tailrace.transport.event_loop import OnOneLoop
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
 from tailrace.transport.target import Target
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from tailrace.link import Disconnected, Reconnected
     from tailrace.reactive import StreamSubscription
     from tailrace.schema import Schema
+    from tailrace.tls import Trust
     from tailrace.transport import Stream, Transport
     from tailrace.v1.change_capture_pb2 import SubscribeRequest
 
@@ -436,28 +438,39 @@ class Client(OnOneLoop):
 def connect(
     target: str,
     *,
+    tls: Trust | None = None,
     credentials: grpc.ChannelCredentials | None = None,
     timeouts: Timeouts | None = None,
     retry: Retry | None = None,
 ) -> Client:
-    """Return a client of the server at ``host:port``; use it under ``async with``.
+    """Return a client of the server at ``host:port``; use it under ``async with``. It reads the files of TLS.
 
     Args:
         target: Where the server listens: ``host:port``, ``host`` for port 7411, the same after ``grpc://`` or
-            ``http://``, or any gRPC name. After ``https://`` or ``grpcs://`` it needs credentials.
-        credentials: TLS; None speaks plain text.
+            ``http://``, or any gRPC name. After ``https://`` or ``grpcs://`` it speaks TLS.
+        tls: True speaks TLS and trusts the system's roots, the path of a file the CAs in it; `Tls` has a
+            certificate of the client's own as well. None or False speaks plain text, but to ``https://``.
+        credentials: gRPC's own, in place of ``tls``.
         timeouts: How long to wait for answers.
         retry: How patient subscriptions are with a server that is gone.
 
     Raises:
-        InvalidRequest: The target is no address, or one of TLS without credentials.
+        InvalidRequest: The target is no address, or one of plain text beside ``tls``, or a file cannot be used.
     """
+    asked = None if tls is None or tls is False else tls_of(tls)
+    if asked is not None and credentials is not None:
+        raise InvalidRequest("connect: tls and credentials both say how TLS is spoken; give one")
     try:
-        found = Target.parse(target, tls=credentials is not None)
+        found = Target.parse(target, tls=asked is not None or credentials is not None)
+        if found.tls and credentials is None:
+            asked = asked or Tls()
+        loaded = None if asked is None else load(asked)
     except InvalidRequest as error:
         raise InvalidRequest(f"connect: {error}") from None
     return Client(
-        partial(GrpcTransport, found, credentials=credentials), timeouts=timeouts, retry=retry
+        partial(GrpcTransport, found, tls=loaded, credentials=credentials),
+        timeouts=timeouts,
+        retry=retry,
     )
 
 

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConnectTimeout, SubscriptionBroken
+from tailrace.errors import ConnectTimeout, SubscriptionBroken, TlsFailed
 
 if TYPE_CHECKING:
     from tailrace.clock import Clock
@@ -93,6 +93,8 @@ class Attempts:
         try:
             if not error.retriable:
                 raise error
+            if not self.acknowledged and isinstance(error, TlsFailed):
+                raise error  # nobody waits for what a setting has to change
             self.number += 1
             wait_s = self._retry.wait_s(self.number)
             if not self.acknowledged and wait_s > self.patience_s:

@@ -79,15 +79,15 @@ def poll_in_calling_thread() -> None:
     os.environ.setdefault(EXPERIMENTS, "-event_engine_listener")
 
 
-def quiet_core() -> None:
-    """Have gRPC's core write its errors alone; to be called before gRPC is imported.
+def quiet_core(level: str = "ERROR") -> None:
+    """Have gRPC's core write no more than its errors; to be called before gRPC is imported.
 
     It writes to stderr itself, past every setting of the log: a line for each handshake of TLS that a peer
-    spoils, for as many as it likes.
+    spoils, for as many as it likes. A command that connects says itself why it cannot: ``NONE``.
 
     Does nothing where the environment says what gRPC is to write.
     """
-    os.environ.setdefault(VERBOSITY, "ERROR")
+    os.environ.setdefault(VERBOSITY, level)
 
 
 def raise_descriptor_limit() -> None:

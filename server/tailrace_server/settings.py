@@ -49,7 +49,13 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "TAILRACE_"
 CONFIG_VARIABLE: Final = f"{PREFIX}CONFIG"
-_OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, f"{PREFIX}SERVER", f"{PREFIX}TRACEBACK"})
+_OTHER_VARIABLES: Final = frozenset(
+    {CONFIG_VARIABLE}
+    | {
+        f"{PREFIX}{each}"
+        for each in ("SERVER", "TLS_CA", "CLIENT_CERTIFICATE", "CLIENT_KEY", "TRACEBACK")
+    }
+)
 """What other parts read."""
 Source = Literal["default", "file", "environment", "flag"]
 

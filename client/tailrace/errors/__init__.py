@@ -25,7 +25,8 @@
     ├── ServerFull                no room in the server's memory for this request  (retriable)
     ├── TransportError            the connection failed before a subscription stood  (retriable)
     │   ├── ConnectTimeout
-    │   └── NotGrpc               something else answers at that address
+    │   ├── NotGrpc               something else answers at that address
+    │   └── TlsFailed             TLS did not come about; says which side is to blame, and why
     ├── LogError                  the write-ahead log, on the server or in a pipeline
     │   ├── LogCorrupted          a committed byte is wrong: segment and byte offset
     │   ├── LogUnreadable         a folder that is not a log, a newer format, no permission
@@ -56,6 +57,7 @@ from tailrace.errors.endings import ServerStopping as ServerStopping
 from tailrace.errors.endings import SubscriberTooSlow as SubscriberTooSlow
 from tailrace.errors.endings import SubscriptionBroken as SubscriptionBroken
 from tailrace.errors.endings import SubscriptionClosed as SubscriptionClosed
+from tailrace.errors.endings import TlsFailed as TlsFailed
 from tailrace.errors.endings import TransportError as TransportError
 from tailrace.errors.history import CatalogReplaced as CatalogReplaced
 from tailrace.errors.history import CursorAhead as CursorAhead

@@ -92,3 +92,23 @@ class NotGrpc(TransportError):
     def figures(self) -> dict[str, str]:
         """Return the address that was asked."""
         return {"address": self.address}
+
+
+class TlsFailed(TransportError):
+    """TLS to the server did not come about: one side does not speak it, or does not trust the other.
+
+    A subscription that never stood ends with it at once. One that did is tried again: certificates are renewed.
+    """
+
+    code = "TLS_FAILED"
+    advice = "Do what its text says: it names the side and what is wrong with it."
+
+    def __init__(self, address: str, reason: str) -> None:
+        """Keep the address that was asked, and why nobody is connected there."""
+        super().__init__(f"no TLS connection to {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+    def figures(self) -> dict[str, str]:
+        """Return the address that was asked, and the reason."""
+        return {"address": self.address, "reason": self.reason}

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Final
 import grpc
 import grpc.aio
 
-from tailrace.errors import SubscriptionClosed, TransportError
+from tailrace.errors import SubscriptionClosed, TlsFailed, TransportError
 from tailrace.transport.environment_proxy import is_loopback, proxy_to
 from tailrace.transport.forked_process import OPEN_CHANNELS
-from tailrace.transport.grpc_status import error_of
+from tailrace.transport.grpc_status import error_of, handshake_failed
+from tailrace.transport.tls_probe import why_plain_failed, why_tls_failed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tailrace.errors import TailraceError
+    from tailrace.tls import LoadedTls
     from tailrace.transport.target import Target
 
 SERVICE: Final = "tailrace.v1.ChangeCapture"
@@ -66,6 +68,7 @@ class GrpcTransport:
         self,
         target: Target,
         *,
+        tls: LoadedTls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
@@ -73,13 +76,19 @@ class GrpcTransport:
 
         Args:
             target: Where the server listens.
-            credentials: TLS; None speaks plain text.
+            tls: What TLS needs; None, without credentials, speaks plain text.
+            credentials: Those of gRPC, in place of ``tls``.
             max_message_bytes: Largest message taken.
 
         Raises:
             InvalidRequest: The process was forked while a channel was open.
         """
         OPEN_CHANNELS.add(self)
+        self._target = target
+        self._tls = tls
+        self._diagnosable = tls is not None or credentials is None
+        if tls is not None:
+            credentials = tls.credentials()
         self._proxy = proxy_to(target.host)
         options = (
             *_OPTIONS,
@@ -99,9 +108,19 @@ class GrpcTransport:
         """What stands between, for messages: nothing, or the environment's proxy."""
         return "" if self._proxy is None else f", through {self._proxy}"
 
-    def failure(self, error: grpc.aio.AioRpcError) -> TailraceError:
-        """Return what a failed call means."""
-        return error_of(error, self._proxy)
+    async def failure(self, error: grpc.aio.AioRpcError) -> TailraceError:
+        """Return what a failed call means; where TLS may be the reason, ask the server once more."""
+        found = error_of(error, self._proxy)
+        if not (self._diagnosable and self._target.host and handshake_failed(error)):
+            return found
+        if self._proxy is not None:
+            return found  # it is asked by gRPC alone
+        host, port = self._target.host, int(self._target.name.rpartition(":")[2])
+        if self._tls is None:
+            why = await asyncio.to_thread(why_plain_failed, host, port)
+        else:
+            why = await asyncio.to_thread(why_tls_failed, host, port, self._tls)
+        return found if why is None else TlsFailed(self._target.name, why)
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> GrpcStream:
         """Begin a call with many requests."""
@@ -122,7 +141,7 @@ class GrpcTransport:
                 request, timeout=timeout_s
             )
         except grpc.aio.AioRpcError as error:
-            raise self.failure(error) from error
+            raise await self.failure(error) from error
         return answer
 
     async def close(self) -> None:
@@ -157,7 +176,7 @@ class GrpcStream:
         try:
             message = await self._call.read()
         except grpc.aio.AioRpcError as error:
-            raise self._transport.failure(error) from error
+            raise await self._transport.failure(error) from error
         except grpc.aio.UsageError as error:
             raise SubscriptionClosed("the connection was closed") from error
         except asyncio.CancelledError:

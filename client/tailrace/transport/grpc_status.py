@@ -90,6 +90,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
         "found": ("found", int),
     },
     errors.NotGrpc: {"address": ("address", str)},
+    errors.TlsFailed: {"address": ("address", str), "reason": ("reason", str)},
     errors.SubscriptionBroken: _RESUME,
     errors.HeartbeatMissed: _RESUME,
     errors.SubscriberTooSlow: _RESUME,
@@ -120,6 +121,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
 
 
 _UNREACHABLE: Final = re.compile(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)")
+_NOT_CONNECTED: Final = "failed to connect to all addresses"
 _UNKNOWN_NAME: Final = re.compile(r"errors resolving (\S+): \[.*: ([^:\]]+)\]")
 _OTHER_PROTOCOL: Final = re.compile(r"ipv[46]:(\S+): Failed parsing HTTP/2 .*http1\.x server")
 _PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]+)")
@@ -153,6 +155,17 @@ def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None)
         if rebuilt is not None:
             return rebuilt
     return _by_status(error.code(), error.details() or error.code().name, proxy)
+
+
+def handshake_failed(error: grpc.aio.AioRpcError) -> bool:
+    """Return whether somebody answers, and no connection came about: TLS may be to blame, on either side."""
+    details = error.details() or ""
+    return (
+        error.code() is grpc.StatusCode.UNAVAILABLE
+        and details.startswith(_NOT_CONNECTED)
+        and not _UNREACHABLE.search(details)
+        and not _OTHER_PROTOCOL.search(details)
+    )
 
 
 def _detail(error: grpc.aio.AioRpcError) -> ErrorDetail | None:

@@ -4,7 +4,7 @@
 
     localhost              127.0.0.1:7411        [::1]:7411     ::1          port 7411 where none is named
     grpc://host:7411       http://host:7411      plain text
-    grpcs://host           https://host          TLS, port 443 where none is named; needs credentials
+    grpcs://host           https://host          TLS, port 443 where none is named
     dns:///host:7411       unix:/run/socket  …   gRPC's own names, handed on as they are
 """
 
@@ -35,10 +35,12 @@ class Target(NamedTuple):
     """What gRPC resolves and connects to."""
     host: str
     """The host in it, without brackets; empty in gRPC's own names."""
+    tls: bool = False
+    """Whether its form says TLS: ``https://`` or ``grpcs://``."""
 
     @classmethod
     def parse(cls, text: object, *, tls: bool = False) -> Target:
-        """Read the address of a server; ``tls`` says whether there are credentials for TLS.
+        """Read the address of a server; ``tls`` says whether TLS is asked for.
 
         Raises:
             InvalidRequest: It is none, or not one for this kind of connection; says what to write instead.
@@ -55,22 +57,17 @@ class Target(NamedTuple):
     def _of_url(cls, text: str, scheme: str, rest: str, *, tls: bool) -> Target:
         if scheme not in _PLAIN + _TLS:
             raise InvalidRequest(f"{text!r}: the client speaks gRPC, not {scheme}; {_FORMS}")
-        if scheme in _TLS and not tls:
-            raise InvalidRequest(
-                f"{text!r}: TLS is not there yet, neither in `tailrace serve` nor in its commands: write "
-                "host:port for plain text. Behind a proxy that ends TLS, a Python program passes "
-                "credentials=grpc.ssl_channel_credentials() to connect"
-            )
         if scheme in _PLAIN and tls:
             raise InvalidRequest(
-                f"{text!r}: {scheme}:// is plain text, and the credentials are for TLS; leave one of them out"
+                f"{text!r}: {scheme}:// is plain text, and TLS was asked for; leave one of them out"
             )
         authority, _, path = rest.partition("/")
         if path or "?" in authority or "#" in authority:
             raise InvalidRequest(f"{text!r}: gRPC has no path; {_FORMS}")
         if "@" in authority:
             raise InvalidRequest(f"{text!r}: there is no user to log in; {_FORMS}")
-        return cls._of_address(text, authority, _TLS_PORT if scheme in _TLS else DEFAULT_PORT)
+        found = cls._of_address(text, authority, _TLS_PORT if scheme in _TLS else DEFAULT_PORT)
+        return found._replace(tls=scheme in _TLS)
 
     @classmethod
     def _of_address(cls, text: str, address: str, default: int) -> Target:

@@ -14,7 +14,15 @@ from tailrace.schema import Catalog
 from tailrace_server.cli import options
 from tailrace_server.cli.errors import DONE, FAILED, complain, describe, status_of
 from tailrace_server.cli.output import date_text, note
-from tailrace_server.cli.typed import AsJson, LogRoot, Server
+from tailrace_server.cli.typed import (
+    AsJson,
+    LogRoot,
+    Server,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    WithTls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +40,10 @@ def list_(
     ] = None,
     server: Server = options.DEFAULT_SERVER,
     as_json: AsJson = False,
+    tls: WithTls = False,
+    tls_ca: TlsCa = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
 ) -> int:
     """List the catalogs, with what each has committed and published."""
     if log is not None:
@@ -41,7 +53,8 @@ def list_(
         return max(map(status_of, unreadable.values()), default=DONE)
     from tailrace_server.cli.running import run
 
-    return run(_list(options.server_of(server), as_json=as_json))
+    asked = options.server_of(server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
+    return run(_list(asked, as_json=as_json))
 
 
 @app.command()
@@ -69,10 +82,8 @@ def drop(
     return 0
 
 
-async def _list(server: str, *, as_json: bool) -> int:
-    import tailrace
-
-    async with tailrace.connect(server) as client:
+async def _list(server: options.ServerOptions, *, as_json: bool) -> int:
+    async with server.connect() as client:
         catalogs, unreadable = await client.list_catalogs(), await client.list_unreadable()
     _show(catalogs, unreadable, as_json=as_json)
     return FAILED if unreadable else DONE

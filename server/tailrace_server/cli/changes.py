@@ -76,6 +76,10 @@ def changes(
     values: options.Values = None,
     as_json: options.AsJson = False,
     leads: options.WithLeads = False,
+    tls: options.WithTls = False,
+    tls_ca: options.TlsCa = None,
+    tls_certificate: options.TlsCertificate = None,
+    tls_key: options.TlsKey = None,
 ) -> int:
     """Show what changed in a closed range: by version, cursor or time.
 
@@ -106,18 +110,23 @@ def changes(
         "limit": limit,
     }
     form = form_for_stdout(content, as_json=as_json)
-    return run(_changes(options.server_of(server), catalog, arguments, form))
+    return run(
+        _changes(
+            options.server_of(server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key),
+            catalog,
+            arguments,
+            form,
+        )
+    )
 
 
 async def _changes(
-    server: str, catalog: str, arguments: Mapping[str, Any], form: OutputForm
+    server: options.ServerOptions, catalog: str, arguments: Mapping[str, Any], form: OutputForm
 ) -> int:
-    import tailrace
-
     shown = Shown(form)
     onward = "--before" if arguments["reverse"] else "--after"
     async with (
-        tailrace.connect(server) as client,
+        server.connect() as client,
         client.read_changes(catalog, **arguments) as history,
     ):
         if history.header.truncated:

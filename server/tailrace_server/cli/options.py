@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Final, TypedDict, TypeVar, assert_never
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, TypeVar, assert_never
 
 from tailrace.arguments import micros
 from tailrace.criteria import (
@@ -21,11 +22,13 @@ from tailrace.criteria import (
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Index, Position, TimestampMicros, Version
+from tailrace.tls import Tls
 from tailrace.transport.target import Target
 from tailrace_server.cli.declared import Argument, Option
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
+    from tailrace.client import Client
     from tailrace.criteria import Start
 
 _Named = TypeVar("_Named", bound=IntEnum)
@@ -43,6 +46,33 @@ SERVER: Final = Option(
     help="gRPC address of the server; port 7411 where none is named.",
 )
 Server = Annotated[str, SERVER]
+_TLS = "TLS to the server (https:// asks for it as well)"
+TLS: Final = Option("--tls", help="Speak TLS, and trust the system's roots.", panel=_TLS)
+WithTls = Annotated[bool, TLS]
+TLS_CA: Final = Option(
+    "--tls-ca",
+    metavar="FILE",
+    environment="TAILRACE_TLS_CA",
+    help="Speak TLS, and trust the CAs in this file (PEM) alone.",
+    panel=_TLS,
+)
+TlsCa = Annotated[str | None, TLS_CA]
+TLS_CERTIFICATE: Final = Option(
+    "--tls-certificate",
+    metavar="FILE",
+    environment="TAILRACE_CLIENT_CERTIFICATE",
+    help="Your own certificate (PEM), for a server that asks for one.",
+    panel=_TLS,
+)
+TlsCertificate = Annotated[str | None, TLS_CERTIFICATE]
+TLS_KEY: Final = Option(
+    "--tls-key",
+    metavar="FILE",
+    environment="TAILRACE_CLIENT_KEY",
+    help="Its key (PEM), if it is not in the same file.",
+    panel=_TLS,
+)
+TlsKey = Annotated[str | None, TLS_KEY]
 EntityTypes = Annotated[
     list[str] | None,
     Option("--entity-type", metavar="TYPE", help="Only this one.", panel=_FILTER),
@@ -296,16 +326,47 @@ def content_of(bodies: str) -> Content:
     return content
 
 
-def server_of(text: str) -> str:
-    """Return the address of a server, checked as `tailrace.connect` does.
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Which server a command asks, and how it is reached."""
+
+    server: str
+    """As it is shown: host and port."""
+    target: str
+    """As `tailrace.connect` takes it."""
+    tls: Tls | None = None
+
+    def connect(self, **options: Any) -> Client:
+        """Return a client of the server.
+
+        Raises:
+            InvalidRequest: A file of TLS cannot be used.
+        """
+        from tailrace import connect
+
+        return connect(self.target, tls=self.tls, **options)
+
+
+def server_of(
+    text: str,
+    *,
+    tls: bool = False,
+    ca: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+) -> ServerOptions:
+    """Return the server that the options name, checked as `tailrace.connect` does.
 
     Raises:
-        InvalidRequest: It is not an address.
+        InvalidRequest: It is not an address, or options contradict each other.
     """
+    asked = bool(tls or ca or certificate or key)
     try:
-        return Target.parse(text).name
+        found = Target.parse(text, tls=asked)
     except InvalidRequest as error:
         raise InvalidRequest(f"--server {error}") from error
+    wanted = Tls(ca=ca or None, certificate=certificate or None, key=key or None)
+    return ServerOptions(found.name, text, wanted if asked or found.tls else None)
 
 
 def _named(kind: type[_Named], text: str, option: str) -> _Named:

@@ -51,6 +51,10 @@ def typed_command(function: Callable[..., int]) -> Callable[..., int]:
 
 Server = Annotated[str, typed(options.SERVER)]
 AsJson = Annotated[bool, typed(options.AS_JSON)]
+WithTls = Annotated[bool, typed(options.TLS)]
+TlsCa = Annotated[str | None, typed(options.TLS_CA)]
+TlsCertificate = Annotated[str | None, typed(options.TLS_CERTIFICATE)]
+TlsKey = Annotated[str | None, typed(options.TLS_KEY)]
 LogRoot = Annotated[
     Path,
     typer.Option(

@@ -45,6 +45,10 @@ def watch(
     values: options.Values = None,
     as_json: options.AsJson = False,
     leads: options.WithLeads = False,
+    tls: options.WithTls = False,
+    tls_ca: options.TlsCa = None,
+    tls_certificate: options.TlsCertificate = None,
+    tls_key: options.TlsKey = None,
     heartbeats: Annotated[
         bool,
         Option(
@@ -82,7 +86,14 @@ def watch(
         decoded=options.decoded_of(values, as_json=as_json),
     )
     form = form_for_stdout(wanted.content, as_json=as_json)
-    return run(_watch(options.server_of(server), wanted, form, heartbeats=heartbeats))
+    return run(
+        _watch(
+            options.server_of(server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key),
+            wanted,
+            form,
+            heartbeats=heartbeats,
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +110,14 @@ class WatchOptions:
     decoded: bool
 
 
-async def _watch(server: str, wanted: WatchOptions, form: OutputForm, *, heartbeats: bool) -> int:
+async def _watch(
+    asked: options.ServerOptions, wanted: WatchOptions, form: OutputForm, *, heartbeats: bool
+) -> int:
     import tailrace
 
-    shown = Shown(form)
+    shown, server = Shown(form), asked.server
     async with (
-        tailrace.connect(server, timeouts=tailrace.Timeouts(connect_s=_EVER_S)) as client,
+        asked.connect(timeouts=tailrace.Timeouts(connect_s=_EVER_S)) as client,
         _subscribe(client, wanted, server) as subscription,
     ):
         acknowledgement = subscription.acknowledgement

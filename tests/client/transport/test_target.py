@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from tailrace import InvalidRequest, connect
+from tailrace.tls import Tls
 from tailrace.transport.target import Target
 from tailrace_server.cli.options import server_of
 
@@ -30,8 +31,17 @@ def test_an_address_is_read_alike_by_connect_and_the_commands(
     text: str, name: str, host: str
 ) -> None:
     assert Target.parse(text) == Target(name, host)
-    assert server_of(text) == name
+    assert server_of(text).server == name
     connect(text)
+
+
+def test_a_form_may_ask_for_tls_and_options_do() -> None:
+    assert server_of("https://db").tls == Tls()
+    assert server_of("db", tls=True).tls == Tls()
+    assert server_of("db", ca="ca.crt", key="").tls == Tls(ca="ca.crt")
+    assert server_of("db").tls is None
+    with pytest.raises(InvalidRequest, match=r"--server .*plain text, and TLS was asked for"):
+        server_of("http://db", tls=True)
 
 
 def test_tls_has_its_own_port() -> None:
@@ -44,8 +54,6 @@ def test_tls_has_its_own_port() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("https://db:7411", "TLS is not there yet"),
-        ("grpcs://db", "host:port for plain text"),
         ("ws://db:7412", "speaks gRPC, not ws"),
         ("http://db/v1", "gRPC has no path"),
         ("http://db?catalog=shop", "gRPC has no path"),

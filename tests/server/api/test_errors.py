@@ -58,6 +58,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.TransportError("network"),
     errors.ConnectTimeout("late"),
     errors.NotGrpc("127.0.0.1:8081"),
+    errors.TlsFailed("127.0.0.1:7411", "its certificate has expired"),
     errors.LogError("log"),
     errors.LogCorrupted("segments/1/a.arrow", 4711, "crc"),
     errors.LogUnreadable("newer"),
