@@ -98,3 +98,5 @@ class Heartbeat:
     """Records of those that matched, whether or not several captures came of one."""
     next_within_s: float
     """The next heartbeat or capture comes within this many seconds."""
+    expires_in_s: float | None = None
+    """Seconds until the caller's token expires and the stream ends with ``TokenExpired``; None: never."""

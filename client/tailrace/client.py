@@ -36,6 +36,7 @@ from tailrace.tls import Tls, load, tls_of
 from tailrace.transport.event_loop import OnOneLoop
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
 from tailrace.transport.target import Target
+from tailrace.transport.token import Token
 from tailrace.update_subscription import UpdateSubscription
 from tailrace.v1.catalog_pb2 import (
     GetSchemaRequest,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace.tls import Trust
     from tailrace.transport import Stream, Transport
+    from tailrace.transport.token import TokenSource
     from tailrace.v1.change_capture_pb2 import SubscribeRequest
 
 DEMAND: Final = 4096
@@ -440,6 +442,7 @@ def connect(
     *,
     tls: Trust | None = None,
     credentials: grpc.ChannelCredentials | None = None,
+    token: TokenSource | None = None,
     timeouts: Timeouts | None = None,
     retry: Retry | None = None,
 ) -> Client:
@@ -451,11 +454,14 @@ def connect(
         tls: True speaks TLS and trusts the system's roots, the path of a file the CAs in it; `Tls` has a
             certificate of the client's own as well. None or False speaks plain text, but to ``https://``.
         credentials: gRPC's own, in place of ``tls``.
+        token: What the server is shown: a text, or an async function that is asked again at each connect, so
+            that a subscription goes on with the next token when one expires. None shows nothing.
         timeouts: How long to wait for answers.
         retry: How patient subscriptions are with a server that is gone.
 
     Raises:
-        InvalidRequest: The target is no address, or one of plain text beside ``tls``, or a file cannot be used.
+        InvalidRequest: The target is no address, or one of plain text beside ``tls``, a file cannot be used, or
+            the token is none.
     """
     asked = None if tls is None or tls is False else tls_of(tls)
     if asked is not None and credentials is not None:
@@ -467,11 +473,10 @@ def connect(
         loaded = None if asked is None else load(asked)
     except InvalidRequest as error:
         raise InvalidRequest(f"connect: {error}") from None
-    return Client(
-        partial(GrpcTransport, found, tls=loaded, credentials=credentials),
-        timeouts=timeouts,
-        retry=retry,
+    open_transport = partial(
+        GrpcTransport, found, tls=loaded, credentials=credentials, token=Token(token)
     )
+    return Client(open_transport, timeouts=timeouts, retry=retry)
 
 
 def _closed() -> Transport:

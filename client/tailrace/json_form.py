@@ -87,4 +87,6 @@ def render_heartbeat(heartbeat: Heartbeat) -> bytes:
         "recordsMatched": heartbeat.records_matched,
         "nextWithinSeconds": heartbeat.next_within_s,
     }
+    if heartbeat.expires_in_s is not None:
+        fields["expiresInSeconds"] = heartbeat.expires_in_s
     return _encoder.encode(fields).encode() + b"\n"

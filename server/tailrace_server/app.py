@@ -34,6 +34,7 @@ import structlog
 import uvloop
 
 from tailrace_server import process
+from tailrace_server.access.configured import Access
 from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
@@ -55,6 +56,7 @@ from tailrace_server.units import Address
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from tailrace_server.access.door import Door
     from tailrace_server.api.transport_security.files import TlsFiles
     from tailrace_server.settings import ServerSettings
 
@@ -90,7 +92,7 @@ def run(settings: ServerSettings) -> int:
 
 def _identified(settings: ServerSettings) -> bool:
     """Return whether callers have to say who they are."""
-    return settings.transport_security.tls_client_ca is not None
+    return settings.transport_security.tls_client_ca is not None or settings.access.asks
 
 
 async def _run(settings: ServerSettings) -> None:
@@ -113,14 +115,15 @@ async def _serve(settings: ServerSettings, stopping: asyncio.Event, lines: Recen
     assert settings.log is not None
     tls = tls_files(settings.transport_security)
     engine = Engine(settings.log, settings.engine)
-    grpc = GrpcServer(engine, settings.grpc_face, tls=tls)
+    access = Access(settings.access, settings.transport_security.tls_client_ca)
+    grpc = GrpcServer(engine, settings.grpc_face, tls=tls, door=access.door)
     statistics = partial(engine.statistics, ANONYMOUS)
     registry = metrics.registry(statistics, grpc.statistics, version=version("tailrace"))
     watch = FaceWatch(settings.probe_interval_s)
     metrics.register_faces(registry, watch.statistics)
     if tls is not None:
         metrics.register_tls(registry, tls.statistics)
-    http = _http(engine, registry, settings, watch, lines, tls)
+    http = _http(engine, registry, settings, watch, lines, tls, access.door)
     watch.add(grpc)
     if http is not None:
         watch.add(http)
@@ -154,6 +157,7 @@ async def _serve(settings: ServerSettings, stopping: asyncio.Event, lines: Recen
                 tasks.create_task(reporter.run(settings.log_statistics_s), name="statistics"),
                 tasks.create_task(CYCLES.run(), name="collector of cycles"),
                 tasks.create_task(watch.run(), name="watch of the faces"),
+                tasks.create_task(access.run(engine), name="keys and who holds them"),
             ]
             if tls is not None:
                 upkeep.append(tasks.create_task(tls.run(), name="files of TLS"))
@@ -203,6 +207,7 @@ def _http(
     watch: FaceWatch,
     lines: RecentLines,
     tls: TlsFiles | None,
+    door: Door,
 ) -> HttpFace | None:
     """Return the HTTP listener, bound; None where it is off."""
     if settings.http is None:
@@ -216,6 +221,7 @@ def _http(
         lines=lines,
         accepting=False,
         tls=tls,
+        door=door,
     )
 
 

@@ -35,6 +35,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from tailrace_server.access.settings import AccessSettings
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.http.origins import Origins
 from tailrace_server.api.settings import HttpSettings
@@ -53,7 +54,7 @@ _OTHER_VARIABLES: Final = frozenset(
     {CONFIG_VARIABLE}
     | {
         f"{PREFIX}{each}"
-        for each in ("SERVER", "TLS_CA", "CLIENT_CERTIFICATE", "CLIENT_KEY", "TRACEBACK")
+        for each in ("SERVER", "TOKEN", "TLS_CA", "CLIENT_CERTIFICATE", "CLIENT_KEY", "TRACEBACK")
     }
 )
 """What other parts read."""
@@ -121,6 +122,7 @@ class ServerSettings:
     transport_security: TransportSecuritySettings = dataclasses.field(
         default_factory=TransportSecuritySettings
     )
+    access: AccessSettings = dataclasses.field(default_factory=AccessSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ GROUPS: Final[Mapping[str, tuple[str, type]]] = {
     "engine": ("bounds of the engine", EngineSettings),
     "grpc_face": ("bounds of the gRPC face", GrpcSettings),
     "http_faces": ("bounds of the HTTP faces", HttpSettings),
+    "access": ("who is let in", AccessSettings),
 }
 """What a field of ``ServerSettings`` holds that has settings of its own: its title and its class."""
 

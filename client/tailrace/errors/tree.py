@@ -9,7 +9,8 @@ class TailraceError(Exception):
     """The root of the tree; catch it to catch all of ours."""
 
     code: ClassVar[str] = "INTERNAL"
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
+    """Whether the same may succeed later."""
     advice: ClassVar[str] = ""
     """What to do about it, in a sentence; docs/errors.md shows it."""
 

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 import grpc
 import grpc.aio
 
-from tailrace.errors import SubscriptionClosed, TlsFailed, TransportError
+from tailrace.errors import SubscriptionClosed, TlsFailed, TokenExpired, TransportError
 from tailrace.transport.environment_proxy import is_loopback, proxy_to
 from tailrace.transport.forked_process import OPEN_CHANNELS
 from tailrace.transport.grpc_status import error_of, handshake_failed
 from tailrace.transport.tls_probe import why_plain_failed, why_tls_failed
+from tailrace.transport.token import LateStream, Token
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from tailrace.errors import TailraceError
     from tailrace.tls import LoadedTls
+    from tailrace.transport import Stream
     from tailrace.transport.target import Target
+    from tailrace.transport.token import Metadata
 
 SERVICE: Final = "tailrace.v1.ChangeCapture"
 
@@ -70,6 +73,7 @@ class GrpcTransport:
         *,
         tls: LoadedTls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        token: Token | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         """Bind to a server; nothing is sent before the first call.
@@ -78,11 +82,13 @@ class GrpcTransport:
             target: Where the server listens.
             tls: What TLS needs; None, without credentials, speaks plain text.
             credentials: Those of gRPC, in place of ``tls``.
+            token: What every call shows of its sender; None shows nothing.
             max_message_bytes: Largest message taken.
 
         Raises:
             InvalidRequest: The process was forked while a channel was open.
         """
+        self._token = token or Token(None)
         OPEN_CHANNELS.add(self)
         self._target = target
         self._tls = tls
@@ -111,6 +117,8 @@ class GrpcTransport:
     async def failure(self, error: grpc.aio.AioRpcError) -> TailraceError:
         """Return what a failed call means; where TLS may be the reason, ask the server once more."""
         found = error_of(error, self._proxy)
+        if isinstance(found, TokenExpired) and not self._token.changes:
+            found.retriable = False  # the next call would show the same
         if not (self._diagnosable and self._target.host and handshake_failed(error)):
             return found
         if self._proxy is not None:
@@ -122,23 +130,41 @@ class GrpcTransport:
             why = await asyncio.to_thread(why_tls_failed, host, port, self._tls)
         return found if why is None else TlsFailed(self._target.name, why)
 
-    def open(self, method: str, requests: AsyncIterator[bytes]) -> GrpcStream:
+    def open(self, method: str, requests: AsyncIterator[bytes]) -> Stream:
         """Begin a call with many requests."""
-        call = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)()  # type: ignore[call-arg]  # optional, which the stubs do not know
+        return self._with_token(partial(self._open, method, requests))
+
+    def read(self, method: str, request: bytes) -> Stream:
+        """Begin a call with one request and many answers."""
+        return self._with_token(partial(self._read, method, request))
+
+    def _with_token(self, begin: Callable[[Metadata], Stream]) -> Stream:
+        if self._token.changes:
+            return LateStream(self._token, begin)
+        return begin(self._token.at_hand)
+
+    def _open(self, method: str, requests: AsyncIterator[bytes], metadata: Metadata) -> GrpcStream:
+        call = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)(metadata=metadata)  # type: ignore[call-arg]  # the rest is optional, which the stubs do not know
         # A task of ours sends them: grpc.aio's own waits for ever if the call fails before its headers are
         # sent, since to cancel a call that has ended does not reach it.
         return GrpcStream(call, self, asyncio.create_task(_send(call, requests)))
 
-    def read(self, method: str, request: bytes) -> GrpcStream:
-        """Begin a call with one request and many answers."""
-        call = self._channel.unary_stream(f"/{SERVICE}/{method}", None, None)(request)
+    def _read(self, method: str, request: bytes, metadata: Metadata) -> GrpcStream:
+        call = self._channel.unary_stream(f"/{SERVICE}/{method}", None, None)(
+            request, metadata=metadata
+        )
         return GrpcStream(call, self)
 
     async def call(self, method: str, request: bytes, timeout_s: float) -> bytes:
         """Make a call with one request and one answer."""
         try:
+            async with asyncio.timeout(timeout_s):
+                metadata = await self._token.metadata()
+        except TimeoutError:
+            raise TransportError(f"token: none came within {timeout_s:g} s") from None
+        try:
             answer: bytes = await self._channel.unary_unary(f"/{SERVICE}/{method}", None, None)(
-                request, timeout=timeout_s
+                request, timeout=timeout_s, metadata=metadata
             )
         except grpc.aio.AioRpcError as error:
             raise await self.failure(error) from error

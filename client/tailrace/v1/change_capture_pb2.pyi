@@ -214,9 +214,15 @@ class DemandRequest(_message.Message):
     SUBSCRIBE_FIELD_NUMBER: _builtins.int
     SUBSCRIBE_SYSTEM_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     request: _builtins.int
     """So many captures more may be sent. Adds up over messages and saturates at 2^63 - 1. Zero or less ends the
     subscription with INVALID_REQUEST (Reactive Streams rule 3.9). Absent: none yet.
+    """
+    token: _builtins.str
+    """A newer token of the same caller, without the word Bearer: the stream goes on until this one expires. Not in the
+    first message, whose call has its token in the metadata `authorization`. One that proves nothing, or somebody
+    else, ends the stream.
     """
     @_builtins.property
     def subscribe(self) -> Global___SubscribeRequest:
@@ -230,14 +236,20 @@ class DemandRequest(_message.Message):
         subscribe: Global___SubscribeRequest | None = ...,
         subscribe_system: Global___SubscribeSystemRequest | None = ...,
         request: _builtins.int | None = ...,
+        token: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_request", b"_request", "request", b"request", "subscribe", b"subscribe", "subscribe_system", b"subscribe_system"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_request", b"_request", "_token", b"_token", "request", b"request", "subscribe", b"subscribe", "subscribe_system", b"subscribe_system", "token", b"token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request", b"_request", "request", b"request", "subscribe", b"subscribe", "subscribe_system", b"subscribe_system"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request", b"_request", "_token", b"_token", "request", b"request", "subscribe", b"subscribe", "subscribe_system", b"subscribe_system", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__request: _TypeAlias = _typing.Literal["request"]  # noqa: Y015
     _WhichOneofArgType__request: _TypeAlias = _typing.Literal["_request", b"_request"]  # noqa: Y015
+    _WhichOneofReturnType__token: _TypeAlias = _typing.Literal["token"]  # noqa: Y015
+    _WhichOneofArgType__token: _TypeAlias = _typing.Literal["_token", b"_token"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__request) -> _WhichOneofReturnType__request | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__token) -> _WhichOneofReturnType__token | None: ...
 
 Global___DemandRequest: _TypeAlias = DemandRequest  # noqa: Y015
 
@@ -576,6 +588,7 @@ class Heartbeat(_message.Message):
     RECORDS_SCANNED_FIELD_NUMBER: _builtins.int
     RECORDS_MATCHED_FIELD_NUMBER: _builtins.int
     NEXT_WITHIN_MS_FIELD_NUMBER: _builtins.int
+    EXPIRES_IN_MS_FIELD_NUMBER: _builtins.int
     published_version: _builtins.int
     """The watermark: highest published version; 0: none yet."""
     resume_cursor: _builtins.str
@@ -586,6 +599,10 @@ class Heartbeat(_message.Message):
     """Records of those that matched, whether or not several captures came of one."""
     next_within_ms: _builtins.int
     """The next capture or heartbeat comes within this time. Milliseconds."""
+    expires_in_ms: _builtins.int
+    """After this time the caller's token expires, and the stream ends with TOKEN_EXPIRED. A newer token on the stream
+    puts it off. Milliseconds; absent: never.
+    """
     def __init__(
         self,
         *,
@@ -594,12 +611,15 @@ class Heartbeat(_message.Message):
         records_scanned: _builtins.int = ...,
         records_matched: _builtins.int = ...,
         next_within_ms: _builtins.int = ...,
+        expires_in_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_in_ms", b"_expires_in_ms", "expires_in_ms", b"expires_in_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_within_ms", b"next_within_ms", "published_version", b"published_version", "records_matched", b"records_matched", "records_scanned", b"records_scanned", "resume_cursor", b"resume_cursor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_in_ms", b"_expires_in_ms", "expires_in_ms", b"expires_in_ms", "next_within_ms", b"next_within_ms", "published_version", b"published_version", "records_matched", b"records_matched", "records_scanned", b"records_scanned", "resume_cursor", b"resume_cursor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expires_in_ms: _TypeAlias = _typing.Literal["expires_in_ms"]  # noqa: Y015
+    _WhichOneofArgType__expires_in_ms: _TypeAlias = _typing.Literal["_expires_in_ms", b"_expires_in_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_in_ms) -> _WhichOneofReturnType__expires_in_ms | None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 

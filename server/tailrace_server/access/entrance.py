@@ -34,10 +34,13 @@ class Entrance:
         """Whom the connection has proven.
 
         Raises:
-            Unauthenticated: Nobody yet.
+            Unauthenticated: Nobody yet, or its key was removed since.
+            TokenExpired: Its time is over; it may be renewed.
         """
         if self._principal is None:
             raise Unauthenticated(MISSING)
+        if (refusal := self._principal.refusal()) is not None:
+            raise refusal
         return self._principal
 
     async def admit(self, token: str | None) -> None:

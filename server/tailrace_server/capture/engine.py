@@ -186,11 +186,9 @@ class Engine:
         observer = await self._observer(caller, catalog)
         self._refuse_when_stopping()
         peer = replace(peer, principal=caller.name)
-        options = self._options(content, codec, demand, limits, peer)
+        options = self._options(content, codec, demand, limits, peer, caller)
         subscription = await observer.subscribe(criteria, start, options)
-        if (
-            self._stopping
-        ):  # while the start was resolved: ``stop_subscriptions`` has not seen this one
+        if self._stopping:  # during the wait: ``stop_subscriptions`` has not seen this one
             subscription.stop()
         return subscription
 
@@ -241,6 +239,7 @@ class Engine:
         except BaseException:
             kept.give_back()
             raise
+        history.caller = caller
         self._reads.add(history)
         return history
 
@@ -343,6 +342,7 @@ class Engine:
         demand: int | None,
         limits: SubscriptionLimits | None,
         peer: Peer,
+        caller: Principal,
     ) -> DeliveryOptions:
         settings, limits = self.settings, limits or SubscriptionLimits()
         if demand is not None and demand < 0:
@@ -357,6 +357,7 @@ class Engine:
             max_message_bytes=max_message_bytes,
             heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
             peer=peer,
+            caller=caller,
         )
 
     def _refuse_when_stopping(self) -> None:

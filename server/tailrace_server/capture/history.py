@@ -25,6 +25,7 @@ from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.matching.unknown_changes import unknown_changes
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.catalog_reader import position_after
 from tailrace_server.capture.reading.frames import Frames
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
+    from tailrace_server.capture.principal import Principal
     from tailrace_server.capture.reading.catalog_reader import Scan
     from tailrace_server.capture.reading.frames import FrameBlock
     from tailrace_server.wal.state.view import LogView
@@ -141,6 +143,8 @@ class HistoryRead:
         """What a message without room waits on; None while none does."""
         self.error: TailraceError | None = None
         """Why it was ended; None while it was not."""
+        self.caller: Principal = ANONYMOUS
+        """Who asked: the read ends at the message with which it may no longer have it."""
         self.on_end: Callable[[TailraceError], None] | None = None
         """Called once if it is ended, for a transport that is busy with a message."""
 
@@ -245,6 +249,8 @@ class HistoryRead:
                     yield self._handed(frames)
                     del frames
                     self.last.taken(self)
+                    if self.error is None and (refusal := self.caller.refusal()) is not None:
+                        self.end(refusal)
                     if self.error is not None:
                         raise again(self.error)
                 if start < stop:

@@ -21,6 +21,7 @@ from tailrace_server.cli.typed import (
     TlsCa,
     TlsCertificate,
     TlsKey,
+    TokenFile,
     WithTls,
 )
 
@@ -39,6 +40,7 @@ def list_(
         ),
     ] = None,
     server: Server = options.DEFAULT_SERVER,
+    token_file: TokenFile = None,
     as_json: AsJson = False,
     tls: WithTls = False,
     tls_ca: TlsCa = None,
@@ -53,7 +55,9 @@ def list_(
         return max(map(status_of, unreadable.values()), default=DONE)
     from tailrace_server.cli.running import run
 
-    asked = options.server_of(server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
+    asked = options.server_of(
+        server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key, token_file=token_file
+    )
     return run(_list(asked, as_json=as_json))
 
 

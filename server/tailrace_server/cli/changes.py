@@ -28,6 +28,7 @@ _LINES: Final = 256
 def changes(
     catalog: options.Catalog,
     server: options.Server = options.DEFAULT_SERVER,
+    token_file: options.TokenFile = None,
     entity_type: options.EntityTypes = None,
     key: options.Keys = None,
     operation: options.Operations = None,
@@ -112,7 +113,14 @@ def changes(
     form = form_for_stdout(content, as_json=as_json)
     return run(
         _changes(
-            options.server_of(server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key),
+            options.server_of(
+                server,
+                tls=tls,
+                ca=tls_ca,
+                certificate=tls_certificate,
+                key=tls_key,
+                token_file=token_file,
+            ),
             catalog,
             arguments,
             form,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict, TypeVar, assert_never
@@ -25,11 +25,13 @@ from tailrace.position import END, MAX_VERSION, Index, Position, TimestampMicros
 from tailrace.tls import Tls
 from tailrace.transport.target import Target
 from tailrace_server.cli.declared import Argument, Option
+from tailrace_server.cli.token import TOKEN_FILE, token_of
 from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
     from tailrace.client import Client
     from tailrace.criteria import Start
+    from tailrace.transport.token import TokenSource
 
 _Named = TypeVar("_Named", bound=IntEnum)
 
@@ -46,6 +48,7 @@ SERVER: Final = Option(
     help="gRPC address of the server; port 7411 where none is named.",
 )
 Server = Annotated[str, SERVER]
+TokenFile = Annotated[str | None, TOKEN_FILE]
 _TLS = "TLS to the server (https:// asks for it as well)"
 TLS: Final = Option("--tls", help="Speak TLS, and trust the system's roots.", panel=_TLS)
 WithTls = Annotated[bool, TLS]
@@ -335,6 +338,8 @@ class ServerOptions:
     target: str
     """As `tailrace.connect` takes it."""
     tls: Tls | None = None
+    token: TokenSource | None = field(default=None, repr=False)
+    """What it is shown."""
 
     def connect(self, **options: Any) -> Client:
         """Return a client of the server.
@@ -344,7 +349,7 @@ class ServerOptions:
         """
         from tailrace import connect
 
-        return connect(self.target, tls=self.tls, **options)
+        return connect(self.target, tls=self.tls, token=self.token, **options)
 
 
 def server_of(
@@ -354,11 +359,13 @@ def server_of(
     ca: str | None = None,
     certificate: str | None = None,
     key: str | None = None,
+    token_file: str | None = None,
 ) -> ServerOptions:
     """Return the server that the options name, checked as `tailrace.connect` does.
 
     Raises:
-        InvalidRequest: It is not an address, or options contradict each other.
+        InvalidRequest: It is not an address, options contradict each other, or the file of the token cannot be
+            read.
     """
     asked = bool(tls or ca or certificate or key)
     try:
@@ -366,7 +373,8 @@ def server_of(
     except InvalidRequest as error:
         raise InvalidRequest(f"--server {error}") from error
     wanted = Tls(ca=ca or None, certificate=certificate or None, key=key or None)
-    return ServerOptions(found.name, text, wanted if asked or found.tls else None)
+    wanted_tls = wanted if asked or found.tls else None
+    return ServerOptions(found.name, text, wanted_tls, token_of(token_file))
 
 
 def _named(kind: type[_Named], text: str, option: str) -> _Named:

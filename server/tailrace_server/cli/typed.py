@@ -11,6 +11,7 @@ import typer
 
 from tailrace_server.cli import options
 from tailrace_server.cli.declared import Argument, Option
+from tailrace_server.cli.token import TOKEN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +51,7 @@ def typed_command(function: Callable[..., int]) -> Callable[..., int]:
 
 
 Server = Annotated[str, typed(options.SERVER)]
+TokenFile = Annotated[str | None, typed(TOKEN_FILE)]
 AsJson = Annotated[bool, typed(options.AS_JSON)]
 WithTls = Annotated[bool, typed(options.TLS)]
 TlsCa = Annotated[str | None, typed(options.TLS_CA)]

@@ -33,6 +33,7 @@ _EVER_S: Final = 3e7
 def watch(
     catalog: Annotated[str | None, Argument(metavar="CATALOG", help="Name of the catalog.")] = None,
     server: options.Server = options.DEFAULT_SERVER,
+    token_file: options.TokenFile = None,
     entity_type: options.EntityTypes = None,
     key: options.Keys = None,
     operation: options.Operations = None,
@@ -88,7 +89,14 @@ def watch(
     form = form_for_stdout(wanted.content, as_json=as_json)
     return run(
         _watch(
-            options.server_of(server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key),
+            options.server_of(
+                server,
+                tls=tls,
+                ca=tls_ca,
+                certificate=tls_certificate,
+                key=tls_key,
+                token_file=token_file,
+            ),
             wanted,
             form,
             heartbeats=heartbeats,

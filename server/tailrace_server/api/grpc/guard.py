@@ -17,10 +17,10 @@ from grpc_health.v1 import health_pb2
 
 from tailrace.errors import TailraceError
 from tailrace_server.access.credentials import Credentials
+from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
 from tailrace_server.api.grpc.abort import abort
 from tailrace_server.api.transport_security.certificate_names import names_over_grpc
-from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -34,12 +34,17 @@ if TYPE_CHECKING:
 
 _PUBLIC: Final = frozenset({health_pb2.DESCRIPTOR.services_by_name["Health"].full_name})
 
-_caller: ContextVar[Principal] = ContextVar("tailrace.caller")
+_entrance: ContextVar[Entrance] = ContextVar("tailrace.entrance")
 
 
 def caller() -> Principal:
     """Return whom the call of this task, or of the one that started it, has proven to be from."""
-    return _caller.get()
+    return _entrance.get().principal
+
+
+def entrance() -> Entrance:
+    """Return the way by which the call of this task has come in."""
+    return _entrance.get()
 
 
 def credentials_of(context: Context) -> Credentials:
@@ -131,10 +136,11 @@ def _guarded(handler: Any, door: Door, on_error: OnError) -> Handler:
 async def _admit(door: Door, context: Context) -> TailraceError | None:
     """Note who makes a call for its handler; return why it may not, if so."""
     try:
-        found = ANONYMOUS if door.is_open else await door.admit(credentials_of(context))
+        credentials = Credentials() if door.is_open else credentials_of(context)
+        found = await door.admit(credentials)
     except TailraceError as error:
         return error
-    _caller.set(found)
+    _entrance.set(Entrance(door, credentials, found))
     return None
 
 

@@ -54,6 +54,7 @@ def heartbeat(value: Heartbeat) -> bytes:
         records_scanned=value.records_scanned,
         records_matched=value.records_matched,
         next_within_ms=milliseconds(value.next_within_s),
+        expires_in_ms=(None if value.expires_in_s is None else milliseconds(value.expires_in_s)),
     )
     return SubscribeResponse(heartbeat=message).SerializeToString()
 

@@ -161,11 +161,7 @@ class GrpcServer:
                     int(settings.ping_interval_min_s * 1000),
                 ),
             ),
-            guarded(
-                {SERVICE: self._service.handlers(), **standard_services(self._health, _NAMES)},
-                self._door,
-                self._service.count_error,
-            ),
+            guarded(self.services(), self._door, self._service.count_error),
             self._on_crash,
             self._unread.took,
         )
@@ -182,6 +178,10 @@ class GrpcServer:
         await server.start()
         self._server = server
         return int(port)
+
+    def services(self) -> Mapping[str, Mapping[str, grpc.RpcMethodHandler[Any, Any]]]:
+        """Return the handlers of all methods, by method, by service, as they are behind the door."""
+        return {SERVICE: self._service.handlers(), **standard_services(self._health, _NAMES)}
 
     async def knock(self) -> None:
         """Make a call to the port, and return once it is answered.

@@ -36,7 +36,7 @@ from tailrace_server.api.connection_age import end_for_age
 from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.abort import abort
 from tailrace_server.api.grpc.connections import disconnect
-from tailrace_server.api.grpc.guard import caller
+from tailrace_server.api.grpc.guard import caller, entrance
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.grpc.updates import UpdateStream
@@ -228,6 +228,10 @@ class ChangeCaptureService:
         demand = requests.demand(first.request) if first.HasField("request") else 0
         if first.HasField("subscribe") == first.HasField("subscribe_system"):
             raise InvalidRequest("the first message has exactly one of subscribe, subscribe_system")
+        if first.HasField("token"):
+            raise InvalidRequest(
+                "token: the first one goes in the call's metadata, `authorization`"
+            )
         if first.HasField("subscribe"):
             asked = first.subscribe
             found = await requests.read(requests.subscribe, asked, asked.criteria)
@@ -244,6 +248,8 @@ class ChangeCaptureService:
                     raise InvalidRequest("subscribe: only the first message of a call may have it")
                 if message.HasField("request"):
                     subscription.request(requests.demand(message.request))
+                if message.HasField("token"):
+                    await entrance().admit(message.token)
             except TailraceError as error:
                 subscription.end(error)
                 return

@@ -67,14 +67,17 @@ def with_door(application: ASGIApp, door: Door, sockets: Sockets) -> ASGIApp:
         try:
             if not door.is_open:
                 credentials = _credentials_of(scope)
-                # A browser's handshake has no header of its own; whatever did come has to be right.
-                asked = not is_socket or _shows_any(credentials)
-                principal = await door.admit(credentials) if asked else None
+                principal = await door.admit(credentials)
         except TailraceError as error:
-            if is_socket or not _is_public(scope):
+            if is_socket and not _has_field(scope):
+                principal = (
+                    None  # a browser's handshake has no header of its own: its init has to say
+                )
+            elif is_socket or not _is_public(scope):
                 await _refuse(error, sockets, scope, receive, send)
                 return
-            principal = NOBODY
+            else:
+                principal = NOBODY
         scope[_ENTRANCE] = Entrance(door, credentials, principal)
         await application(scope, receive, send)
 
@@ -89,8 +92,8 @@ def _credentials_of(scope: Scope) -> Credentials:
     return Credentials(bearer_token(values), names_over_http(scope), client[0] if client else "")
 
 
-def _shows_any(credentials: Credentials) -> bool:
-    return credentials.token is not None or bool(credentials.certificate_names)
+def _has_field(scope: Scope) -> bool:
+    return any(name == b"authorization" for name, _ in scope["headers"])
 
 
 def _is_public(scope: Scope) -> bool:

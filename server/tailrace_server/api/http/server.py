@@ -189,6 +189,8 @@ class HttpFace:
             ],
             exception_handlers={HTTPException: http_problem},
         )
+        self.routes = application.routes
+        """What is served, behind the door."""
         self._server = _Uvicorn(
             uvicorn.Config(
                 _with_connection(

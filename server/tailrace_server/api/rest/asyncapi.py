@@ -34,12 +34,18 @@ _MESSAGES: Final[dict[str, tuple[str, bool, str | dict[str, Any] | None, str]]] 
     "next": ("receive", True, _EITHER, "Captures, in order; as CloudEvents where asked for."),
     "heartbeat": ("receive", True, "Heartbeat", "Proof of life, in order with the captures."),
     "request": ("send", True, "Demand", "So many captures more may be sent."),
+    "token": (
+        "send",
+        False,
+        "Token",
+        "A newer token of the same caller: the socket goes on by it.",
+    ),
     "error": ("receive", True, "Error", "The subscription has ended; nothing follows."),
     "complete": ("both", True, None, "Ends the subscription."),
 }
 """Type → who sends it, whether it has an id, its payload, what it says."""
 
-_REQUIRED: Final = ("subscribe", "subscribed", "next", "heartbeat", "request", "error")
+_REQUIRED: Final = ("subscribe", "subscribed", "next", "heartbeat", "request", "error", "token")
 
 
 def message_schema(type: str) -> dict[str, Any]:

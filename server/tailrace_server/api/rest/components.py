@@ -67,6 +67,7 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "Captures": _captures("captures", "Capture", reference),
         "CloudEvent": _cloud_event(reference),
         "CloudEvents": _captures("events", "CloudEvent", reference),
+        "Token": _object({"token": {"type": "string"}}, closed=True),
         "Demand": _object({"n": {**_long(), "minimum": 1}}, closed=True),
         "Page": _page(reference),
         "Catalog": _response(catalog_pb2.Catalog.DESCRIPTOR, reference),

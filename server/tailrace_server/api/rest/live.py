@@ -9,6 +9,7 @@
                 "events" in the place of "captures" where the format is cloudevents
     heartbeat   {"publishedVersion", "resumeCursor", "recordsScanned", "recordsMatched", "nextWithinMs"}
     request     {"n": 100}
+    token       {"token": "…"}, without an id: a newer token of the same caller, for the whole socket
     error       a Problem Details object
 
 A subscription that names ``request`` is sent as many captures as were requested and no more; 0 waits for the
@@ -29,7 +30,7 @@ from tailrace_server.api.errors import problem
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json_names, integer
 from tailrace_server.api.rest import responses
 from tailrace_server.api.rest.forms import CaptureForm, form_of
-from tailrace_server.api.websocket.admission import admit_at_init
+from tailrace_server.api.websocket.admission import admit_at_init, renew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,6 +77,8 @@ class LiveFace:
         self._catalog = catalog
         self._peer = peer
 
+    takes_tokens = True
+
     @property
     def extra(self) -> Mapping[str, Callable[[SocketOperation, object], None]]:
         """Types of messages beside those of the sub-protocol; not kept, as each is bound to this object."""
@@ -85,6 +88,10 @@ class LiveFace:
         """Let in who brings a token, now or in the handshake."""
         await admit_at_init(self._entrance, payload)
         return None
+
+    async def renew(self, payload: object) -> None:
+        """Let the socket stay by a newer token."""
+        await renew(self._entrance, payload)
 
     def error_payload(self, error: TailraceError) -> object:
         """Return a Problem Details object."""

@@ -45,8 +45,11 @@ def acknowledgement(
 
 
 def heartbeat(value: Heartbeat) -> dict[str, Any]:
-    """Return a heartbeat."""
-    return {
+    """Return a heartbeat; ``expiresInMs`` only where the caller's token expires."""
+    expires = {}
+    if value.expires_in_s is not None:
+        expires = {"expiresInMs": milliseconds(value.expires_in_s)}
+    return expires | {
         "publishedVersion": value.published,
         "resumeCursor": str(value.cursor),
         "recordsScanned": value.records_scanned,

@@ -27,3 +27,17 @@ async def admit_at_init(entrance: Entrance, payload: object) -> None:
     except TailraceError as error:
         code = CloseCode.UNAUTHORIZED if token is None else CloseCode.FORBIDDEN
         raise Close(code, f"{error.code}: {error}") from None
+
+
+async def renew(entrance: Entrance, payload: object) -> None:
+    """Let a socket stay by a newer token of the same caller.
+
+    Raises:
+        Close: 4403: the token proves nothing, or somebody else.
+    """
+    try:
+        await entrance.admit(token_in(payload, "token"))
+    except InvalidRequest as error:
+        raise malformed(str(error)) from None
+    except TailraceError as error:
+        raise Close(CloseCode.FORBIDDEN, f"{error.code}: {error}") from None

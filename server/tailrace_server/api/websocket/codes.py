@@ -57,8 +57,8 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
         "Wait for the acknowledgement; send a token as the payload's `token`, or in the handshake.",
     ),
     CloseCode.FORBIDDEN: (
-        "the `connection_init` or a renewal was refused (`UNAUTHENTICATED`), or the token of the socket has "
-        "expired (`TOKEN_EXPIRED`); every subscription was told its resume cursor",
+        "the token of the `connection_init`, or a newer one, proves nothing (`UNAUTHENTICATED`), has expired "
+        "(`TOKEN_EXPIRED`) or is somebody else's (`NOT_PERMITTED`)",
         "Get a new token, connect again and resume by cursor; the reason says what was wrong.",
     ),
     CloseCode.SUBPROTOCOL: (

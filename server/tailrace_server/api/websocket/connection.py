@@ -87,8 +87,14 @@ class Face(Protocol):
         not called.
         """
 
+    takes_tokens: bool
+    """Whether a message of the type ``token`` renews; in any case the payload of a ping may."""
+
     async def on_init(self, payload: object) -> object:
         """Return the payload of the acknowledgement (None: none); raise `Close` to refuse."""
+
+    async def renew(self, payload: object) -> None:
+        """Go on by the newer token in a payload; raise `Close` where it proves nothing."""
 
     def begin(self, operation: SocketOperation, payload: object) -> None:
         """Read the payload of a subscribe into ``operation.state``, before any later message is taken.
@@ -259,9 +265,11 @@ class SocketConnection:
             case "connection_init":
                 await self._init(message.payload)
             case "ping":
-                await self._socket.send(whole("pong", None, _echoed(message)))
+                await self._ping(message)
             case "pong":
                 _echoed(message)
+            case "token" if self._face.takes_tokens:
+                await self._renew(message.payload)
             case "subscribe":
                 await self._subscribe(message, size, tasks)
             case "complete":
@@ -284,6 +292,19 @@ class SocketConnection:
         self._socket.initialised()
         await self._socket.send(whole("connection_ack", None, answer))
         self._acknowledged = True
+
+    async def _ping(self, message: ClientMessage) -> None:
+        """Answer, with the payload but for a token in it, by which the socket may go on."""
+        payload = _echoed(message)
+        if isinstance(payload, dict) and "token" in payload:
+            await self._renew(payload)
+            payload = {name: value for name, value in payload.items() if name != "token"}
+        await self._socket.send(whole("pong", None, payload))
+
+    async def _renew(self, payload: object) -> None:
+        if not self._acknowledged:
+            raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
+        await self._face.renew(payload)
 
     async def _subscribe(self, message: ClientMessage, size: int, tasks: asyncio.TaskGroup) -> None:
         _identified(message)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
+from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.principal import Principal
 
 
 DEMAND_MAX: Final = 2**63 - 1
@@ -58,3 +61,11 @@ class DeliveryOptions:
     """A capture above it comes as its header."""
     heartbeat_interval_s: float
     peer: Peer = IN_PROCESS
+    caller: Principal = ANONYMOUS
+    """Who asked; its subscriptions end when it may no longer have them."""
+
+    @property
+    def expires_in_s(self) -> float | None:
+        """Seconds until what the caller has proven ends, at least 0; None: never."""
+        expires_at = self.caller.expires_at
+        return None if expires_at is None else max(0.0, expires_at - time.time())

@@ -168,7 +168,7 @@ class Subscription:
         """
         queue, time, last = self._intake.queue, self._time, self.last
         while True:
-            # 1. Count the burst before this one: it took the first slice without moving the queue.
+            # 1. Count the burst before this one, which took the first slice without moving the queue.
             self.count_delivered()
             last.taken(self)
             bytes_max = last.bytes_max
@@ -397,8 +397,7 @@ class Subscription:
             block = await cutter.block(first)
             frames = cutter.fitting(first, block, self._demand, self.last.bytes_max)
             frames = frames or await cutter.header_only(first, block)
-        # 3. It may have ended during the read. A message without room stays in the queue and is cut again
-        #    in its turn: by then messages may be cut smaller.
+        # 3. It may have ended during the read. A message without room is cut again in its turn, maybe smaller.
         if self.error is not None or not self.last.admits(len(frames.data), self):
             return None
         # 4. From here on in one step: the queue, the counts and the last message agree.
@@ -454,6 +453,7 @@ class Subscription:
             records_scanned=max(0, safe.rows - self._start_row),
             records_matched=self._intake.matched,
             next_within_s=self.options.heartbeat_interval_s,
+            expires_in_s=self.options.expires_in_s,
         )
 
     def _safe_point(self) -> SafePoint:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace_server.api.graphql.catalog import Asked
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.transports.operations import Operations
-from tailrace_server.api.websocket.admission import admit_at_init
+from tailrace_server.api.websocket.admission import admit_at_init, renew
 from tailrace_server.api.websocket.messages import malformed
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ SUBPROTOCOL: Final = "graphql-transport-ws"
 class GraphqlSocketFace:
     """The face of one socket of a catalog."""
 
+    takes_tokens = False
+
     def __init__(
         self, catalog: GraphqlCatalog, answers: ByteBudget, peer: Peer, entrance: Entrance
     ) -> None:
@@ -41,6 +43,10 @@ class GraphqlSocketFace:
         """Let in who brings a token, now or in the handshake."""
         await admit_at_init(self._entrance, payload)
         return None
+
+    async def renew(self, payload: object) -> None:
+        """Let the socket stay by a newer token."""
+        await renew(self._entrance, payload)
 
     def error_payload(self, error: TailraceError) -> object:
         """Return a list of GraphQL errors."""

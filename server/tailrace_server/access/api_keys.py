@@ -1,0 +1,167 @@
+"""API keys: for teams without an issuer of tokens.
+
+A key reads ``tlr_NAME_SECRET``; the secret has 256 bits from the system's random source. The file has a line
+for each key, and never the key itself::
+
+    # name      sha-256 of the key                                                  made on
+    grafana     5c1b…                                                               2026-11-26
+
+A secret of 256 random bits cannot be guessed from its hash, so the hash need not be slow. The name is part of
+the key, so one line is compared, in constant time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import InvalidRequest, Unauthenticated
+from tailrace_server.access.identity import Identity, IdentityKind
+from tailrace_server.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.access.credentials import Credentials
+
+_PREFIX: Final = "tlr_"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}", re.ASCII)
+_LINE: Final = re.compile(r"(\S+)\s+([0-9a-f]{64})\s+(\d{4}-\d\d-\d\d)", re.ASCII)
+_HEAD: Final = (
+    "# API keys of tailrace: name, SHA-256 of the key, day. Made by `tailrace keys add`.\n"
+)
+_FILE_BYTES_MAX: Final = 4 << 20
+_UNKNOWN: Final = "the API key is not known here"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One key, as the file has it."""
+
+    name: str
+    sha256: str
+    made_on: str
+
+
+def new_key(name: str) -> tuple[str, ApiKey]:
+    """Return a new key, which is shown once, and what the file keeps of it.
+
+    Raises:
+        InvalidRequest: The name is none.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"{name[:70]!r} is no name of a key: 1 to 64 letters, digits, dots and hyphens"
+        )
+    text = f"{_PREFIX}{name}_{secrets.token_urlsafe(32)}"
+    return text, ApiKey(name, _hash(text), datetime.now(UTC).date().isoformat())
+
+
+def read_keys(file: Path) -> dict[str, ApiKey]:
+    """Return the keys of a file by name.
+
+    Raises:
+        ConfigError: It cannot be read, or a line is none; says which.
+    """
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"API keys: {file}: {(error.strerror or str(error)).lower()}") from error
+    if len(data) > _FILE_BYTES_MAX:
+        raise ConfigError(f"API keys: {file} has more than {_FILE_BYTES_MAX} bytes")
+    keys: dict[str, ApiKey] = {}
+    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = _LINE.fullmatch(line.strip())
+        if found is None or _NAME.fullmatch(found[1]) is None:
+            raise ConfigError(
+                f"API keys: {file}, line {number}: not `name sha-256 day`; `tailrace keys add` writes them"
+            )
+        if found[1] in keys:
+            raise ConfigError(f"API keys: {file}, line {number}: {found[1]!r} is there twice")
+        keys[found[1]] = ApiKey(*found.groups())
+    return keys
+
+
+def write_keys(file: Path, keys: dict[str, ApiKey]) -> None:
+    """Write a file of keys, whole or not at all; only its owner may read it.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    lines = [f"{each.name:<24} {each.sha256} {each.made_on}\n" for each in keys.values()]
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+                opened.write(_HEAD + "".join(lines))
+                opened.flush()
+                os.fsync(opened.fileno())
+            # Whoever could read the old file can read the new one: a server may run as somebody else.
+            with contextlib.suppress(FileNotFoundError):
+                old = file.stat()
+                os.chmod(temporary, old.st_mode & 0o777)
+                if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+                    os.chown(temporary, old.st_uid, old.st_gid)
+            os.replace(temporary, file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigError(f"API keys: {file}: {(error.strerror or str(error)).lower()}") from error
+
+
+class ApiKeys:
+    """Tells who somebody is by an API key."""
+
+    kind: Final = "api_keys"
+
+    def __init__(self, file: Path) -> None:
+        """Read the keys of a file.
+
+        Raises:
+            ConfigError: As ``read_keys``.
+        """
+        self.file = file
+        self._keys = read_keys(file)
+
+    def reload(self) -> None:
+        """Read the file again; what cannot be read leaves the keys as they are.
+
+        Raises:
+            ConfigError: As ``read_keys``.
+        """
+        self._keys = read_keys(self.file)
+
+    async def identify(self, credentials: Credentials) -> Identity | None:
+        """Return whose key it is; None of what is no API key."""
+        token = credentials.token
+        if token is None or not token.startswith(_PREFIX):
+            return None
+        name, _, secret = token.removeprefix(_PREFIX).partition("_")
+        key = self._keys.get(name)
+        found = _hash(token)
+        # The hash is made and compared for unknown names too: no time tells which names there are.
+        same = hmac.compare_digest(found, key.sha256 if key is not None else _hash("nobody"))
+        if key is None or not same or not secret:
+            raise Unauthenticated(_UNKNOWN)
+        return Identity(IdentityKind.API_KEY, "", name, key_id=key.sha256)
+
+    def accepts(self, identity: Identity) -> bool:
+        """Return whether the key is still in the file, and still the same."""
+        key = self._keys.get(identity.name)
+        return key is not None and key.sha256 == identity.key_id
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()

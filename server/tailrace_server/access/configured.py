@@ -1,0 +1,138 @@
+"""From settings to a door, and what keeps its keys fresh and ends the streams of who is no longer let in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
+from tailrace_server.access.api_keys import ApiKeys
+from tailrace_server.access.certificates import CertificateNames
+from tailrace_server.access.door import Door
+from tailrace_server.access.issuers import read_issuers
+from tailrace_server.access.jwt_tokens import JwtTokens
+from tailrace_server.access.key_sets import IssuerKeys
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace_server.access.door import Authenticator
+    from tailrace_server.access.settings import AccessSettings
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.engine import Engine
+
+_LOOK_EVERY_S: Final = 0.5
+"""How often files are looked at, and streams."""
+_STREAMS_AT_ONCE: Final = 2_000
+"""Looked at before others have a turn, in about a millisecond."""
+_log = structlog.get_logger("tailrace.access")
+
+
+class Access:
+    """The door of a server, with what has to be done for it now and then."""
+
+    def __init__(self, settings: AccessSettings, client_ca: Path | None = None) -> None:
+        """Read the files that settings name.
+
+        Args:
+            settings: Who is let in.
+            client_ca: Whose certificates clients show; None: nobody's.
+
+        Raises:
+            ConfigError: One of them cannot be used.
+        """
+        self._refresh_s = settings.jwks_refresh_s
+        self._files: list[_WatchedFile] = []
+        self._keys: list[IssuerKeys] = []
+        authenticators: list[Authenticator] = []
+        if settings.identities is not None:
+            issuers = {
+                each.issuer: (each, IssuerKeys(each)) for each in read_issuers(settings.identities)
+            }
+            self._keys = [keys for _, keys in issuers.values()]
+            self._files += [_WatchedFile(keys) for keys in self._keys if keys.file is not None]
+            authenticators.append(JwtTokens(issuers))
+        if settings.api_keys is not None:
+            keys = ApiKeys(settings.api_keys)
+            self._files.append(_WatchedFile(keys))
+            authenticators.append(keys)
+        if settings.certificate_identities:
+            if client_ca is None:
+                raise ConfigError(
+                    "certificate_identities: no client shows a certificate without tls_client_ca"
+                )
+            authenticators.append(CertificateNames())
+        self.door = Door(authenticators)
+
+    async def run(self, engine: Engine) -> None:
+        """Keep keys fresh, and end streams, until cancelled; returns at once where the door is open."""
+        if self.door.is_open:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            for keys in self._keys:
+                if keys.file is None:
+                    tasks.create_task(self._refresh(keys), name="keys of an issuer")
+            while True:
+                for file in self._files:
+                    await file.look()
+                await _end_refused(engine)
+                await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _refresh(self, keys: IssuerKeys) -> None:
+        while True:
+            await keys.refresh(self._refresh_s)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+class _WatchedFile:
+    """A file of keys, which is read again when it has changed."""
+
+    def __init__(self, keys: ApiKeys | IssuerKeys) -> None:
+        assert keys.file is not None
+        self._keys = keys
+        self._file = keys.file
+        self._seen = _state_of(keys.file)
+
+    async def look(self) -> None:
+        """Read it again if it has changed; what is wrong with it then is logged, and changes nothing."""
+        now = await asyncio.to_thread(_state_of, self._file)
+        if now == self._seen:
+            return
+        self._seen = now
+        try:
+            await asyncio.to_thread(self._keys.reload)
+        except ConfigError as error:
+            _log.error("keys stay as they were", error=str(error))
+        else:
+            _log.info("keys read again", file=str(self._file))
+
+
+def _state_of(file: Path) -> tuple[int, ...] | None:
+    """Return what changes with a file; None where it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+async def _end_refused(engine: Engine) -> None:
+    """End the streams of callers that have expired, or whose keys are gone, each with its resume cursor."""
+    for place, (_, subscription) in enumerate(engine.subscriptions(ANONYMOUS)):
+        refusal = subscription.options.caller.refusal()
+        if refusal is not None:
+            end_refused(subscription, refusal)
+        if place % _STREAMS_AT_ONCE == _STREAMS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+
+
+def end_refused(subscription: Subscription, refusal: TailraceError) -> None:
+    """End one subscription, whose caller may no longer have it, with its resume cursor."""
+    cursor = str(subscription.resume_cursor())
+    if isinstance(refusal, TokenExpired | Unauthenticated | NotPermitted):
+        refusal = type(refusal)(f"{refusal}; resume after {cursor}", cursor)
+    subscription.end(refusal)

@@ -1,0 +1,185 @@
+"""JWTs: who signed it is one of the issuers, for us, and now.
+
+::
+
+    token ──▶ seen lately? ──▶ who it is
+                │ no
+                ▼
+    header and `iss`, unverified: which issuer, which key ──▶ signature ──▶ exp, nbf, aud, sub ──▶ who it is
+
+What the unverified part says only chooses the issuer and the key: the algorithm has to be one that the issuer's
+settings list, and the key one of that issuer's. A token that was verified is known by its hash until it expires
+or its key is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import secrets
+import time
+import warnings
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+from joserfc import jws
+from joserfc.errors import JoseError, SecurityWarning
+
+from tailrace.errors import TokenExpired, Unauthenticated
+from tailrace_server.access.identity import Identity, IdentityKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace_server.access.credentials import Credentials
+    from tailrace_server.access.issuers import Issuer
+    from tailrace_server.access.key_sets import IssuerKeys
+
+_CHARACTERS_MAX: Final = 16 << 10
+_SEEN_MAX: Final = 10_000
+"""Verified tokens that are known by their hash; about 1 KB each with their claims."""
+_CLAIMS_BYTES_KEPT: Final = 4 << 10
+"""A token with more is verified each time."""
+_KEYS_TRIED_MAX: Final = 8
+"""Keys that a token without a key id is tried with."""
+_SUBJECT_MAX: Final = 255
+
+
+class JwtTokens:
+    """Tells who somebody is by a JWT."""
+
+    def __init__(self, issuers: Mapping[str, tuple[Issuer, IssuerKeys]]) -> None:
+        """Accept tokens of these issuers, by their name."""
+        self._issuers = issuers
+        self._seen: OrderedDict[bytes, Identity] = OrderedDict()
+        self._salt = secrets.token_bytes(16)
+
+    async def identify(self, credentials: Credentials) -> Identity | None:
+        """Return who a token is of; None of what is no JWT.
+
+        Raises:
+            Unauthenticated: It is one, and not accepted.
+            TokenExpired: It was once.
+        """
+        token = credentials.token
+        if token is None or token.count(".") != 2:
+            return None
+        # 1. One that was verified before. Its key may have gone, and its time be over.
+        mark = hashlib.blake2b(token.encode(), key=self._salt, digest_size=20).digest()
+        known = self._seen.get(mark)
+        if known is not None and self.accepts(known):
+            self._seen.move_to_end(mark)
+            _check_time(known.expires_at)
+            return known
+        # 2. What it says of itself chooses issuer and key.
+        if len(token) > _CHARACTERS_MAX:
+            raise Unauthenticated(f"the token has more than {_CHARACTERS_MAX} characters")
+        header, claims = _part(token, 0), _part(token, 1)
+        issuer, keys = self._issuer_of(claims)
+        algorithm = header.get("alg")
+        if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:
+            raise Unauthenticated("the token's algorithm is none of those that are accepted")
+        kid = header.get("kid")
+        if not isinstance(kid, str | None):
+            raise Unauthenticated("the token's key id is no text")
+        # 3. Its signature; then its claims are those of the issuer.
+        key_id = await _signed_by(token, algorithm, kid, keys)
+        identity = _identity(claims, issuer, key_id)
+        self._keep(mark, identity, len(token))
+        return identity
+
+    def accepts(self, identity: Identity) -> bool:
+        """Return whether its issuer still has the key that signed it."""
+        found = self._issuers.get(identity.issuer)
+        return found is not None and found[1].has(identity.key_id)
+
+    def _issuer_of(self, claims: Mapping[str, Any]) -> tuple[Issuer, IssuerKeys]:
+        name = claims.get("iss")
+        found = self._issuers.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise Unauthenticated("the token is of an issuer that is not accepted here")
+        return found
+
+    def _keep(self, mark: bytes, identity: Identity, size: int) -> None:
+        if size > _CLAIMS_BYTES_KEPT:
+            return
+        self._seen[mark] = identity
+        self._seen.move_to_end(mark)
+        while len(self._seen) > _SEEN_MAX:
+            self._seen.popitem(last=False)
+
+
+def _part(token: str, place: int) -> Mapping[str, Any]:
+    """Return the header or the claims of a token, unverified."""
+    text = token.split(".")[place]
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+        value = json.loads(data)
+    except (ValueError, binascii.Error, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise Unauthenticated("the token is no JWT: it cannot be read")
+    return value
+
+
+async def _signed_by(token: str, algorithm: str, kid: str | None, keys: IssuerKeys) -> str:
+    """Return the thumbprint of the key that signed a token.
+
+    Raises:
+        Unauthenticated: None of the issuer's has.
+    """
+    candidates = await keys.candidates(kid)
+    if not candidates:
+        away = " (they cannot be had now)" if keys.error else ""
+        raise Unauthenticated(f"the token's key is none of its issuer's{away}")
+    for thumbprint, key in candidates[:_KEYS_TRIED_MAX]:
+        try:
+            with warnings.catch_warnings():
+                # The name EdDSA covers two curves; the key says which.
+                warnings.simplefilter("ignore", SecurityWarning)
+                jws.deserialize_compact(token, key, [algorithm])
+        except (JoseError, ValueError, TypeError):
+            continue
+        return thumbprint
+    raise Unauthenticated("the token's signature is not by a key of its issuer")
+
+
+def _identity(claims: Mapping[str, Any], issuer: Issuer, key_id: str) -> Identity:
+    """Return who verified claims are of.
+
+    Raises:
+        Unauthenticated: They are not for us, not yet valid, or of nobody.
+        TokenExpired: Their time is over.
+    """
+    expires_at = _moment(claims, "exp")
+    if expires_at is None:
+        raise Unauthenticated("the token has no `exp`: it would be valid for ever")
+    expires_at += issuer.leeway_s
+    _check_time(expires_at)
+    not_before = _moment(claims, "nbf")
+    if not_before is not None and time.time() < not_before - issuer.leeway_s:
+        raise Unauthenticated("the token is not valid yet (`nbf`)")
+    audience = claims.get("aud")
+    named = audience if isinstance(audience, list) else [audience]
+    if not any(each in issuer.audiences for each in named if isinstance(each, str)):
+        raise Unauthenticated("the token is for somebody else (`aud`)")
+    subject = claims.get("sub")
+    if not isinstance(subject, str) or not 0 < len(subject) <= _SUBJECT_MAX:
+        raise Unauthenticated(f"the token has no `sub` of 1 to {_SUBJECT_MAX} characters")
+    return Identity(IdentityKind.JWT, issuer.issuer, subject, claims, expires_at, key_id)
+
+
+def _moment(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        raise Unauthenticated(f"the token's `{name}` is no time")
+    return float(value)
+
+
+def _check_time(expires_at: float | None) -> None:
+    if expires_at is not None and time.time() >= expires_at:
+        raise TokenExpired("the token has expired")

@@ -1,0 +1,249 @@
+"""The public keys of an issuer: from a file or an address, kept while the issuer is away.
+
+::
+
+    file       read at the start, and again when it has changed
+    address    fetched in a thread, every `jwks_refresh_s`, and when a token names a key that is not there, then
+               at most every 30 s; bounded in time and size, and never led to another scheme
+
+A key set that cannot be had again leaves the one before in force: an issuer that is away locks nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+import structlog
+from joserfc.errors import JoseError
+from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey, import_key
+
+from tailrace_server.access.issuers import require_address
+from tailrace_server.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import IO
+
+    from tailrace_server.access.issuers import Issuer
+
+PublicKey = RSAKey | ECKey | OKPKey
+
+_TIMEOUT_S: Final = 5.0
+_BYTES_MAX: Final = 256 << 10
+_KEYS_MAX: Final = 200
+_AGAIN_S: Final = 30.0
+"""Least time between two fetches that unknown keys cause."""
+_DISCOVERY: Final = "/.well-known/openid-configuration"
+_log = structlog.get_logger("tailrace.access")
+
+
+class KeysUnavailable(Exception):
+    """The keys of an issuer cannot be had; says why."""
+
+
+class IssuerKeys:
+    """The keys of one issuer. All methods but the fetch itself run on the event loop."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        """Read a file of keys; those at an address are fetched when they are first needed.
+
+        Raises:
+            ConfigError: The file has none.
+        """
+        self._issuer = issuer
+        self._keys: Mapping[str, PublicKey] = {}
+        """By thumbprint."""
+        self._fetching = asyncio.Lock()
+        self._tried_at = float("-inf")
+        """Monotonic time of the last fetch."""
+        self.error = ""
+        """Why the last fetch failed; empty where it did not."""
+        if isinstance(issuer.keys, Path):
+            self.reload()
+
+    @property
+    def file(self) -> Path | None:
+        """The file that they are in; None where they come from an address."""
+        return self._issuer.keys if isinstance(self._issuer.keys, Path) else None
+
+    def reload(self) -> None:
+        """Read the file again; one that cannot be read leaves the keys as they are.
+
+        Raises:
+            ConfigError: It cannot be read, or has no key.
+        """
+        file = self.file
+        assert file is not None
+        try:
+            data = file.read_bytes()[: _BYTES_MAX + 1]
+            self._keys = _parse(data)
+        except OSError as error:
+            raise ConfigError(f"keys: {file}: {(error.strerror or str(error)).lower()}") from error
+        except KeysUnavailable as error:
+            raise ConfigError(f"keys: {file}: {error}") from error
+
+    def has(self, thumbprint: str) -> bool:
+        """Return whether a key is still among them."""
+        return thumbprint in self._keys
+
+    async def candidates(self, kid: str | None) -> list[tuple[str, PublicKey]]:
+        """Return the keys that a token of a key id may be signed by, each with its thumbprint.
+
+        A token without a key id may be signed by any.
+        """
+        found = self._named(kid)
+        if not found and self.file is None:
+            await self._fetch_unless_fresh()
+            found = self._named(kid)
+        return found
+
+    def _named(self, kid: str | None) -> list[tuple[str, PublicKey]]:
+        return [
+            (thumbprint, key)
+            for thumbprint, key in self._keys.items()
+            if kid is None or key.kid in (None, kid)
+        ]
+
+    async def _fetch_unless_fresh(self) -> None:
+        """Fetch, once for all who wait, unless that was tried a moment ago."""
+        async with self._fetching:
+            if time.monotonic() - self._tried_at >= _AGAIN_S:
+                await self._fetch()
+
+    async def refresh(self, every_s: float) -> None:
+        """Fetch if the last fetch is so long ago; an issuer that failed is asked again sooner."""
+        if self.file is not None or self._fetching.locked():
+            return
+        due_s = min(every_s, _AGAIN_S) if self.error else every_s
+        async with self._fetching:
+            if time.monotonic() - self._tried_at >= due_s:
+                await self._fetch()
+
+    async def _fetch(self) -> None:
+        self._tried_at = time.monotonic()
+        try:
+            keys = await asyncio.to_thread(_fetched, self._issuer)
+        except KeysUnavailable as error:
+            # Said when it begins; /health and the next line say when it is over.
+            if not self.error:
+                _log.error(
+                    "keys of an issuer cannot be had", issuer=self._issuer.issuer, error=str(error)
+                )
+            self.error = str(error)
+            return
+        if self.error or keys.keys() != self._keys.keys():
+            _log.info("keys of an issuer", issuer=self._issuer.issuer, keys=len(keys))
+        self.error = ""
+        self._keys = keys
+
+
+def _fetched(issuer: Issuer) -> Mapping[str, PublicKey]:
+    """Return the keys at an issuer's address; called in a thread.
+
+    Raises:
+        KeysUnavailable: They cannot be had.
+    """
+    address = issuer.keys
+    if address is None:
+        root = issuer.issuer.rstrip("/")
+        document = _json(_read(root + _DISCOVERY))
+        address = document.get("jwks_uri")
+        if document.get("issuer") != issuer.issuer:
+            raise KeysUnavailable(f"the discovery document of {root} is of another issuer")
+        if not isinstance(address, str):
+            raise KeysUnavailable(f"the discovery document of {root} has no jwks_uri")
+        try:
+            require_address(address, "jwks_uri")
+        except ConfigError as error:
+            raise KeysUnavailable(str(error)) from None
+    assert isinstance(address, str)
+    return _parse(_read(address))
+
+
+class _SameScheme(HTTPRedirectHandler):
+    """Follows no redirect to another scheme: not from TLS to plain text, nor to a file."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        if urlsplit(newurl).scheme != urlsplit(req.full_url).scheme:
+            raise URLError(f"led to another scheme: {newurl[:100]}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _read(address: str) -> bytes:
+    opener = build_opener(HTTPSHandler(context=ssl.create_default_context()), _SameScheme())
+    until = time.monotonic() + _TIMEOUT_S
+    data = bytearray()
+    try:
+        with opener.open(
+            Request(address, headers={"Accept": "application/json"}), timeout=_TIMEOUT_S
+        ) as answer:
+            # The time-out of a socket is one of each read: who sends a byte a second would have us wait.
+            while chunk := answer.read1(_BYTES_MAX):
+                data += chunk
+                if len(data) > _BYTES_MAX:
+                    raise KeysUnavailable(f"{address} sends more than {_BYTES_MAX} bytes")
+                if time.monotonic() > until:
+                    raise KeysUnavailable(f"{address} did not answer within {_TIMEOUT_S:g} s")
+    except (OSError, ValueError) as error:  # URLError and TimeoutError are OSErrors
+        raise KeysUnavailable(f"{address}: {getattr(error, 'reason', error)}") from error
+    except Exception as error:  # http.client has errors of its own for answers that are no HTTP
+        raise KeysUnavailable(f"{address}: {type(error).__name__}") from error
+    return bytes(data)
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise KeysUnavailable("the answer is not JSON") from error
+    if not isinstance(value, dict):
+        raise KeysUnavailable("the answer is no JSON object")
+    return value
+
+
+def _parse(data: bytes) -> Mapping[str, PublicKey]:
+    """Return the public keys of a JWKS or of a text in PEM, by thumbprint.
+
+    Raises:
+        KeysUnavailable: There is none.
+    """
+    if len(data) > _BYTES_MAX:
+        raise KeysUnavailable(f"more than {_BYTES_MAX} bytes")
+    try:
+        if data.lstrip().startswith(b"-----BEGIN"):
+            keys = [_of_pem(data)]
+        else:
+            listed = _json(data).get("keys")
+            if not isinstance(listed, list) or len(listed) > _KEYS_MAX:
+                raise KeysUnavailable(f"no JWKS: no list `keys` of at most {_KEYS_MAX}")
+            keys = [
+                key
+                for key in KeySet.import_key_set({"keys": listed}).keys
+                if isinstance(key, RSAKey | ECKey | OKPKey) and key.get("use") in (None, "sig")
+            ]
+    except (JoseError, ValueError, TypeError, KeyError) as error:
+        raise KeysUnavailable(f"not keys: {type(error).__name__}") from error
+    if not keys:
+        raise KeysUnavailable("there is no public key for signatures")
+    return {key.thumbprint(): key for key in keys}
+
+
+def _of_pem(data: bytes) -> PublicKey:
+    for kind in ("RSA", "EC", "OKP"):
+        try:
+            found = import_key(data, kind)
+        except (JoseError, ValueError, TypeError):
+            continue
+        assert isinstance(found, RSAKey | ECKey | OKPKey)
+        return found
+    raise KeysUnavailable("no key of RSA, EC or Ed25519 in PEM")

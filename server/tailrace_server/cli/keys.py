@@ -1,0 +1,65 @@
+"""``tailrace keys``: API keys of a server, added to its file, listed and removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.access.api_keys import new_key, read_keys, write_keys
+from tailrace_server.cli.errors import DONE
+from tailrace_server.cli.output import note
+
+app = typer.Typer(no_args_is_help=True, help="API keys: who may ask a server, without an issuer.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key, as audits show it.")]
+KeysFile = Annotated[
+    Path,
+    typer.Option(
+        "--file",
+        metavar="FILE",
+        envvar="TAILRACE_API_KEYS",
+        help="The file of hashed keys, that of `tailrace serve --api-keys`.",
+    ),
+]
+
+
+@app.command()
+def add(name: Name, file: KeysFile) -> int:
+    """Make a key and print it. It is shown this once: the file has its hash only."""
+    keys = read_keys(file) if file.exists() else {}
+    if name in keys:
+        raise InvalidRequest(
+            f"keys add {name}: {file} has a key of this name; remove it first, or take another name"
+        )
+    text, keys[name] = new_key(name)
+    write_keys(file, keys)
+    note(f"added {name} to {file}; a server takes it within seconds. The key, shown this once:")
+    typer.echo(text)
+    return DONE
+
+
+@app.command("list")
+def list_(file: KeysFile) -> int:
+    """List the names of the keys, and the day on which each was made."""
+    keys = read_keys(file)
+    if not keys:
+        note("no keys yet")
+    width = max(map(len, keys), default=0)
+    for each in keys.values():
+        typer.echo(f"{each.name.ljust(width)}  {each.made_on}")
+    return DONE
+
+
+@app.command()
+def remove(name: Name, file: KeysFile) -> int:
+    """Remove a key; a server ends its streams within seconds."""
+    keys = read_keys(file)
+    if name not in keys:
+        raise InvalidRequest(f"keys remove {name}: {file} has no key of this name")
+    del keys[name]
+    write_keys(file, keys)
+    note(f"removed {name} from {file}")
+    return DONE

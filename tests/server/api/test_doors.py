@@ -1,0 +1,327 @@
+"""Every route, method and socket asks who is there: the lists come from the applications themselves.
+
+A new route or method has no row below, and fails here until somebody has said what it is for whom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import httpx
+import pytest
+import websockets
+from starlette.routing import Route, WebSocketRoute
+from websockets.asyncio.client import connect
+
+import tailrace
+from tailrace.errors import NotPermitted, TokenExpired, Unauthenticated
+from tailrace.transport.grpc_status import error_of
+from tailrace_server.access.configured import Access
+from tailrace_server.access.settings import AccessSettings
+from tailrace_server.api.grpc.server import GrpcServer
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.settings import EngineSettings
+from tests.conformance.http_drivers import listening
+from tests.support.inprocess import PATIENCE_S, ModelWriter
+from tests.support.issuer import TokenIssuer, issuing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from tailrace_server.api.http.server import HttpFace
+
+PUBLIC, GUARDED = "public", "guarded"
+LIVE = "/v1/catalogs/{catalog}/changes/live"
+
+ROUTES = {
+    "/health": PUBLIC,
+    "/metrics": GUARDED,
+    "/": PUBLIC,
+    "/page/{name}": PUBLIC,
+    "/overview": GUARDED,
+    "/subscriptions": GUARDED,
+    "/publishers": GUARDED,
+    "/v1/openapi.json": GUARDED,
+    "/v1/asyncapi.json": GUARDED,
+    "/v1/docs": PUBLIC,
+    "/v1/docs/live": PUBLIC,
+    "/v1/docs/{name}": PUBLIC,
+    "/v1/graphiql/{name}": PUBLIC,
+    "/v1/catalogs": GUARDED,
+    "/v1/catalogs/{catalog}": GUARDED,
+    "/v1/catalogs/{catalog}/schema": GUARDED,
+    **{
+        f"{base}/{each}": GUARDED
+        for base in ("/v1/catalogs/{catalog}", "/v1/system")
+        for each in ("changes", "changes/query", "changes/live", "graphql")
+    },
+}
+"""Every path of the HTTP listener that is no WebSocket."""
+SOCKETS = {
+    f"{base}/{each}"
+    for base in ("/v1/catalogs/{catalog}", "/v1/system")
+    for each in ("changes/live", "graphql")
+}
+METHODS = {
+    "tailrace.v1.ChangeCapture": GUARDED,
+    "grpc.health.v1.Health": PUBLIC,
+    "grpc.reflection.v1alpha.ServerReflection": GUARDED,
+}
+"""Every service of the gRPC listener; each has one answer for all of its methods."""
+
+
+@dataclass
+class Guarded:
+    """A server that asks for identities, on both listeners."""
+
+    engine: Engine
+    face: HttpFace
+    http: httpx.AsyncClient
+    grpc: GrpcServer
+    target: str
+    issuer: TokenIssuer
+
+    def credentials(self) -> dict[str, tuple[dict[str, str], type[Exception], str]]:
+        """Return what proves nothing: headers, the error, and its code over HTTP."""
+        wrong = (Unauthenticated, "UNAUTHENTICATED")
+        token = self.issuer.token
+        return {
+            "none": ({}, *wrong),
+            "garbage": ({"authorization": "Bearer garbage"}, *wrong),
+            "basic": ({"authorization": "Basic YTpi"}, *wrong),
+            "expired": ({"authorization": f"Bearer {token(-1)}"}, TokenExpired, "TOKEN_EXPIRED"),
+            "audience": ({"authorization": f"Bearer {token(aud='other')}"}, *wrong),
+        }
+
+    def headers(self, **claims: Any) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.issuer.token(**claims)}"}
+
+
+@pytest.fixture
+def issuer() -> Iterator[TokenIssuer]:
+    with issuing() as found:
+        yield found
+
+
+@pytest.fixture
+async def guarded(
+    log_root: Path, writer: ModelWriter, tmp_path: Path, issuer: TokenIssuer
+) -> AsyncIterator[Guarded]:
+    file = issuer.settings(tmp_path, keys=f"{issuer.address}/jwks")
+    access = Access(AccessSettings(identities=file))
+    settings = EngineSettings(heartbeat_interval_s=0.05)
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(Engine(log_root, settings))
+        watch = asyncio.create_task(access.run(engine))
+        stack.callback(watch.cancel)
+        face = await stack.enter_async_context(listening(engine, door=access.door))
+        server = GrpcServer(engine, door=access.door)
+        port = await server.start("127.0.0.1:0")
+        stack.push_async_callback(server.stop, 0.5)
+        url = f"http://127.0.0.1:{face.address.port}"
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=PATIENCE_S))
+        yield Guarded(engine, face, http, server, f"127.0.0.1:{port}", issuer)
+
+
+def paths(face: HttpFace, kind: type[Route] | type[WebSocketRoute]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for route in face.routes:
+        assert isinstance(route, Route | WebSocketRoute), "a kind of route that is not known here"
+        if isinstance(route, kind):
+            methods = getattr(route, "methods", None) or {"GET"}
+            found.setdefault(route.path, set()).update(methods)
+    return found
+
+
+def concrete(path: str) -> str:
+    name = "docs.css" if "/docs/" in path else "page.css"  # both other folders have one
+    return path.format(catalog="shop", name=name)
+
+
+async def test_every_route_is_guarded_or_is_known_to_be_public(guarded: Guarded) -> None:
+    routes = paths(guarded.face, Route)
+    assert set(routes) == set(ROUTES), "a route without a row, or a row without a route"
+    for name, (headers, _, code) in guarded.credentials().items():
+        for path, methods in routes.items():
+            for method in methods - {"HEAD"}:
+                answer = await guarded.http.request(method, concrete(path), headers=headers)
+                where = f"{method} {path} with {name}"
+                if ROUTES[path] == PUBLIC and method == "GET":
+                    assert answer.status_code in (200, 503), where
+                    continue
+                assert answer.status_code == 401, where
+                assert answer.headers["www-authenticate"].startswith("Bearer"), where
+                assert answer.json()["code"] == code, where
+    for path, methods in routes.items():
+        if "GET" in methods and not path.endswith("/live"):
+            answer = await guarded.http.get(concrete(path), headers=guarded.headers())
+            assert answer.status_code != 401, path
+
+
+async def test_health_says_its_status_alone_to_who_has_proven_nothing(guarded: Guarded) -> None:
+    assert (await guarded.http.get("/health")).json() == {"status": "serving"}
+    bad = await guarded.http.get("/health", headers={"authorization": "Bearer x"})
+    assert bad.json() == {"status": "serving"}
+    full = await guarded.http.get("/health", headers=guarded.headers())
+    assert full.json()["catalogs"] == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1//catalogs",
+        "//v1/catalogs",
+        "/v1/docs/../catalogs",
+        "/v1/docs/%2e%2e/catalogs",
+        "/v1/docs/..%2fcatalogs",
+        "/health/../v1/catalogs",
+        "/health%2f..%2fv1%2fcatalogs",
+        "/health/",
+        "/health%00",
+        "/v1/catalogs/shop%2fgraphql",
+        "/v1/catalogs/%73hop/changes",
+        "/v1/docs/x/../../catalogs/shop/changes",
+        "/v1/docs%3f/../catalogs",
+        "/v1/nowhere",
+    ],
+)
+async def test_no_spelling_of_a_path_gets_around_the_door(guarded: Guarded, path: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", guarded.face.address.port)
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    writer.write(request.encode())
+    async with asyncio.timeout(PATIENCE_S):
+        answer = await reader.read()
+    writer.close()
+    assert answer.split(b" ", 2)[1] in (b"400", b"401", b"404"), answer
+    assert b"publishedVersion" not in answer
+    assert b"captures" not in answer
+
+
+async def test_two_credentials_in_one_request_are_none(guarded: Guarded) -> None:
+    good = guarded.headers()["authorization"]
+    twice = [("authorization", good), ("Authorization", good)]
+    assert (await guarded.http.get("/v1/catalogs", headers=twice)).status_code == 401
+    async with grpc.aio.insecure_channel(guarded.target) as channel:
+        call = channel.unary_unary("/tailrace.v1.ChangeCapture/ListCatalogs", None, None)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call(b"", metadata=tuple(twice_lower(twice)), timeout=PATIENCE_S)
+    assert isinstance(error_of(raised.value), Unauthenticated)
+
+
+def twice_lower(values: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name.lower(), value) for name, value in values]
+
+
+async def test_every_grpc_method_is_guarded_or_is_known_to_be_public(guarded: Guarded) -> None:
+    services = guarded.grpc.services()
+    assert set(services) == set(METHODS), "a service without a row, or a row without a service"
+    async with grpc.aio.insecure_channel(guarded.target) as channel:
+        for service, handlers in services.items():
+            for method, handler in handlers.items():
+                for name, (headers, kind, _) in guarded.credentials().items():
+                    metadata = tuple(headers.items())
+                    call = _call(channel, f"/{service}/{method}", handler, metadata)
+                    error = await _ended(call)
+                    where = f"{service}/{method} with {name}"
+                    if METHODS[service] == PUBLIC:
+                        assert not isinstance(error, Unauthenticated | TokenExpired), where
+                    else:
+                        assert isinstance(error, kind), where
+
+
+def _call(channel: grpc.aio.Channel, path: str, handler: Any, metadata: Any) -> Any:
+    if handler.request_streaming:
+        return channel.stream_stream(path, None, None)(metadata=metadata)  # type: ignore[call-arg]
+    if handler.response_streaming:
+        return channel.unary_stream(path, None, None)(b"", metadata=metadata)
+    return channel.unary_unary(path, None, None)(b"", metadata=metadata)
+
+
+async def _ended(call: Any) -> Exception | None:
+    """Return what a call ends with; None where it answers."""
+    async with asyncio.timeout(PATIENCE_S):
+        try:
+            if hasattr(call, "read"):
+                await call.read()
+            else:
+                await call
+        except grpc.aio.AioRpcError as error:
+            return error_of(error)
+        finally:
+            call.cancel()
+    return None
+
+
+async def test_every_socket_asks_in_the_handshake_or_at_its_init(guarded: Guarded) -> None:
+    sockets = set(paths(guarded.face, WebSocketRoute)) - {"/{path:path}"}
+    assert sockets == SOCKETS, "a socket without a row, or a row without a socket"
+    for path in sockets:
+        for name, (headers, _, code) in guarded.credentials().items():
+            where = f"{path} with {name}"
+            if headers:
+                with pytest.raises(websockets.InvalidStatus) as refused:
+                    await _connect(guarded, path, headers)
+                assert refused.value.response.status_code == 401, where
+                token = headers["authorization"].removeprefix("Bearer ")
+                said = await _init(guarded, path, {"token": token})
+                assert said == (4403, code), where
+            else:
+                assert await _init(guarded, path, None) == (4401, code), where
+        assert await _init(guarded, path, {"token": 7}) == (4400, "connection_init"), path
+        assert await _init(guarded, path, {"token": guarded.issuer.token()}) is None, path
+        async with await _connect(guarded, path, guarded.headers()) as socket:
+            await socket.send(json.dumps({"type": "connection_init"}))
+            assert json.loads(await socket.recv())["type"] == "connection_ack"
+
+
+async def _connect(guarded: Guarded, path: str, headers: dict[str, str]) -> Any:
+    name = "graphql-transport-ws" if path.endswith("graphql") else "tailrace.v1"
+    url = f"ws://127.0.0.1:{guarded.face.address.port}{concrete(path)}"
+    protocol = websockets.Subprotocol(name)
+    return await connect(url, subprotocols=[protocol], additional_headers=headers)
+
+
+async def _init(guarded: Guarded, path: str, payload: object) -> tuple[int, str] | None:
+    """Return close code and the first word of the reason; None where the socket is let in."""
+    socket = await _connect(guarded, path, {})
+    async with socket, asyncio.timeout(PATIENCE_S):
+        await socket.send(json.dumps({"type": "connection_init", "payload": payload}))
+        try:
+            assert json.loads(await socket.recv())["type"] == "connection_ack"
+        except websockets.ConnectionClosed:
+            assert socket.close_code is not None
+            return socket.close_code, (socket.close_reason or "").partition(":")[0]
+    return None
+
+
+async def test_a_client_with_a_token_is_served(guarded: Guarded, writer: ModelWriter) -> None:
+    async with tailrace.connect(guarded.target, token=guarded.issuer.token()) as client:
+        assert [each.name for each in await client.list_catalogs()] == ["shop"]
+    for token, error in ((None, Unauthenticated), (guarded.issuer.token(-1), TokenExpired)):
+        async with tailrace.connect(guarded.target, token=token) as client:
+            with pytest.raises(error):
+                await client.list_catalogs()
+            with pytest.raises(error):
+                async with client.subscribe("shop"):
+                    pass
+
+
+async def test_a_newer_token_of_somebody_else_ends_the_socket(guarded: Guarded) -> None:
+    path = LIVE
+    async with await _connect(guarded, path, guarded.headers()) as socket:
+        await socket.send(json.dumps({"type": "connection_init"}))
+        await socket.recv()
+        await socket.send(
+            json.dumps({"type": "token", "payload": {"token": guarded.issuer.token(sub="bo")}})
+        )
+        with pytest.raises(websockets.ConnectionClosed):
+            await socket.recv()
+        assert socket.close_code == 4403
+        assert (socket.close_reason or "").startswith(NotPermitted.code)
