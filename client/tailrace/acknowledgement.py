@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from tailrace.criteria import Criteria
     from tailrace.cursor import Cursor
     from tailrace.position import Position
 
@@ -52,3 +53,5 @@ class Acknowledgement:
     unknown_changes: tuple[str, ...] = ()
     """Entity types whose updates come without ``before``: each matches the columns in the criteria, changed or
     not."""
+    effective_criteria: tuple[Criteria, ...] = ()
+    """What was asked for ∩ what is granted, where that is less than was asked for; empty where it is all."""

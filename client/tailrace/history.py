@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from tailrace.capture import Capture
+    from tailrace.criteria import Criteria
     from tailrace.transport import Stream
 
 
@@ -41,6 +42,8 @@ class HistoryHeader:
     truncated: bool
     """Whether a bound by time reaches below what is retained, so that nothing before ``oldest`` is read."""
     unknown_changes: tuple[str, ...] = ()
+    """As in `Acknowledgement`."""
+    effective_criteria: tuple[Criteria, ...] = ()
     """As in `Acknowledgement`."""
 
 
@@ -103,6 +106,7 @@ class History(OnOneLoop):
             oldest=Position(header.oldest.version, header.oldest.index),
             truncated=header.truncated,
             unknown_changes=tuple(header.unknown_changes),
+            effective_criteria=wire.criteria_of(header.effective_criteria),
         )
         return self
 

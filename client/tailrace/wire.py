@@ -20,7 +20,16 @@ from google.protobuf.message import DecodeError
 
 from tailrace.acknowledgement import Acknowledgement, Limits
 from tailrace.capture import Capture, Heartbeat
-from tailrace.criteria import After, Area, ContainerType, Content, FromTime, Operation, Since
+from tailrace.criteria import (
+    After,
+    Area,
+    ContainerType,
+    Content,
+    Criteria,
+    FromTime,
+    Operation,
+    Since,
+)
 from tailrace.cursor import Cursor
 from tailrace.errors import TransportError, Unsupported
 from tailrace.position import Position
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-    from tailrace.criteria import Criteria, Start
+    from tailrace.criteria import Start
 
     _Request = (
         change_capture_pb2.SubscribeRequest
@@ -245,6 +254,7 @@ def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgem
         features=frozenset(message.features),
         unknown_names=tuple(message.unknown_names),
         unknown_changes=tuple(message.unknown_changes),
+        effective_criteria=criteria_of(message.effective_criteria),
     )
 
 
@@ -297,6 +307,21 @@ def criteria_messages(criteria: Iterable[Criteria]) -> list[capture_pb2.Criteria
         )
         for one in criteria
     ]
+
+
+def criteria_of(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
+    """Read criteria that a server tells of."""
+    return tuple(
+        Criteria(
+            area=Area(one.area) if one.area else None,
+            entity_type=tuple(one.entity_type),
+            primary_key=tuple(one.primary_key),
+            operation=tuple(map(Operation, one.operation)),
+            container_type=tuple(map(ContainerType, one.container_type)),
+            container_name=tuple(one.container_name),
+        )
+        for one in messages
+    )
 
 
 def body_numbers(content: Content) -> Sequence[capture_pb2.Body.ValueType]:

@@ -479,6 +479,7 @@ class Acknowledgement(_message.Message):
     FEATURES_FIELD_NUMBER: _builtins.int
     UNKNOWN_NAMES_FIELD_NUMBER: _builtins.int
     UNKNOWN_CHANGES_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_CRITERIA_FIELD_NUMBER: _builtins.int
     subscription_id: _builtins.str
     """Name of the subscription in the server's logs and statistics."""
     catalog: _builtins.str
@@ -502,7 +503,7 @@ class Acknowledgement(_message.Message):
 
     @_builtins.property
     def unknown_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Entity types in the criteria that no published version has, and columns that the entity types asked for do not
+        """Entity types in the request's criteria that no published version has, and columns that the entity types asked for do not
         have now. The subscription stands, and waits for them; most often the name is written wrongly. At most 100.
         """
 
@@ -512,6 +513,10 @@ class Acknowledgement(_message.Message):
         before: nobody knows which columns an update changed, so every one of them matches. As of the newest commit. At
         most 100.
         """
+
+    @_builtins.property
+    def effective_criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
+        """What was asked for ∩ what is granted, where that is less than what was asked for. Empty: all of it is granted."""
 
     def __init__(
         self,
@@ -528,10 +533,11 @@ class Acknowledgement(_message.Message):
         features: _abc.Iterable[_builtins.str] | None = ...,
         unknown_names: _abc.Iterable[_builtins.str] | None = ...,
         unknown_changes: _abc.Iterable[_builtins.str] | None = ...,
+        effective_criteria: _abc.Iterable[_capture_pb2.Criteria] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["limits", b"limits", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "effective_criteria", b"effective_criteria", "features", b"features", "heartbeat_interval_ms", b"heartbeat_interval_ms", "limits", b"limits", "overrun_policy", b"overrun_policy", "published_version", b"published_version", "resume_cursor", b"resume_cursor", "start", b"start", "subscription_id", b"subscription_id", "unknown_changes", b"unknown_changes", "unknown_names", b"unknown_names"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -594,7 +600,9 @@ class Heartbeat(_message.Message):
     resume_cursor: _builtins.str
     """Safe to resume from: nothing that matches at or before it is still to come."""
     records_scanned: _builtins.int
-    """Records looked at for this subscription since its resolved start."""
+    """Records looked at for this subscription since its resolved start. Where a grant narrows what was asked for, those
+    that matched: how many others there are is nobody else's to know.
+    """
     records_matched: _builtins.int
     """Records of those that matched, whether or not several captures came of one."""
     next_within_ms: _builtins.int
@@ -806,6 +814,7 @@ class HistoryHeader(_message.Message):
     OLDEST_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     UNKNOWN_CHANGES_FIELD_NUMBER: _builtins.int
+    EFFECTIVE_CRITERIA_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     catalog_uuid: _builtins.str
     anchor: _builtins.int
@@ -826,6 +835,10 @@ class HistoryHeader(_message.Message):
     def unknown_changes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in the acknowledgement of a subscription with the same criteria."""
 
+    @_builtins.property
+    def effective_criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
+        """As in the acknowledgement of a subscription with the same criteria."""
+
     def __init__(
         self,
         *,
@@ -836,10 +849,11 @@ class HistoryHeader(_message.Message):
         oldest: _capture_pb2.Position | None = ...,
         truncated: _builtins.bool = ...,
         unknown_changes: _abc.Iterable[_builtins.str] | None = ...,
+        effective_criteria: _abc.Iterable[_capture_pb2.Criteria] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["oldest", b"oldest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "closed_until", b"closed_until", "oldest", b"oldest", "truncated", b"truncated", "unknown_changes", b"unknown_changes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["anchor", b"anchor", "catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "closed_until", b"closed_until", "effective_criteria", b"effective_criteria", "oldest", b"oldest", "truncated", b"truncated", "unknown_changes", b"unknown_changes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
+from tailrace_server.capture.grant import READ_ALL
 from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.access.credentials import Credentials
     from tailrace_server.access.identity import Identity
+    from tailrace_server.capture.grant import Grant
     from tailrace_server.capture.principal import Principal
 
 MISSING: Final = (
@@ -63,9 +65,9 @@ class Identified:
         """When its token expires, in seconds since 1970; None: never."""
         return self.identity.expires_at
 
-    def may_read(self, catalog: str) -> bool:
-        """Return True: without a policy, whoever is identified may read everything."""
-        return True
+    def grant(self, catalog: str) -> Grant | None:
+        """Return all of the catalog, to read: without a policy, whoever is identified may have that."""
+        return READ_ALL
 
     def refusal(self) -> TailraceError | None:
         """Return why nothing of it may go on; None while it may."""

@@ -6,17 +6,19 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
 import structlog
 
-from tailrace.criteria import Content, canonical
+from tailrace.criteria import Content
 from tailrace.errors import (
     CatalogReplaced,
     CatalogUnknown,
     InvalidRequest,
+    NotPermitted,
     ServerStopping,
     TailraceError,
     TransportError,
@@ -24,23 +26,34 @@ from tailrace.errors import (
 from tailrace_server.capture.delivery.memory_budget import LargeMessages
 from tailrace_server.capture.delivery.memory_governor import MemoryGovernor
 from tailrace_server.capture.delivery.operator_end import ended_by_operator
-from tailrace_server.capture.delivery.options import DEMAND_MAX, DeliveryOptions
+from tailrace_server.capture.delivery.options import delivery_options
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.disk_usage import DiskMeasurements
+from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.faults import FaultWatch
+from tailrace_server.capture.grant import Action
+from tailrace_server.capture.granting.door import (
+    allowances_of,
+    codec_of,
+    end_if_refused,
+    knows,
+    may,
+)
+from tailrace_server.capture.granting.schemas import granted_view
+from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.kept_bytes import CRITERIA_SHARE, PAGES_SHARE, KeptBytes
 from tailrace_server.capture.matching.compilation import compiled
-from tailrace_server.capture.observed_catalog import ObservedCatalog
+from tailrace_server.capture.observed_catalog import ObservedCatalog, catalog_names
 from tailrace_server.capture.reading.batch_cache import BatchCache
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.capture.statistics import Counters, EngineStatistics
 from tailrace_server.capture.thread_pools import shut_down
-from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -68,8 +81,7 @@ _log = structlog.get_logger("tailrace.engine")
 class Engine:
     """Serves the catalogs under one log root; an async context manager that owns every task it starts.
 
-    Every method that a face calls takes the caller first. What it may read is judged here and nowhere else:
-    token checks belong here.
+    Every method that a face calls takes the caller first, whose grant is judged here and nowhere else.
     """
 
     def __init__(self, root: Path, settings: EngineSettings | None = None) -> None:
@@ -139,7 +151,9 @@ class Engine:
     def catalogs(self, caller: Principal) -> tuple[CatalogInfo, ...]:
         """Return the catalogs that can be subscribed to, by name; the system log is not one of them."""
         return tuple(
-            observer.info() for name, observer in self._observers(caller) if name != SYSTEM_CATALOG
+            observer.info()
+            for name, observer in self._observers(partial(knows, caller))
+            if name != SYSTEM_CATALOG
         )
 
     def unreadable(self, caller: Principal) -> dict[str, str]:
@@ -147,7 +161,7 @@ class Engine:
         return {
             name: str(catalog.error)
             for name, catalog in sorted(self._catalogs.items())
-            if catalog.error is not None and caller.may_read(name)
+            if catalog.error is not None and caller.grant(name) is not None
         }
 
     async def subscribe(
@@ -182,12 +196,15 @@ class Engine:
             CatalogReplaced: The cursor belongs to another log.
             PositionCompacted: The start is no longer retained.
             ServerFull: There is no room for the criteria.
+            NotPermitted: The criteria name what is not granted, or nothing of them is.
         """
         observer = await self._observer(caller, catalog)
         self._refuse_when_stopping()
         peer = replace(peer, principal=caller.name)
-        options = self._options(content, codec, demand, limits, peer, caller)
-        subscription = await observer.subscribe(criteria, start, options)
+        use = use_of(caller, catalog, Action.SUBSCRIBE, criteria, content)
+        codec = codec_of(codec, use.narrowed)
+        options = delivery_options(self.settings, limits, use, content, codec, demand, peer)
+        subscription = await observer.subscribe(start, options)
         if self._stopping:  # during the wait: ``stop_subscriptions`` has not seen this one
             subscription.stop()
         return subscription
@@ -216,16 +233,17 @@ class Engine:
             ServerFull: There is no room for the criteria.
         """
         observer = await self._observer(caller, catalog)
-        alternatives = canonical(criteria)
+        use = use_of(caller, catalog, Action.HISTORY, criteria, content)
+        alternatives, shown, _ = use.narrowed
         kept = observer.keep_criteria(alternatives)
         try:
             history = HistoryRead(
                 observer.log,
-                await compiled(alternatives),
+                await compiled(alternatives, shown),
                 bounds or HistoryBounds(),
                 reverse=reverse,
                 content=content,
-                codec=codec,
+                codec=codec_of(codec, use.narrowed),
                 limit=limit,
                 message_bytes=min(
                     self.settings.message_bytes, max_message_bytes or self.settings.message_bytes
@@ -234,6 +252,7 @@ class Engine:
                 patience_s=self.settings.send_deadline_s,
                 keeps=self._keeps_block,
                 kept=kept,
+                use=use,
             )
             await history.begin()
         except BaseException:
@@ -247,29 +266,41 @@ class Engine:
         """Return whether a read of history may keep a block: those of all come to ``frames_bytes`` at most."""
         return nbytes * len(self._reads) <= self.settings.frames_bytes
 
-    async def view(self, caller: Principal, catalog: str, with_version: int = 0) -> LogView:
-        """Return what is published of a catalog: its uuid, bounds, times and schemas.
+    async def view(
+        self,
+        caller: Principal,
+        catalog: str,
+        with_version: int = 0,
+        action: Action | None = None,
+    ) -> LogView:
+        """Return what is published of a catalog: its uuid, bounds, times and schemas, these as granted.
 
         Args:
             caller: Who asks.
             catalog: Its name, exact.
-            with_version: Shown by the view, if the log's folder has it.
+            with_version: Visibility by the view, if the log's folder has it.
+            action: What it is for, if that is not granted with everything.
 
         Raises:
             CatalogUnknown: No such catalog; names the known ones.
+            NotPermitted: The action, or anything of the catalog, is not granted.
         """
         observer = await self._observer(caller, catalog)
-        return await observer.log.view_with(with_version)
+        allowances = allowances_of(caller, catalog, action)
+        return granted_view(await observer.log.view_with(with_version), allowances)
 
     def statistics(self, caller: Principal) -> EngineStatistics:
-        """Return the figures of this moment; those of catalogs only where the caller may read them."""
+        """Return the figures of this moment; those of catalogs only where they are granted."""
+        sees = partial(may, caller, Action.STATISTICS)
         for subscription in self._all_subscriptions():
             subscription.count_delivered()
         counters = self._counters
         return EngineStatistics(
-            observers=tuple(each.statistics() for _, each in self._observers(caller)),
-            unreadable=self.unreadable(caller),
-            faults=self._faults.found(caller.may_read),
+            observers=tuple(each.statistics() for _, each in self._observers(sees)),
+            unreadable={
+                name: error for name, error in self.unreadable(caller).items() if sees(name)
+            },
+            faults=self._faults.found(sees),
             cache=self._cache.statistics(),
             subscriptions=counters.subscriptions,
             subscriptions_opened=counters.subscriptions_opened,
@@ -283,18 +314,14 @@ class Engine:
             waiting_for_memory=self._large.waiting,
             disconnected_for_memory=self._governor.disconnected,
             latencies=dict(counters.latencies),
-            disks={
-                name: usage
-                for name, usage in sorted(self._disks.found.items())
-                if caller.may_read(name)
-            },
+            disks={name: usage for name, usage in sorted(self._disks.found.items()) if sees(name)},
         )
 
     def subscriptions(self, caller: Principal) -> list[tuple[str, Subscription]]:
         """Return those that are open with their catalogs, by name; those of the system log are among them."""
         return [
             (name, each)
-            for name, observer in self._observers(caller)
+            for name, observer in self._observers(partial(may, caller, Action.STATISTICS))
             for each in observer.subscriptions
         ]
 
@@ -302,7 +329,7 @@ class Engine:
         """Return those that are open with their catalogs, by name; those of the system log are among them."""
         return [
             (name, each)
-            for name, observer in self._observers(caller)
+            for name, observer in self._observers(partial(may, caller, Action.STATISTICS))
             for each in observer.publishers()
         ]
 
@@ -318,6 +345,15 @@ class Engine:
                 return ended_by_operator(caller, catalog, each, reason)
         raise InvalidRequest(f"no subscription {id[:60]!r} is open; it may have ended meanwhile")
 
+    async def end_what_is_not_granted(self) -> None:
+        """End the subscriptions and reads that a policy no longer grants, after it has changed."""
+        turn = Turn()
+        streams: list[Subscription | HistoryRead] = [*self._all_subscriptions(), *self._reads]
+        for each in streams:
+            end_if_refused(each)
+            if turn.is_over():
+                await turn.give_way()
+
     def stop_subscriptions(self) -> None:
         """End every subscription with its resume cursor and take no more. Idempotent."""
         self._stopping = True
@@ -327,38 +363,15 @@ class Engine:
     def _all_subscriptions(self) -> list[Subscription]:
         return [each for _, observer in self._observers() for each in observer.subscriptions]
 
-    def _observers(self, caller: Principal | None = None) -> list[tuple[str, Observer]]:
-        """Return the observers of the catalogs that a caller may read, by name; None is the engine itself."""
+    def _observers(
+        self, sees: Callable[[str], bool] = lambda name: True
+    ) -> list[tuple[str, Observer]]:
+        """Return the observers of the catalogs that somebody sees, by name; by default the engine itself."""
         return [
             (name, catalog.observer)
             for name, catalog in sorted(self._catalogs.items())
-            if catalog.observer is not None and (caller is None or caller.may_read(name))
+            if catalog.observer is not None and sees(name)
         ]
-
-    def _options(
-        self,
-        content: Content,
-        codec: Codec,
-        demand: int | None,
-        limits: SubscriptionLimits | None,
-        peer: Peer,
-        caller: Principal,
-    ) -> DeliveryOptions:
-        settings, limits = self.settings, limits or SubscriptionLimits()
-        if demand is not None and demand < 0:
-            raise InvalidRequest(f"demand {demand}: it cannot be negative")
-        max_message_bytes = limits.max_message_bytes or settings.max_message_bytes
-        return DeliveryOptions(
-            content=content,
-            codec=codec,
-            demand=None if demand is None else min(demand, DEMAND_MAX),
-            queue_captures=limits.queue_captures or settings.queue_captures,
-            message_bytes=min(settings.message_bytes, max_message_bytes),
-            max_message_bytes=max_message_bytes,
-            heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
-            peer=peer,
-            caller=caller,
-        )
 
     def _refuse_when_stopping(self) -> None:
         if self._stopping:
@@ -368,13 +381,14 @@ class Engine:
         """Return a catalog's observer; the root is searched for a catalog that was created a moment ago.
 
         Raises:
-            CatalogUnknown: No such catalog, or the caller may not know of it.
+            CatalogUnknown: No such catalog.
+            NotPermitted: The caller may not know whether there is one.
             TransportError: Its storage does not answer.
             TailraceError: Why its log cannot be read.
         """
-        # 1. What the caller may not read does not exist for it: no error tells one from the other.
-        if not caller.may_read(name):
-            raise CatalogUnknown(name, self._names(caller))
+        # 1. Before anything is looked for: neither the error nor the time that it takes tells of a catalog.
+        if not knows(caller, name):
+            raise NotPermitted(f"nothing of catalog {name!r} is granted")
         # 2. Both waits end with patience: a storage that hangs keeps its own catalog's callers no longer.
         patience_s = self.settings.opening_patience_s
         try:
@@ -395,7 +409,7 @@ class Engine:
         return catalog.require()
 
     def _names(self, caller: Principal) -> list[str]:
-        return [name for name in self._catalogs if name != SYSTEM_CATALOG and caller.may_read(name)]
+        return [name for name in self._catalogs if name != SYSTEM_CATALOG and knows(caller, name)]
 
     async def _open_existing(self) -> None:
         """Wait until the catalogs that exist are opened, at most ``opening_patience_s``."""
@@ -440,7 +454,7 @@ class Engine:
     async def _discover(self) -> None:
         """Begin to open catalogs that have appeared; those that have gone end by themselves."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._folder_threads, _catalog_names, self._root)
+        found = await loop.run_in_executor(self._folder_threads, catalog_names, self._root)
         for name in found:
             if name not in self._catalogs:
                 catalog = ObservedCatalog(
@@ -480,9 +494,3 @@ class Engine:
             measuring.cancel()
             catalog.opened.set()
             forget()
-
-
-def _catalog_names(root: Path) -> tuple[str, ...]:
-    """Return the catalogs under a root, the system log among them if it exists."""
-    system = (root / SYSTEM_CATALOG / "catalog.json").exists()
-    return (*list_catalogs(root), *((SYSTEM_CATALOG,) if system else ()))

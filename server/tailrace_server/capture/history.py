@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
+    from tailrace_server.capture.granting.use import GrantUse
     from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
@@ -92,6 +93,7 @@ class HistoryRead:
         patience_s: float,
         keeps: Callable[[int], bool],
         kept: Kept,
+        use: GrantUse,
     ) -> None:
         """Pin the read to what is published now, or to an earlier page's anchor.
 
@@ -108,6 +110,7 @@ class HistoryRead:
             patience_s: How long such a message waits for room.
             keeps: Whether it may keep a block of so many bytes until the next message is asked for.
             kept: What is charged for the criteria; given back when the read is closed.
+            use: What it gets of what was asked for.
         """
         view = log.view
         if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
@@ -134,6 +137,8 @@ class HistoryRead:
         self.last = LastMessage(message_bytes, large)
         self._keeps = keeps
         self._kept = kept
+        self.use = use
+        """What it gets of what was asked for."""
         self._block: tuple[Run, FrameBlock] | None = None
         """The block that the next message is cut from, of its run; None where the cache alone has it."""
         self._last: tuple[int, int, int] | None = None

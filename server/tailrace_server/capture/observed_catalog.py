@@ -16,7 +16,7 @@ from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.errors import as_tailrace_error
-from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.catalog import SYSTEM_CATALOG, list_catalogs, open_catalog
 from tailrace_server.wal.files.documents import CATALOG_FILE
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.tailer import Tailer
@@ -189,3 +189,9 @@ def _is_gone(path: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def catalog_names(root: Path) -> tuple[str, ...]:
+    """Return the catalogs under a root, the system log among them if it exists."""
+    system = (root / SYSTEM_CATALOG / "catalog.json").exists()
+    return (*list_catalogs(root), *((SYSTEM_CATALOG,) if system else ()))

@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import structlog
 
-from tailrace.criteria import canonical
 from tailrace.errors import LogCorrupted, LogError, PositionCompacted, again, kept
 from tailrace_server.capture.catalog_info import CatalogInfo
 from tailrace_server.capture.delivery.crowd import crowds_of
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.options import DeliveryOptions
     from tailrace_server.capture.delivery.ring import RingBudget
     from tailrace_server.capture.delivery.start import ResolvedStart
+    from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.kept_bytes import Kept, KeptBytes
     from tailrace_server.capture.matching.predicate import Images, Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
@@ -102,7 +102,10 @@ class Observer:
         self._criteria = criteria
         self._router = Router()
         self._publishers: dict[int, Publisher[Subscription]] = {}
-        self._by_criteria: dict[tuple[Criteria, ...], Publisher[Subscription]] = {}
+        self._by_criteria: dict[
+            tuple[tuple[Criteria, ...], Visibility | None], Publisher[Subscription]
+        ] = {}
+        """By the criteria and what is shown of the records that they match."""
         self._ids = count()
         self._ended: TailraceError | None = None
         """Why it takes no more subscriptions; None while it does."""
@@ -133,19 +136,18 @@ class Observer:
             finally:
                 del error  # this frame would keep it, and it this frame
 
-    async def subscribe(
-        self, criteria: Sequence[Criteria], start: Start | None, options: DeliveryOptions
-    ) -> Subscription:
-        """Resolve a start and attach a subscription.
+    async def subscribe(self, start: Start | None, options: DeliveryOptions) -> Subscription:
+        """Resolve a start and attach a subscription to what its options grant.
 
         Raises:
             PositionCompacted: The start lies below the oldest retained position.
             CatalogReplaced: The cursor belongs to another log.
             ServerFull: There is no room for the criteria, and no open subscription has the same.
         """
-        key = canonical(criteria)
+        criteria, shown, _ = options.use.narrowed
+        key = criteria, shown
         known = self._by_criteria.get(key)
-        kept = self._criteria.nothing() if known is not None else self.keep_criteria(key)
+        kept = self._criteria.nothing() if known is not None else self.keep_criteria(criteria)
         try:
             return await self._subscribe(key, known, kept, start, options)
         finally:
@@ -162,20 +164,20 @@ class Observer:
 
     async def _subscribe(
         self,
-        key: tuple[Criteria, ...],
+        key: tuple[tuple[Criteria, ...], Visibility | None],
         known: Publisher[Subscription] | None,
         kept: Kept,
         start: Start | None,
         options: DeliveryOptions,
     ) -> Subscription:
-        predicate = known.predicate if known is not None else await compiled(key)
+        predicate = known.predicate if known is not None else await compiled(*key)
         found = await resolve(self.log, start)
         # From here to the end in one step: nothing is published, routed or closed in between.
         if self._ended is not None:
             raise again(self._ended)
         publisher = self._by_criteria.get(key) or self._open_publisher(predicate, kept)
         subscription = Subscription(
-            self._acknowledge(found, options, key),
+            self._acknowledge(found, options),
             self.log,
             publisher,
             options,
@@ -233,7 +235,7 @@ class Observer:
         self.log.reading.small_commits.remove(_frame_request(subscription, publisher))
         if not publisher.subscriptions and publisher.id in self._publishers:
             del self._publishers[publisher.id]
-            del self._by_criteria[publisher.predicate.criteria]
+            del self._by_criteria[publisher.predicate.criteria, publisher.predicate.shown]
             self._router.remove(publisher.id)
             publisher.ring.forget_all()
             publisher.kept.give_back()
@@ -407,14 +409,14 @@ class Observer:
         )
         kept.move_to(publisher.kept)
         self._publishers[publisher.id] = publisher
-        self._by_criteria[predicate.criteria] = publisher
+        self._by_criteria[predicate.criteria, predicate.shown] = publisher
         self._router.add(publisher.id, predicate)
         return publisher
 
     def _acknowledge(
-        self, start: ResolvedStart, options: DeliveryOptions, criteria: Sequence[Criteria]
+        self, start: ResolvedStart, options: DeliveryOptions
     ) -> SubscribeAcknowledgement:
-        view = self.log.view
+        view, use = self.log.view, options.use
         return SubscribeAcknowledgement(
             subscription_id=uuid4().hex,
             catalog=view.name,
@@ -426,8 +428,9 @@ class Observer:
             queue_captures=options.queue_captures,
             message_bytes=options.message_bytes,
             max_message_bytes=options.max_message_bytes,
-            unknown_names=unknown_names(view, criteria),
-            unknown_changes=unknown_changes(view, criteria),
+            unknown_names=unknown_names(view, use.asked),
+            unknown_changes=unknown_changes(view, use.narrowed.criteria),
+            effective_criteria=use.effective,
         )
 
 

@@ -1,7 +1,7 @@
 """Who asks the engine: a principal, which every face passes with everything that it asks for.
 
 The door (`access.door`) makes it of what a request proves about its sender. The engine asks it what its sender
-may read, at its one door, and no face decides that for itself.
+may have, at its one door, and no face decides that for itself.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tailrace_server.capture.grant import EVERYTHING
+
 if TYPE_CHECKING:
     from tailrace.errors import TailraceError
+    from tailrace_server.capture.grant import Grant
 
 
 class Principal(Protocol):
@@ -24,8 +27,11 @@ class Principal(Protocol):
     def expires_at(self) -> float | None:
         """When what it has proven ends, in seconds since 1970; None: never."""
 
-    def may_read(self, catalog: str) -> bool:
-        """Return whether the caller may know that a catalog exists, and read all of it."""
+    def grant(self, catalog: str) -> Grant | None:
+        """Return what the caller may have of a catalog by the policy in force now.
+
+        None: nothing; it may not know whether the catalog exists.
+        """
 
     def refusal(self) -> TailraceError | None:
         """Return why nothing of it may go on: it has expired, or its key was removed; None while it may."""
@@ -33,7 +39,7 @@ class Principal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """Anybody who can reach a server that asks for no identity. May read everything."""
+    """Anybody who can reach a server that asks for no identity, and has no policy. May have everything."""
 
     @property
     def name(self) -> str:
@@ -45,9 +51,9 @@ class Anonymous:
         """Never."""
         return None
 
-    def may_read(self, catalog: str) -> bool:
-        """Return True."""
-        return True
+    def grant(self, catalog: str) -> Grant | None:
+        """Return all of the catalog."""
+        return EVERYTHING
 
     def refusal(self) -> TailraceError | None:
         """Return None."""
@@ -56,7 +62,7 @@ class Anonymous:
 
 @dataclass(frozen=True, slots=True)
 class Nobody:
-    """Who has shown no credential where the server asks for one: sees what is public, and may read nothing."""
+    """Who has shown no credential where the server asks for one: sees what is public, and may have nothing."""
 
     @property
     def name(self) -> str:
@@ -68,9 +74,9 @@ class Nobody:
         """Never."""
         return None
 
-    def may_read(self, catalog: str) -> bool:
-        """Return False."""
-        return False
+    def grant(self, catalog: str) -> Grant | None:
+        """Return None."""
+        return None
 
     def refusal(self) -> TailraceError | None:
         """Return None."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
 from tailrace.v1.change_capture_pb2 import ReadChangesResponse, SubscribeResponse
+from tailrace.wire import criteria_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,6 +43,7 @@ def acknowledgement(
         ),
         unknown_names=value.unknown_names,
         unknown_changes=value.unknown_changes,
+        effective_criteria=criteria_messages(value.effective_criteria),
     )
     return SubscribeResponse(acknowledgement=message).SerializeToString()
 
@@ -69,6 +71,7 @@ def history_header(history: HistoryRead, *, catalog: str) -> bytes:
         oldest=_position(history.oldest),
         truncated=history.truncated,
         unknown_changes=history.unknown_changes,
+        effective_criteria=criteria_messages(history.use.effective),
     )
     return ReadChangesResponse(header=message).SerializeToString()
 

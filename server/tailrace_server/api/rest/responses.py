@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tailrace.capture import Heartbeat
+    from tailrace.criteria import Criteria
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace.schema import Schema
@@ -41,6 +44,25 @@ def acknowledgement(
         },
         "unknownNames": list(value.unknown_names),
         "unknownChanges": list(value.unknown_changes),
+        "effectiveCriteria": criteria(value.effective_criteria),
+    }
+
+
+def criteria(values: Sequence[Criteria]) -> list[dict[str, Any]]:
+    """Return criteria as requests have them."""
+    return [
+        {name: value for name, value in _criteria_members(each).items() if value} for each in values
+    ]
+
+
+def _criteria_members(value: Criteria) -> dict[str, Any]:
+    return {
+        "area": None if value.area is None else value.area.name,
+        "entityType": list(value.entity_type),
+        "primaryKey": list(value.primary_key),
+        "operation": [each.name for each in value.operation],
+        "containerType": [each.name for each in value.container_type],
+        "containerName": list(value.container_name),
     }
 
 
@@ -79,6 +101,7 @@ def history_header(history: HistoryRead, *, catalog: str) -> dict[str, Any]:
         "oldest": position(history.oldest),
         "truncated": history.truncated,
         "unknownChanges": list(history.unknown_changes),
+        "effectiveCriteria": criteria(history.use.effective),
     }
 
 

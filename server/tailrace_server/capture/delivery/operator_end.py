@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tailrace.errors import EndedByOperator, NotPermitted
-from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.grant import Action
 
 if TYPE_CHECKING:
     from tailrace_server.capture.delivery.subscription import Subscription
@@ -24,7 +24,8 @@ def ended_by_operator(
     Raises:
         NotPermitted: The caller may not operate the catalog.
     """
-    if caller is not ANONYMOUS:
+    grant = caller.grant(catalog)
+    if grant is None or not grant.may(Action.OPERATE):
         raise NotPermitted(f"{caller.name} may not end subscriptions here")
     cursor = str(subscription.resume_cursor())
     text = f"an operator has ended the subscription: {reason}; to resume, go on after {cursor}"

@@ -6,17 +6,21 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tailrace.errors import InvalidRequest
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.settings import SubscriptionLimits
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tailrace.criteria import Content
+    from tailrace.criteria import Content, Criteria
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.granting.use import GrantUse
     from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.settings import EngineSettings
 
 
 DEMAND_MAX: Final = 2**63 - 1
@@ -44,12 +48,16 @@ class SubscribeAcknowledgement:
     """Entity types and columns in the criteria that the log does not have: `unknown_names`."""
     unknown_changes: tuple[str, ...] = ()
     """Entity types of which every update matches, whatever it changed: `unknown_changes`."""
+    effective_criteria: tuple[Criteria, ...] = ()
+    """What was asked for ∩ what is granted; empty where all of it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
     """How a subscription is served: what it asked for, and the engine's bounds for the rest."""
 
+    use: GrantUse
+    """What it gets of what it asked for."""
     content: Content
     codec: Codec
     demand: int | None
@@ -69,3 +77,35 @@ class DeliveryOptions:
         """Seconds until what the caller has proven ends, at least 0; None: never."""
         expires_at = self.caller.expires_at
         return None if expires_at is None else max(0.0, expires_at - time.time())
+
+
+def delivery_options(
+    settings: EngineSettings,
+    limits: SubscriptionLimits | None,
+    use: GrantUse,
+    content: Content,
+    codec: Codec,
+    demand: int | None,
+    peer: Peer,
+) -> DeliveryOptions:
+    """Return how a subscription is served: the engine's bounds, with what differs from them.
+
+    Raises:
+        InvalidRequest: A demand below zero.
+    """
+    limits = limits or SubscriptionLimits()
+    if demand is not None and demand < 0:
+        raise InvalidRequest(f"demand {demand}: it cannot be negative")
+    max_message_bytes = limits.max_message_bytes or settings.max_message_bytes
+    return DeliveryOptions(
+        use=use,
+        content=content,
+        codec=codec,
+        demand=None if demand is None else min(demand, DEMAND_MAX),
+        queue_captures=limits.queue_captures or settings.queue_captures,
+        message_bytes=min(settings.message_bytes, max_message_bytes),
+        max_message_bytes=max_message_bytes,
+        heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
+        peer=peer,
+        caller=use.caller,
+    )

@@ -446,12 +446,12 @@ class Subscription:
     def _heartbeat(self, now: float) -> Heartbeat:
         self._heartbeat_at = now + self.options.heartbeat_interval_s
         self._counters.heartbeats_sent += 1
-        safe = self._safe_point()
+        safe, matched = self._safe_point(), self._intake.matched
         return Heartbeat(
             published=self._log.view.published,
             cursor=self.cursor_of(safe[1:]),
-            records_scanned=max(0, safe.rows - self._start_row),
-            records_matched=self._intake.matched,
+            records_scanned=self.options.use.looked_at(safe.rows - self._start_row, matched),
+            records_matched=matched,
             next_within_s=self.options.heartbeat_interval_s,
             expires_in_s=self.options.expires_in_s,
         )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace.schema import Schema
+    from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.matching.record_classes import GroupedHead, RecordClass
     from tailrace_server.wal.segment.reader import BatchHead
 
@@ -204,14 +205,23 @@ def _hashes_of(entity_type: str, keys: Sequence[str]) -> NDArray[np.uint64]:
 
 
 class Predicate:
-    """What one publisher matches: any of its alternatives."""
+    """What one publisher matches: any of its alternatives, of what is shown."""
 
-    __slots__ = ("alternatives", "criteria", "has_keys", "identity", "needs_images")
+    __slots__ = ("alternatives", "criteria", "has_keys", "identity", "needs_images", "shown")
 
-    def __init__(self, criteria: Sequence[Criteria]) -> None:
-        """Compile canonical criteria (``tailrace.criteria.canonical``)."""
+    def __init__(self, criteria: Sequence[Criteria], shown: Visibility | None = None) -> None:
+        """Compile canonical criteria (``tailrace.criteria.canonical``).
+
+        Args:
+            criteria: The alternatives.
+            shown: What is shown of the records: those of which nothing is are no match. None: all.
+        """
         self.criteria = tuple(criteria)
-        self.identity = blake2b(repr(self.criteria).encode(), digest_size=16).digest()
+        self.shown = shown
+        digest = blake2b(repr(self.criteria).encode(), digest_size=16)
+        if shown is not None:
+            digest.update(shown.identity)
+        self.identity = digest.digest()
         """Digest of the criteria, for keys of the cache: bytes keep their hash, a tuple computes it anew."""
         self.alternatives = tuple(Alternative(each) for each in criteria)
         self.needs_images = any(each.criteria.wants_columns for each in self.alternatives)
@@ -236,10 +246,20 @@ class Predicate:
                     for found in row_groups
                     for row in found.tolist()
                     for ordinal, name in alternative.captures_of(head, row, images)
+                    if self._shows(head, row, name)
                 )
             else:
                 rows.extend(row_groups)
+        if self.shown is not None:
+            rows = [self.shown.kept(head, found) for found in rows]
         return self.merge(len(head.versions), rows, captures)
+
+    def _shows(self, head: BatchHead, row: int, name: str) -> bool:
+        """Return whether a capture is shown: of a column, or of a whole record by the name ""."""
+        shown = self.shown
+        if shown is None:
+            return True
+        return shown.shows_column(head, row, name) if name else shown.shows_row(head, row)
 
     def merge(
         self,

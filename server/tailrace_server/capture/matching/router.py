@@ -1,14 +1,14 @@
 """The router: one pass over a batch finds the rows of all publishers.
 
-There are three kinds of publishers, by their alternatives:
+An alternative of a publisher's criteria is found in one of two ways:
 
-* *broad*: no alternative names a key or a column. They are decided by class. The router remembers which
-  publishers take a class, so a batch costs (its classes x publishers that take them), and publishers
-  that take equal classes share one array.
-* *keyed*: every alternative names keys. A table of booleans by the top bits of key hashes leaves few
-  candidates, a dict of hashes finds their publishers, and the key itself is compared. The cost does not
-  grow from 1 to 100,000 keys.
-* the others, with columns or a mixture: each runs its predicate's own ``select``.
+* *by class*, if it names no key: the router remembers which publishers take a class, so a batch costs (its
+  classes x publishers that take them), and publishers that take equal classes share one array.
+* *by key*, if it names keys: a table of booleans by the top bits of key hashes leaves few candidates, a dict of
+  hashes finds their publishers, and the key itself is compared. The cost does not grow from 1 to 100,000 keys.
+
+A publisher with alternatives of both kinds, as a grant of one key makes them of an open request, gets what both
+find. One that asks for columns runs its predicate's own ``select``.
 
 For each publisher the router finds exactly what its predicate's ``select`` returns; a test compares both for
 generated criteria.
@@ -24,7 +24,7 @@ from tailrace_server.capture.matching.record_classes import RecordClass
 from tailrace_server.capture.matching.run import BatchSelection, whole_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from numpy.typing import NDArray
 
@@ -42,7 +42,8 @@ class Router:
     def __init__(self) -> None:
         """Make a router without predicates."""
         self._predicates: dict[int, Predicate] = {}
-        self._broad: dict[int, Predicate] = {}
+        self._broad: dict[int, tuple[Alternative, ...]] = {}
+        """Alternatives without keys; of a predicate that has keys too, these are a part."""
         self._selecting: dict[int, Predicate] = {}
         self._ids_by_class: dict[RecordClass, tuple[int, ...]] = {}
         self._keys = _KeyTable()
@@ -58,26 +59,27 @@ class Router:
 
     def add(self, id: int, predicate: Predicate) -> None:
         """Register a predicate; the next batch is routed to it."""
-        # The order matters: a predicate with keys and columns needs images, and the key table has none.
-        # One that names keys in some alternatives only would be found by the table for a part of them.
+        # A predicate with columns needs images, and the tables have none.
         assert id not in self._predicates
         self._predicates[id] = predicate
         if predicate.needs_images:
             self._selecting[id] = predicate
-        elif all(alternative.keys for alternative in predicate.alternatives):
+            return
+        if predicate.has_keys:
             self._keys.add(id, predicate)
-        elif predicate.has_keys:
-            self._selecting[id] = predicate
-        else:
-            self._broad[id] = predicate
+        broad = tuple(each for each in predicate.alternatives if not each.keys)
+        if broad:
+            self._broad[id] = broad
             self._ids_by_class.clear()
 
     def remove(self, id: int) -> None:
         """Forget a predicate."""
         predicate = self._predicates.pop(id)
+        if self._selecting.pop(id, None) is not None:
+            return
         if self._broad.pop(id, None) is not None:
             self._ids_by_class.clear()
-        elif self._selecting.pop(id, None) is None:
+        if predicate.has_keys:
             self._keys.remove(id, predicate)
 
     def route(
@@ -88,10 +90,23 @@ class Router:
         An exception that a predicate raises is yielded in place of its captures, and the others go on.
         Predicates may be added and removed during the iteration; it may yield those or not.
         """
-        # The cheap kinds come first, so that their publishers are served before any image is parsed.
+        # 1. The cheap kinds come first, so that their publishers are served before any image is parsed. Who
+        #    was found by a key and has alternatives by class as well is left for the end.
+        by_key = self._keys.rows(grouped)
+        both: dict[int, list[NDArray[np.int32]]] = {}
         if self._broad:
-            yield from self._route_broad(grouped)
-        yield from self._keys.route(grouped)
+            yield from self._route_broad(grouped, by_key, both)
+        batch_rows = len(grouped.head.versions)
+        for id, rows in by_key.items():
+            predicate = self._predicates.get(id)
+            if predicate is not None:  # else removed while this was iterated
+                found = [np.array(sorted(set(rows)), np.int32), *both.get(id, ())]
+                if predicate.shown is not None:
+                    found = [predicate.shown.kept(grouped.head, each) for each in found]
+                selection = predicate.merge(batch_rows, found, set())
+                if len(selection):
+                    yield id, selection
+        # 2. Those that look at columns.
         for id, predicate in tuple(self._selecting.items()):
             try:
                 selection = predicate.select(grouped, images)
@@ -101,44 +116,67 @@ class Router:
             if len(selection):
                 yield id, selection
 
-    def _route_broad(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
-        # 1. A batch of one class is a whole batch for every publisher that takes it: no array is made.
+    def _route_broad(
+        self,
+        grouped: GroupedHead,
+        by_key: Container[int],
+        both: dict[int, list[NDArray[np.int32]]],
+    ) -> Iterator[tuple[int, BatchSelection]]:
+        """Yield what is found by class; of the publishers that are in ``by_key``, put it into ``both``."""
         groups = grouped.groups
         ids_by_group = [self._ids_taking(key) for key, _ in groups]
         batch_rows = len(grouped.head.versions)
+        # 1. Turn (ids by class) into (classes by id), as places in `groups`.
+        groups_by_id: dict[int, tuple[int, ...]]
         if len(groups) == 1:
-            for id in ids_by_group[0]:
-                yield id, whole_batch(batch_rows)
-            return
-        # 2. Turn (ids by class) into (classes by id), as places in `groups`.
-        groups_by_id: dict[int, list[int]] = {}
-        for place, ids in enumerate(ids_by_group):
-            for id in ids:
-                groups_by_id.setdefault(id, []).append(place)
-        # 3. Join the rows of each combination of classes once: a thousand publishers with equal criteria
-        # for this batch share one selection. Its identity is the first one's, and so are its frames.
-        joined: dict[tuple[int, ...], BatchSelection] = {}
+            groups_by_id = dict.fromkeys(ids_by_group[0], (0,))
+        else:
+            places_by_id: dict[int, list[int]] = {}
+            for place, ids in enumerate(ids_by_group):
+                for id in ids:
+                    places_by_id.setdefault(id, []).append(place)
+            groups_by_id = {id: tuple(places) for id, places in places_by_id.items()}
+        # 2. Join the rows of each combination of classes once: a thousand publishers with equal criteria
+        # for this batch share one selection. Its identity is the first one's, and so are its frames. Who is
+        # shown less of the records is served apart.
+        joined: dict[tuple[tuple[int, ...], bytes | None], BatchSelection] = {}
         for id, places in groups_by_id.items():
-            if id not in self._broad:
+            predicate = self._predicates.get(id)
+            if predicate is None:
                 continue  # removed while this was iterated
-            selection = joined.get(classes := tuple(places))
+            if id in by_key:
+                both[id] = [groups[place][1] for place in places]
+                continue
+            shown = predicate.shown
+            kind = places, None if shown is None else shown.identity
+            selection = joined.get(kind)
             if selection is None:
-                selection = self._broad[id].merge(
-                    batch_rows, [groups[place][1] for place in places], set()
-                )
-                joined[classes] = selection
-            yield id, selection
+                selection = joined[kind] = _joined(grouped, places, predicate, batch_rows)
+            if len(selection):
+                yield id, selection
 
     def _ids_taking(self, record_class: RecordClass) -> tuple[int, ...]:
         ids = self._ids_by_class.get(record_class)
         if ids is None:
             ids = tuple(
                 id
-                for id, predicate in self._broad.items()
-                if any(alternative.takes(record_class) for alternative in predicate.alternatives)
+                for id, alternatives in self._broad.items()
+                if any(alternative.takes(record_class) for alternative in alternatives)
             )
             self._ids_by_class[record_class] = ids
         return ids
+
+
+def _joined(
+    grouped: GroupedHead, places: tuple[int, ...], predicate: Predicate, batch_rows: int
+) -> BatchSelection:
+    """Return what a predicate takes of some classes of a batch."""
+    if predicate.shown is None and len(places) == len(grouped.groups) == 1:
+        return whole_batch(batch_rows)  # no array is made
+    rows = [grouped.groups[place][1] for place in places]
+    if predicate.shown is not None:
+        rows = [predicate.shown.kept(grouped.head, each) for each in rows]
+    return predicate.merge(batch_rows, rows, set())
 
 
 class _KeyTable:
@@ -158,7 +196,7 @@ class _KeyTable:
 
     def add(self, id: int, predicate: Predicate) -> None:
         self._predicates[id] = predicate
-        if any(not alternative.criteria.entity_type for alternative in predicate.alternatives):
+        if any(not each.criteria.entity_type for each in _keyed(predicate)):
             self._typeless[id] = predicate
         self._add_hashes(id, predicate, self._entity_types)
 
@@ -166,7 +204,7 @@ class _KeyTable:
         """Remove a predicate; its places stay True and cost look-ups until the table is rebuilt."""
         del self._predicates[id]
         self._typeless.pop(id, None)
-        for alternative in predicate.alternatives:
+        for alternative in _keyed(predicate):
             for name in alternative.hashed_types(self._entity_types):
                 self._remove_hashes(id, alternative.hashes(name))
 
@@ -182,9 +220,10 @@ class _KeyTable:
             else:
                 self._owners.pop(hash, None)
 
-    def route(self, grouped: GroupedHead) -> Iterator[tuple[int, BatchSelection]]:
+    def rows(self, grouped: GroupedHead) -> dict[int, list[int]]:
+        """Return the rows of a batch that each predicate finds by its keys; one may be there twice."""
         if not self._predicates:
-            return
+            return {}
         # 1. Hashes cover type and key, so an entity type that is new must be hashed before the batch is
         # searched, or its first batch would lack matches.
         head = grouped.head
@@ -206,10 +245,7 @@ class _KeyTable:
                     found.setdefault(id, []).append(row)
         # 4. Truncates have no key, so no hash finds them. They come last, and the rows are sorted then.
         self._add_truncates(grouped, found)
-        for id, rows in found.items():
-            if id in self._predicates:  # else removed while this was iterated
-                offsets = np.array(sorted(set(rows)), np.int32)
-                yield id, self._predicates[id].merge(len(hashes), [offsets], set())
+        return found
 
     def _add_truncates(self, grouped: GroupedHead, found: dict[int, list[int]]) -> None:
         """Add each truncate (a null key) for all predicates that take its class."""
@@ -217,7 +253,7 @@ class _KeyTable:
         for row in np.flatnonzero((head.key_hashes == 0) & (head.type_codes >= 0)).tolist():
             record_class = _class_of(grouped, row)
             for id, predicate in self._predicates.items():
-                if any(alternative.takes(record_class) for alternative in predicate.alternatives):
+                if any(alternative.takes(record_class) for alternative in _keyed(predicate)):
                     found.setdefault(id, []).append(row)
 
     def _add_entity_types(self, entity_types: set[str]) -> None:
@@ -227,7 +263,7 @@ class _KeyTable:
 
     def _add_hashes(self, id: int, predicate: Predicate, entity_types: set[str]) -> None:
         added: list[NDArray[np.uint64]] = []
-        for alternative in predicate.alternatives:
+        for alternative in _keyed(predicate):
             owner = (id, alternative)
             for name in alternative.hashed_types(entity_types):
                 hashes = alternative.hashes(name)
@@ -253,6 +289,11 @@ class _KeyTable:
         self._table = np.zeros(1 << self._bits, np.bool_)
         hashes = np.fromiter(self._owners, np.uint64, len(self._owners))
         self._table[hashes >> np.uint64(64 - self._bits)] = True
+
+
+def _keyed(predicate: Predicate) -> Iterator[Alternative]:
+    """Yield the alternatives that name keys."""
+    return (each for each in predicate.alternatives if each.keys)
 
 
 def _class_of(grouped: GroupedHead, row: int) -> RecordClass:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from tailrace_server.wal.state.batch_table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     import numpy.typing as npt
@@ -28,8 +28,20 @@ if TYPE_CHECKING:
     from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
-    from tailrace_server.wal.state.schema_history import SchemaHistory
     from tailrace_server.wal.state.segment_table import SegmentTable
+
+
+class Schemas(Protocol):
+    """The schemas of a log: ``SchemaHistory``, or a part of each."""
+
+    def at(self, version: int) -> Schema:
+        """Return the schema that a version was written with; the empty one before the first."""
+
+    def up_to(self, version: int) -> Iterator[Schema]:
+        """Yield the schemas that begin up to a version, oldest first."""
+
+    def had_entity_type(self, name: str, version: int) -> bool:
+        """Return whether a schema that begins up to a version has an entity type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +72,7 @@ class LogView:
     _segments: SegmentTable
     _commits: npt.NDArray[np.int64]
     _commit_count: int
-    _schemas: SchemaHistory
+    _schemas: Schemas
 
     def __len__(self) -> int:
         """Return the number of record batches."""
@@ -154,6 +166,12 @@ class LogView:
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with; the empty one before the first."""
         return self._schemas.at(version)
+
+    def with_schemas(
+        self, part_of: Callable[[Schemas], Schemas], unknown_changes: tuple[str, ...]
+    ) -> LogView:
+        """Return the same view with a part of its schemas."""
+        return replace(self, _schemas=part_of(self._schemas), unknown_changes=unknown_changes)
 
     def segments(self) -> list[SegmentRef]:
         """Return the segments that hold what can be seen, in log order."""

@@ -16,7 +16,8 @@ from tailrace_server.api.settings import HttpSettings
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.engine import Engine
-from tailrace_server.capture.principal import ANONYMOUS, NOBODY, Nobody
+from tailrace_server.capture.grant import READ_ALL
+from tailrace_server.capture.principal import ANONYMOUS, NOBODY
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.capture.delivery.subscription import Subscription
     from tests.support.inprocess import ModelWriter
+from tests.support.principals import Holder
 
 AS_JSON = {"content-type": "application/json"}
 REASON = '{"reason": "  it asks\\tfor everything "}'
@@ -125,13 +127,7 @@ def test_others_are_judged_by_what_they_have_been_granted() -> None:
 async def test_who_has_no_such_right_is_refused(log_root: Path, writer: ModelWriter) -> None:
     async with Engine(log_root) as engine:
         held = await engine.subscribe(ANONYMOUS, "shop", codec=JSON)
+        reader = Holder({"shop": READ_ALL})
         with pytest.raises(NotPermitted):
-            engine.end_subscription(Reader(), held.acknowledgement.subscription_id, "for fun")
+            engine.end_subscription(reader, held.acknowledgement.subscription_id, "for fun")
         assert held.error is None
-
-
-class Reader(Nobody):
-    """May read everything, and nothing else."""
-
-    def may_read(self, catalog: str) -> bool:
-        return True

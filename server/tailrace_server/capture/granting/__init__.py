@@ -1,0 +1,1 @@
+"""What is granted, applied: to criteria, to captures and to schemas."""

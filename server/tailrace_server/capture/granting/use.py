@@ -1,0 +1,92 @@
+"""What an open stream makes use of: whether a policy that has changed still grants it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.criteria import canonical
+from tailrace_server.capture.grant import Allowance, Columns, Grant, cover
+from tailrace_server.capture.granting.narrowing import common, narrowed
+from tailrace_server.capture.granting.shown import takes_leads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tailrace.criteria import Content, Criteria
+    from tailrace_server.capture.grant import Action
+    from tailrace_server.capture.granting.narrowing import Narrowed
+    from tailrace_server.capture.principal import Principal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrantUse:
+    """One stream: who has it, what it was given, and of which allowances."""
+
+    caller: Principal
+    catalog: str
+    action: Action
+    asked: tuple[Criteria, ...]
+    """Canonical."""
+    narrowed: Narrowed
+    content: Content
+    _granted: tuple[Allowance, ...]
+    """What was granted for the action when it was opened."""
+
+    @property
+    def effective(self) -> tuple[Criteria, ...]:
+        """The criteria that it is served by, where they are less than what was asked for; else empty."""
+        return () if self.narrowed.is_whole else self.narrowed.criteria
+
+    def looked_at(self, records: int, matched: int) -> int:
+        """Return how many records it may know were looked at: of a part of the catalog, those that matched."""
+        return max(0, records) if self.narrowed.is_whole else matched
+
+    def refusal(self) -> str | None:
+        """Return why it has to end, by the policy in force now; None if all that it has is granted still."""
+        grant = self.caller.grant(self.catalog)
+        now = () if grant is None else grant.of(self.action)
+        if now and (now == self._granted or cover(now, self._used())):
+            return None
+        return (
+            f"the policy has changed: {self.caller.name} is no longer granted all that this stream gives of "
+            f"catalog {self.catalog!r}; ask again for what is granted"
+        )
+
+    def _used(self) -> Iterator[Allowance]:
+        """Yield what it gives, as allowances."""
+        for one in self.narrowed.criteria:
+            for each in self._granted:
+                for met in common(one, each):
+                    yield self._of(met, each)
+            if takes_leads(one):
+                # A lead tells how many records of an entity type there are.
+                yield from (
+                    Allowance(each.entity_types, bodies=False)
+                    for each in self._granted
+                    if each.primary_keys is None and each.columns.are_all
+                )
+
+    def _of(self, met: Criteria, allowance: Allowance) -> Allowance:
+        names = met.container_name
+        columns = Columns(frozenset(names), listed=True) if names else allowance.columns
+        return Allowance(
+            frozenset(met.entity_type) if met.entity_type else None,
+            frozenset(met.primary_key) if met.primary_key else allowance.primary_keys,
+            columns,
+            allowance.bodies and bool(self.content),
+        )
+
+
+def use_of(
+    caller: Principal, catalog: str, action: Action, asked: Sequence[Criteria], content: Content
+) -> GrantUse:
+    """Return what a caller gets of what it asks for, by the policy in force now.
+
+    Raises:
+        NotPermitted: It names what is not granted, or nothing of it is.
+    """
+    grant = caller.grant(catalog) or Grant(())
+    alternatives = canonical(asked)
+    found = narrowed(alternatives, content, grant, action)
+    return GrantUse(caller, catalog, action, alternatives, found, content, grant.of(action))

@@ -1,0 +1,124 @@
+"""The law of grants: whoever asks for whatever gets filter(grant ∩ request), live and from the log."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.capture import Heartbeat
+from tailrace.criteria import Content, Since
+from tailrace.errors import NotPermitted
+from tailrace.position import Position
+from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
+from tests.server.capture.granting.grants import grants, names_what_is_not_granted, plain, shown
+from tests.support.inprocess import PATIENCE_S, ModelWriter
+from tests.support.model import ModelLog, criteria_lists, transactions
+from tests.support.principals import Holder
+
+if TYPE_CHECKING:
+    from tailrace.criteria import Criteria
+    from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.grant import Grant
+    from tailrace_server.capture.principal import Principal
+
+_OLDEST = Since(Position(0, 0))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    written=st.lists(transactions, min_size=2, max_size=6),
+    held=st.tuples(grants, grants),
+    asked=criteria_lists,
+    content=st.sampled_from([Content.HEADER, Content.BODY]),
+)
+def test_contract_47_two_principals_get_what_is_granted_of_what_they_ask_for(
+    written: list[list[Any]],
+    held: tuple[Grant, Grant],
+    asked: tuple[Criteria, ...],
+    content: Content,
+) -> None:
+    with TemporaryDirectory() as folder:
+        asyncio.run(_judge(Path(folder), written, held, asked, content))
+
+
+async def _judge(
+    root: Path,
+    written: list[list[Any]],
+    held: tuple[Grant, Grant],
+    asked: tuple[Criteria, ...],
+    content: Content,
+) -> None:
+    writer = ModelWriter(root, "shop", ModelLog())
+    writer.write(*written[:1])
+    async with Engine(root, EngineSettings()) as engine:
+        callers = [Holder({"shop": grant}, name=f"holder {n}") for n, grant in enumerate(held)]
+        streams = [await _subscribe(engine, each, asked, content) for each in callers]
+        # One transaction each, so that some are routed live and not all are one batch.
+        for transaction in written[1:]:
+            writer.write(transaction)
+        # What was published a moment ago is read by its version, wherever the tailer is.
+        await engine.view(ANONYMOUS, "shop", len(written))
+        whole = await _history(engine, ANONYMOUS, asked, content)
+        assert whole is not None
+        for caller, grant, stream in zip(callers, held, streams, strict=True):
+            refused = names_what_is_not_granted(grant, asked)
+            refused |= bool(content) and not any(each.bodies for each in grant.allowances)
+            expected = shown(grant, whole)
+            found = await _history(engine, caller, asked, content)
+            assert (stream is None) == (found is None)
+            if found is None or stream is None:
+                # Where no name says why, nothing of it may be granted.
+                assert refused or not expected
+                continue
+            assert not refused
+            assert found == expected
+            assert await _received(stream, len(written)) == expected
+    writer.writer.close()
+
+
+async def _subscribe(
+    engine: Engine, caller: Principal, asked: tuple[Criteria, ...], content: Content
+) -> Subscription | None:
+    try:
+        return await engine.subscribe(
+            caller,
+            "shop",
+            asked,
+            start=_OLDEST,
+            content=content,
+            codec=JSON,
+            limits=SubscriptionLimits(heartbeat_interval_s=0.02),
+        )
+    except NotPermitted:
+        return None
+
+
+async def _history(
+    engine: Engine, caller: Principal, asked: tuple[Criteria, ...], content: Content
+) -> list[dict[str, Any]] | None:
+    try:
+        read = await engine.history(caller, "shop", asked, content=content, codec=JSON)
+    except NotPermitted:
+        return None
+    with read:
+        return [capture async for frames in read for capture in plain(frames.data)]
+
+
+async def _received(subscription: Subscription, version: int) -> list[dict[str, Any]]:
+    """Return all captures up to a version, which a heartbeat has passed."""
+    received: list[dict[str, Any]] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            message = await subscription.receive()
+            if not isinstance(message, Heartbeat):
+                received += plain(message.data)
+            elif message.cursor.version >= version:
+                return received
