@@ -32,6 +32,8 @@ COMMANDS: Final[dict[str, Command]] = {
     "serve": Command(f"{_CLI}.serve", "serve_command", "server"),
     "watch": Command(f"{_CLI}.watch", "watch", None),
     "changes": Command(f"{_CLI}.changes", "changes", None),
+    "ps": Command(f"{_CLI}.operator.commands", "ps", "cli"),
+    "top": Command(f"{_CLI}.operator.commands", "top", "cli"),
     "catalog": Command(f"{_CLI}.catalog", "app", "cli"),
     "log": Command(f"{_CLI}.log", "app", "log"),
     "keys": Command(f"{_CLI}.keys", "app", "cli"),
