@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
+from tailrace_server.access.tickets import Tickets
 from tailrace_server.capture.grant import READ_ALL
 from tailrace_server.capture.principal import ANONYMOUS
 
@@ -98,6 +99,7 @@ class Door:
     def __init__(self, authenticators: Sequence[Authenticator] = ()) -> None:
         """Ask these, in this order; none = everybody is anonymous."""
         self._authenticators = tuple(authenticators)
+        self.tickets = Tickets()
 
     @property
     def is_open(self) -> bool:

@@ -43,6 +43,14 @@ class Entrance:
             raise refusal
         return self._principal
 
+    def ticket(self) -> str:
+        """Return a ticket by which the same caller may open one event stream.
+
+        Raises:
+            Unauthenticated, TokenExpired: As ``principal``.
+        """
+        return self._door.tickets.issue(self.principal)
+
     async def admit(self, token: str | None) -> None:
         """Let a connection in by a token that came after its handshake, or renew what it has proven.
 

@@ -41,6 +41,8 @@ _BYTES_MAX: Final = 256 << 10
 _KEYS_MAX: Final = 200
 _AGAIN_S: Final = 30.0
 """Least time between two fetches that unknown keys cause."""
+_KINDS: Final = ("RSA", "EC", "OKP")
+"""Of keys that sign; a JWKS may have others."""
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 _log = structlog.get_logger("tailrace.access")
 
@@ -194,6 +196,8 @@ def _read(address: str) -> bytes:
                     raise KeysUnavailable(f"{address} sends more than {_BYTES_MAX} bytes")
                 if time.monotonic() > until:
                     raise KeysUnavailable(f"{address} did not answer within {_TIMEOUT_S:g} s")
+    except KeysUnavailable:
+        raise
     except (OSError, ValueError) as error:  # URLError and TimeoutError are OSErrors
         raise KeysUnavailable(f"{address}: {getattr(error, 'reason', error)}") from error
     except Exception as error:  # http.client has errors of its own for answers that are no HTTP
@@ -226,9 +230,12 @@ def _parse(data: bytes) -> Mapping[str, PublicKey]:
             listed = _json(data).get("keys")
             if not isinstance(listed, list) or len(listed) > _KEYS_MAX:
                 raise KeysUnavailable(f"no JWKS: no list `keys` of at most {_KEYS_MAX}")
+            public = [
+                each for each in listed if isinstance(each, dict) and each.get("kty") in _KINDS
+            ]
             keys = [
                 key
-                for key in KeySet.import_key_set({"keys": listed}).keys
+                for key in (KeySet.import_key_set({"keys": public}).keys if public else ())
                 if isinstance(key, RSAKey | ECKey | OKPKey) and key.get("use") in (None, "sig")
             ]
     except (JoseError, ValueError, TypeError, KeyError) as error:
@@ -239,7 +246,7 @@ def _parse(data: bytes) -> Mapping[str, PublicKey]:
 
 
 def _of_pem(data: bytes) -> PublicKey:
-    for kind in ("RSA", "EC", "OKP"):
+    for kind in _KINDS:
         try:
             found = import_key(data, kind)
         except (JoseError, ValueError, TypeError):

@@ -47,6 +47,7 @@ ROUTES = {
     "/page/{name}": PUBLIC,
     "/overview": GUARDED,
     "/subscriptions": GUARDED,
+    "/subscriptions/{id}/end": GUARDED,
     "/publishers": GUARDED,
     "/v1/openapi.json": GUARDED,
     "/v1/asyncapi.json": GUARDED,
@@ -54,6 +55,7 @@ ROUTES = {
     "/v1/docs/live": PUBLIC,
     "/v1/docs/{name}": PUBLIC,
     "/v1/graphiql/{name}": PUBLIC,
+    "/v1/tickets": GUARDED,
     "/v1/catalogs": GUARDED,
     "/v1/catalogs/{catalog}": GUARDED,
     "/v1/catalogs/{catalog}/schema": GUARDED,
@@ -142,7 +144,7 @@ def paths(face: HttpFace, kind: type[Route] | type[WebSocketRoute]) -> dict[str,
 
 def concrete(path: str) -> str:
     name = "docs.css" if "/docs/" in path else "page.css"  # both other folders have one
-    return path.format(catalog="shop", name=name)
+    return path.format(catalog="shop", name=name, id="1")
 
 
 async def test_every_route_is_guarded_or_is_known_to_be_public(guarded: Guarded) -> None:
@@ -325,3 +327,27 @@ async def test_a_newer_token_of_somebody_else_ends_the_socket(guarded: Guarded) 
             await socket.recv()
         assert socket.close_code == 4403
         assert (socket.close_reason or "").startswith(NotPermitted.code)
+
+
+async def test_a_ticket_opens_one_event_stream_and_nothing_else(guarded: Guarded) -> None:
+    live = LIVE.format(catalog="shop")
+
+    async def ticket() -> str:
+        answer = await guarded.http.post("/v1/tickets", headers=guarded.headers())
+        assert answer.json()["expiresInMs"] == 30_000
+        return str(answer.json()["ticket"])
+
+    async def status(path: str) -> int:
+        async with guarded.http.stream("GET", path) as answer:
+            return answer.status_code
+
+    for path in (
+        f"{live}?heartbeatIntervalMs=100&ticket=",
+        "/v1/catalogs/shop/graphql?query=%7Bcatalogs%7Bname%7D%7D&ticket=",
+    ):
+        first = await ticket()
+        assert await status(path + first) == 200
+        assert await status(path + first) == 401, "it was used"
+    assert await status(f"/v1/catalogs?ticket={await ticket()}") == 401
+    assert await status(f"{live}?ticket={await ticket()}&ticket=x") == 401
+    assert await status(f"{live}?ticket=x") == 401

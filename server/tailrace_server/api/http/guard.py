@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, Unauthenticated
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
@@ -42,6 +42,8 @@ _ENTRANCE: Final = "tailrace.entrance"
 
 _PUBLIC: Final = re.compile(r"/|/page/[^/]+|/health|/v1/docs(?:/[^/]+)?|/v1/graphiql/[^/]+")
 """Paths that need no credential: whether the server is well, and the files of its pages."""
+_STREAMS: Final = ("/changes/live", "/graphql")
+"""How paths end at which there are event streams."""
 _PAGE: Final = re.compile(r"/v1/(?:catalogs/[^/]+|system)/graphql")
 """Paths at which a browser is given a page that has nothing of a catalog, and clients are given data."""
 
@@ -67,7 +69,10 @@ def with_door(application: ASGIApp, door: Door, sockets: Sockets) -> ASGIApp:
         try:
             if not door.is_open:
                 credentials = _credentials_of(scope)
-                principal = await door.admit(credentials)
+                ticket = _take_ticket(scope) if credentials.token is None else None
+                principal = (
+                    await door.admit(credentials) if ticket is None else door.tickets.redeem(ticket)
+                )
         except TailraceError as error:
             if is_socket and not _has_field(scope):
                 principal = (
@@ -90,6 +95,24 @@ def _credentials_of(scope: Scope) -> Credentials:
     ]
     client = scope.get("client")
     return Credentials(bearer_token(values), names_over_http(scope), client[0] if client else "")
+
+
+def _take_ticket(scope: Scope) -> str | None:
+    """Take the ticket out of the URL of a request that may be an event stream's; None where there is none."""
+    if (
+        scope["type"] != "http"
+        or scope["method"] != "GET"
+        or b"ticket=" not in scope["query_string"]
+    ):
+        return None
+    if not scope["path"].endswith(_STREAMS):
+        return None
+    pairs: list[bytes] = scope["query_string"].split(b"&")
+    tickets = [each for each in pairs if each.startswith(b"ticket=")]
+    scope["query_string"] = b"&".join(each for each in pairs if each not in tickets)
+    if len(tickets) != 1:
+        raise Unauthenticated("two tickets came; send one")
+    return tickets[0].removeprefix(b"ticket=").decode("latin-1")
 
 
 def _has_field(scope: Scope) -> bool:

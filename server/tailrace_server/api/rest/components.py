@@ -67,6 +67,10 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "Captures": _captures("captures", "Capture", reference),
         "CloudEvent": _cloud_event(reference),
         "CloudEvents": _captures("events", "CloudEvent", reference),
+        "Ticket": _object(
+            {"ticket": {"type": "string"}, "expiresInMs": {"type": "integer"}},
+            required=("ticket", "expiresInMs"),
+        ),
         "Token": _object({"token": {"type": "string"}}, closed=True),
         "Demand": _object({"n": {**_long(), "minimum": 1}}, closed=True),
         "Page": _page(reference),

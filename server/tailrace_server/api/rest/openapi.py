@@ -25,11 +25,12 @@ _CATALOG: Final = {
     "schema": {"type": "string"},
 }
 _TAGS: Final = {
+    "callers": "Who asks.",
     "catalogs": "What is served.",
     "history": "Closed ranges, in either direction.",
     "live": "What comes, as server-sent events.",
 }
-_REFUSED: Final = (400, 404, 406, 409, 410, 429, 500, 503)
+_REFUSED: Final = (400, 401, 403, 404, 406, 409, 410, 429, 500, 503)
 """What a server answers in the place of 200; the other statuses of the error table are never its own."""
 _REFUSED_BODY: Final = (408, 413, 415)
 """The same of a request that has a body."""
@@ -46,6 +47,14 @@ def document() -> dict[str, Any]:
     """Return the document."""
     found = components.schemas(reference)
     paths: dict[str, Any] = {
+        "/v1/tickets": {
+            "post": _get(
+                "getTicket",
+                "callers",
+                "A ticket for one event stream, whose EventSource cannot send a header",
+                _json(reference("Ticket")),
+            )
+        },
         "/v1/catalogs": {
             "get": _get("listCatalogs", "catalogs", "The catalogs that are served now", _list())
         },
@@ -117,7 +126,11 @@ def document() -> dict[str, Any]:
         },
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": paths,
-        "components": {"schemas": found},
+        "components": {
+            "schemas": found,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
     }
 
 

@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
+from tailrace_server.access.tickets import Tickets
 from tailrace_server.api.errors import (
     PROBLEM_TYPE,
     encoded_problem,
@@ -75,6 +76,7 @@ class RestFace:
             Route("/v1/docs", pages.docs),
             Route("/v1/docs/live", pages.live),
             Route("/v1/docs/{name}", pages.asset),
+            Route("/v1/tickets", self._answered(self._tickets), methods=["POST"]),
             Route("/v1/catalogs", self._answered(self._catalogs)),
             Route("/v1/catalogs/{catalog}", self._answered(self._catalog)),
             Route("/v1/catalogs/{catalog}/schema", self._answered(self._schema)),
@@ -97,6 +99,11 @@ class RestFace:
     async def _asyncapi(self, request: Request) -> Response:
         no_parameters(request)
         return _json(asyncapi.document())
+
+    async def _tickets(self, request: Request) -> Response:
+        no_parameters(request)
+        ticket = entrance_of(request).ticket()
+        return _json({"ticket": ticket, "expiresInMs": Tickets.expires_in_ms})
 
     async def _catalogs(self, request: Request) -> Response:
         no_parameters(request)
