@@ -14,10 +14,11 @@ class CertificateNames:
     """Tells who somebody is by the first name in its certificate, where no token came."""
 
     async def identify(self, credentials: Credentials) -> Identity | None:
-        """Return whose certificate it is; None without one, or beside a token."""
+        """Return whose certificate it is; None without one, or beside a token. Its claim ``names`` has all."""
         if credentials.token is not None or not credentials.certificate_names:
             return None
-        return Identity(IdentityKind.CERTIFICATE, "", credentials.certificate_names[0])
+        names = credentials.certificate_names
+        return Identity(IdentityKind.CERTIFICATE, "", names[0], {"names": list(names)})
 
     def accepts(self, _: Identity) -> bool:
         """Return True: a certificate is checked when its connection begins."""

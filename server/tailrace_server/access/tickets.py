@@ -51,7 +51,7 @@ class Tickets:
         over_at, principal = self._waiting.pop(ticket, (0.0, None))
         if principal is None or over_at <= asyncio.get_running_loop().time():
             raise Unauthenticated(
-                f"the ticket was used, or is older than {_LIFETIME_S:g} s; get another one with POST /v1/tickets"
+                f"the ticket was used, or is older than {_LIFETIME_S:g} s; POST /v1/tickets gives another"
             )
         if (refusal := principal.refusal()) is not None:
             raise refusal

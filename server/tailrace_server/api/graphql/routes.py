@@ -184,7 +184,7 @@ class GraphqlFace:
     async def _reserved(self, request: Request, token: str, form: str) -> ASGIApp:
         """Open a reserved stream, or begin or end an operation on it."""
         catalog = self.catalog(_catalog_of(request))
-        stream = self.reservations.of(token, catalog)
+        stream = self.reservations.of(token, catalog, caller_of(request))
         if request.method == "GET" and form == EVENTS_TYPE:
             stream.open()
             self.reservations.opened(token)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.delivery.peer import Peer
+    from tailrace_server.capture.principal import Principal
 
 _log = structlog.get_logger("tailrace.graphql")
 
@@ -119,6 +120,7 @@ class ReservedStream:
     ) -> None:
         """Reserve for a peer; ``on_end`` is called when the reservation ends, used or not."""
         self.catalog = catalog
+        self.entrance = entrance
         self.opened = False
         self.refused = 0
         """Operations above the limit of one stream."""
@@ -362,14 +364,18 @@ class Reservations:
         )
         return token
 
-    def of(self, token: str, catalog: GraphqlCatalog) -> ReservedStream:
-        """Return a reservation.
+    def of(self, token: str, catalog: GraphqlCatalog, caller: Principal) -> ReservedStream:
+        """Return a reservation of a caller.
 
         Raises:
-            HTTPException: 404: there is none of this token at this catalog.
+            HTTPException: 404: there is none of this token at this catalog, or it is somebody else's.
         """
         found = self._streams.get(token)
-        if found is None or found.catalog.name != catalog.name:
+        if (
+            found is None
+            or found.catalog.name != catalog.name
+            or found.entrance.principal.name != caller.name
+        ):
             seconds = self._settings.graphql_reservation_s
             raise HTTPException(
                 404,
