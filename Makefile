@@ -101,6 +101,7 @@ proto: $(READY)
 	$(BIN)/python -m tools.proto client
 
 docs: $(READY)
+	$(BIN)/python -m tools.audit
 	$(BIN)/python -m tools.guarantees
 	$(BIN)/python -m tools.errors
 	$(BIN)/python -m tools.operations

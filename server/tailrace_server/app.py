@@ -6,7 +6,7 @@ Start::
                               "starting"       the encoder is loaded         "serving"
 
 Stop, on SIGTERM or Ctrl-C, in this order; stop_deadline.py ends the process if it takes too long, and at a
-second signal::
+second signal; a required audit that stands still stops the server, too, with exit status 1::
 
     at once                       /health says 503, nobody new is accepted
                                   every subscription ends with ServerStopping and its resume cursor
@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+from contextlib import closing
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -34,6 +36,8 @@ import structlog
 import uvloop
 
 from tailrace_server import process
+from tailrace_server.access.admissions import RecordedAdmissions
+from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.configured import Access
 from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
@@ -68,7 +72,7 @@ _log = structlog.get_logger("tailrace.server")
 
 
 def run(settings: ServerSettings) -> int:
-    """Serve until a signal says to stop; return the process's exit status, 0 after a stop in good order.
+    """Serve until a signal says to stop; return its exit status, 0 after a stop in good order.
 
     Raises:
         CannotStart: A setting, the log root or an address does not allow it.
@@ -84,10 +88,9 @@ def run(settings: ServerSettings) -> int:
     schedule(settings.scheduling)
     raise_descriptor_limit()
     try:
-        uvloop.run(_run(settings))
+        return uvloop.run(_run(settings))
     except* CannotStart as group:
         raise group.exceptions[0] from None
-    return 0
 
 
 def _identified(settings: ServerSettings) -> bool:
@@ -95,27 +98,33 @@ def _identified(settings: ServerSettings) -> bool:
     return settings.transport_security.tls_client_ca is not None or settings.access.asks
 
 
-async def _run(settings: ServerSettings) -> None:
+async def _run(settings: ServerSettings) -> int:
     stopping = asyncio.Event()
-    with StopDeadline(settings.stop_deadline_s, stopping):
-        await serve(settings, stopping)
+    with (
+        closing(Audit(settings.auditing)) as audit,
+        StopDeadline(settings.stop_deadline_s, stopping),
+    ):
+        await serve(settings, stopping, audit)
+    return 1 if audit.has_given_up else 0
 
 
-async def serve(settings: ServerSettings, stopping: asyncio.Event) -> None:
+async def serve(settings: ServerSettings, stopping: asyncio.Event, audit: Audit) -> None:
     """Serve from a log root until ``stopping`` is set, then stop in good order.
 
     Raises:
         CannotStart: An address cannot be bound.
     """
     with RecentLines() as lines:
-        await _serve(settings, stopping, lines)
+        await _serve(settings, stopping, audit, lines)
 
 
-async def _serve(settings: ServerSettings, stopping: asyncio.Event, lines: RecentLines) -> None:
+async def _serve(
+    settings: ServerSettings, stopping: asyncio.Event, audit: Audit, lines: RecentLines
+) -> None:
     assert settings.log is not None
     tls = tls_files(settings.transport_security)
-    engine = Engine(settings.log, settings.engine)
-    access = Access(settings.access, settings.transport_security.tls_client_ca)
+    engine = Engine(settings.log, settings.engine, RecordedAdmissions(audit))
+    access = Access(settings.access, settings.transport_security.tls_client_ca, audit)
     grpc = GrpcServer(engine, settings.grpc_face, tls=tls, door=access.door)
     statistics = partial(engine.statistics, ANONYMOUS)
     registry = metrics.registry(statistics, grpc.statistics, version=version("tailrace"))
@@ -123,6 +132,7 @@ async def _serve(settings: ServerSettings, stopping: asyncio.Event, lines: Recen
     metrics.register_faces(registry, watch.statistics)
     if tls is not None:
         metrics.register_tls(registry, tls.statistics)
+    metrics.register_audit(registry, audit.statistics)
     http = _http(engine, registry, settings, watch, lines, tls, access.door)
     watch.add(grpc)
     if http is not None:
@@ -158,6 +168,7 @@ async def _serve(settings: ServerSettings, stopping: asyncio.Event, lines: Recen
                 tasks.create_task(CYCLES.run(), name="collector of cycles"),
                 tasks.create_task(watch.run(), name="watch of the faces"),
                 tasks.create_task(access.run(engine), name="keys and who holds them"),
+                tasks.create_task(audit.run(_stop), name="watch of the audit"),
             ]
             if tls is not None:
                 upkeep.append(tasks.create_task(tls.run(), name="files of TLS"))
@@ -195,6 +206,11 @@ def _warm_up() -> None:
     wait_while_loading()
 
 
+def _stop() -> None:
+    """Stop as at a signal: their owner knows the deadline."""
+    signal.raise_signal(signal.SIGTERM)
+
+
 def _left(until: float) -> float:
     """Return how many seconds are left until a time of the event loop."""
     return max(0.0, until - asyncio.get_running_loop().time())
@@ -217,11 +233,11 @@ def _http(
         registry,
         settings.http,
         settings.http_faces,
+        door=door,
         not_accepting=watch.not_accepting,
         lines=lines,
         accepting=False,
         tls=tls,
-        door=door,
     )
 
 

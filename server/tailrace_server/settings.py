@@ -35,7 +35,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from tailrace_server.access.settings import AccessSettings
+from tailrace_server.access.settings import AccessSettings, AuditSettings
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.http.origins import Origins
 from tailrace_server.api.settings import HttpSettings
@@ -123,6 +123,7 @@ class ServerSettings:
         default_factory=TransportSecuritySettings
     )
     access: AccessSettings = dataclasses.field(default_factory=AccessSettings)
+    auditing: AuditSettings = dataclasses.field(default_factory=AuditSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ GROUPS: Final[Mapping[str, tuple[str, type]]] = {
     "grpc_face": ("bounds of the gRPC face", GrpcSettings),
     "http_faces": ("bounds of the HTTP faces", HttpSettings),
     "access": ("who is let in", AccessSettings),
+    "auditing": ("the audit", AuditSettings),
 }
 """What a field of ``ServerSettings`` holds that has settings of its own: its title and its class."""
 

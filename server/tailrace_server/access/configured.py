@@ -20,6 +20,7 @@ from tailrace_server.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace_server.access.audit.audit import Audit
     from tailrace_server.access.door import Authenticator
     from tailrace_server.access.settings import AccessSettings
     from tailrace_server.capture.delivery.subscription import Subscription
@@ -35,12 +36,18 @@ _log = structlog.get_logger("tailrace.access")
 class Access:
     """The door of a server, with what has to be done for it now and then."""
 
-    def __init__(self, settings: AccessSettings, client_ca: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: AccessSettings,
+        client_ca: Path | None = None,
+        audit: Audit | None = None,
+    ) -> None:
         """Read the files that settings name.
 
         Args:
             settings: Who is let in.
             client_ca: Whose certificates clients show; None: nobody's.
+            audit: Where it is recorded; None = nowhere.
 
         Raises:
             ConfigError: One of them cannot be used.
@@ -66,7 +73,7 @@ class Access:
                     "certificate_identities: no client shows a certificate without tls_client_ca"
                 )
             authenticators.append(CertificateNames())
-        self.door = Door(authenticators)
+        self.door = Door(authenticators, audit)
 
     async def run(self, engine: Engine) -> None:
         """Keep keys fresh, and end streams, until cancelled; returns at once where the door is open."""

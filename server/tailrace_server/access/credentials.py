@@ -15,6 +15,8 @@ class Credentials:
     """Names in the client's certificate, which the listener has verified; none without mTLS."""
     address: str = ""
     """The peer's address without its port, as failures are counted; empty where it has none."""
+    transport: str = ""
+    """How it came, as the audit names it: ``grpc``, ``http``, ``websocket``."""
 
     def with_token(self, token: str | None) -> Credentials:
         """Return the same with a token that came later."""

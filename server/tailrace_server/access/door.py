@@ -16,7 +16,9 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
+from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.tickets import Tickets
+from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.grant import READ_ALL
 from tailrace_server.capture.principal import ANONYMOUS
 
@@ -96,10 +98,13 @@ class Identified:
 class Door:
     """Lets callers in. One for all faces of a server."""
 
-    def __init__(self, authenticators: Sequence[Authenticator] = ()) -> None:
-        """Ask these, in this order; none = everybody is anonymous."""
+    def __init__(
+        self, authenticators: Sequence[Authenticator] = (), audit: Audit | None = None
+    ) -> None:
+        """Ask these, in this order; none = everybody is anonymous. Who comes in, or not, is recorded."""
         self._authenticators = tuple(authenticators)
         self.tickets = Tickets()
+        self._audit = audit or Audit()
 
     @property
     def is_open(self) -> bool:
@@ -115,6 +120,31 @@ class Door:
         """
         if self.is_open:
             return ANONYMOUS
+        peer = Peer(credentials.transport, credentials.address)
+        try:
+            found = await self._identified(credentials)
+        except TailraceError as error:
+            self._audit.refused(error, peer)
+            raise
+        self._audit.authenticated(found, peer)
+        return found
+
+    def redeem(self, ticket: str, credentials: Credentials) -> Principal:
+        """Return who made a ticket, which is used up by it.
+
+        Raises:
+            Unauthenticated: There is no such ticket, or no more.
+        """
+        peer = Peer(credentials.transport, credentials.address)
+        try:
+            found = self.tickets.redeem(ticket)
+        except TailraceError as error:
+            self._audit.refused(error, peer)
+            raise
+        self._audit.authenticated(found, peer)
+        return found
+
+    async def _identified(self, credentials: Credentials) -> Identified:
         for each in self._authenticators:
             identity = await each.identify(credentials)
             if identity is not None:

@@ -1,4 +1,4 @@
-"""What the server needs to know to tell callers apart; docs/settings.md is made from these fields."""
+"""The settings of the doors; docs/settings.md is made from these fields."""
 
 from __future__ import annotations
 
@@ -36,3 +36,31 @@ class AccessSettings:
         """Whether callers have to say who they are."""
         named = self.identities is not None or self.api_keys is not None
         return named or self.certificate_identities
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSettings:
+    """Where the audit is written, and what happens when it cannot be."""
+
+    audit: Path | None = setting(
+        None,
+        "file",
+        "where each use of the server is recorded, a JSON object a line: a file, or `stderr`",
+    )
+    audit_required: bool = setting(
+        False,
+        "yes or no",
+        "whether nobody is served unrecorded: while the audit cannot be written, new subscriptions and reads "
+        "are refused",
+    )
+    audit_patience_s: float = setting(
+        30.0,
+        "seconds",
+        "how long an audit that is required may stand still; then the server stops in good order, with exit "
+        "status 1",
+    )
+    audit_queue_bytes: int = setting(
+        4 << 20,
+        "bytes",
+        "of lines that wait to be written, some 8,000; what does not fit is lost, and counted",
+    )

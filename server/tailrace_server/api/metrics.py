@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from tailrace_server.access.audit.trail import TrailStatistics
     from tailrace_server.api.face_watch import FaceStatistics
     from tailrace_server.api.graphql.documents import DocumentStatistics
     from tailrace_server.api.grpc import GrpcStatistics
@@ -229,6 +230,41 @@ class GraphqlCollector(Collector):
         )
         subscriptions.add_metric(["compiled"], found.compiled)
         yield subscriptions
+
+
+class AuditCollector(Collector):
+    """The audit's queue."""
+
+    def __init__(self, statistics: Callable[[], TrailStatistics | None]) -> None:
+        """Read from ``statistics`` at each scrape."""
+        self._statistics = statistics
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment; none where nothing is recorded."""
+        found = self._statistics()
+        if found is None:
+            return
+        yield CounterMetricFamily("tailrace_audit_lines", "Lines of the audit.", found.written)
+        yield CounterMetricFamily(
+            "tailrace_audit_lines_lost",
+            "Lines of the audit that were lost, as the queue had no room.",
+            found.lost,
+        )
+        yield GaugeMetricFamily(
+            "tailrace_audit_queue_bytes", "Of lines that wait to be written.", found.queued_bytes
+        )
+        yield GaugeMetricFamily(
+            "tailrace_audit_standing_still_seconds",
+            "For how long the audit could not be written; 0 while it can.",
+            found.standing_still_s,
+        )
+
+
+def register_audit(
+    metrics: CollectorRegistry, statistics: Callable[[], TrailStatistics | None]
+) -> None:
+    """Add the audit to a registry."""
+    metrics.register(AuditCollector(statistics))
 
 
 class FaceCollector(Collector):

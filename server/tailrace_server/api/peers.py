@@ -16,6 +16,9 @@ REST_WEBSOCKET: Final = "rest_websocket"
 REST_EVENTS: Final = "rest_events"
 GRAPHQL_WEBSOCKET: Final = "graphql_websocket"
 GRAPHQL_EVENTS: Final = "graphql_events"
+REST: Final = "rest"
+GRAPHQL: Final = "graphql"
+"""A request with one answer: history, a query."""
 GRPC: Final = "grpc"
 
 _CLIENT_CHARS: Final = 200

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
 from weakref import WeakSet
 
 import structlog
@@ -23,6 +24,7 @@ from tailrace.errors import (
     TailraceError,
     TransportError,
 )
+from tailrace_server.capture.admission import FREE, Admissions
 from tailrace_server.capture.delivery.memory_budget import LargeMessages
 from tailrace_server.capture.delivery.memory_governor import MemoryGovernor
 from tailrace_server.capture.delivery.operator_end import ended_by_operator
@@ -30,13 +32,12 @@ from tailrace_server.capture.delivery.options import delivery_options
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.disk_usage import DiskMeasurements
-from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.faults import FaultWatch
 from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting.door import (
     allowances_of,
     codec_of,
-    end_if_refused,
+    end_refused,
     knows,
     may,
 )
@@ -84,8 +85,11 @@ class Engine:
     Every method that a face calls takes the caller first, whose grant is judged here and nowhere else.
     """
 
-    def __init__(self, root: Path, settings: EngineSettings | None = None) -> None:
-        """Bind to a log root; nothing is read before the context is entered."""
+    def __init__(
+        self, root: Path, settings: EngineSettings | None = None, admissions: Admissions = FREE
+    ) -> None:
+        """Bind to a log root, and to what admits its callers; nothing is read before the context is entered."""
+        self._admissions = admissions
         self._root = root
         self.settings = settings or EngineSettings()
         self._counters = Counters()
@@ -123,7 +127,9 @@ class Engine:
         self._rings = RingBudget(self.settings.rings_bytes)
         self._large = LargeMessages(self.settings.memory_bytes, self.settings.message_bytes)
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache, self._large)
-        self._faults = FaultWatch(self._root, self.settings.room_bytes, self._catalogs)
+        self._faults = FaultWatch(
+            self._root, self.settings.room_bytes, self._catalogs, self._admissions.faults
+        )
         self._tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         try:
             await self._open_existing()
@@ -198,13 +204,17 @@ class Engine:
             ServerFull: There is no room for the criteria.
             NotPermitted: The criteria name what is not granted, or nothing of them is.
         """
-        observer = await self._observer(caller, catalog)
-        self._refuse_when_stopping()
-        peer = replace(peer, principal=caller.name)
-        use = use_of(caller, catalog, Action.SUBSCRIBE, criteria, content)
-        codec = codec_of(codec, use.narrowed)
-        options = delivery_options(self.settings, limits, use, content, codec, demand, peer)
-        subscription = await observer.subscribe(start, options)
+        with self._admissions.subscription(caller, peer, catalog, criteria, content) as admission:
+            observer = await self._observer(caller, catalog)
+            self._refuse_when_stopping()
+            peer = replace(peer, principal=caller.name)
+            use = use_of(caller, catalog, Action.SUBSCRIBE, criteria, content)
+            admission.take(use.narrowed.criteria)
+            codec = codec_of(codec, use.narrowed)
+            options = delivery_options(
+                self.settings, limits, use, content, codec, demand, peer, admission
+            )
+            subscription = await observer.subscribe(start, options)
         if self._stopping:  # during the wait: ``stop_subscriptions`` has not seen this one
             subscription.stop()
         return subscription
@@ -221,6 +231,7 @@ class Engine:
         codec: Codec,
         limit: int | None = None,
         max_message_bytes: int | None = None,
+        peer: Peer = IN_PROCESS,
     ) -> HistoryRead:
         """Read a closed range of a catalog's log; ``limit`` counts records.
 
@@ -232,32 +243,35 @@ class Engine:
             InvalidRequest: An anchor above what is published, or a limit below one.
             ServerFull: There is no room for the criteria.
         """
-        observer = await self._observer(caller, catalog)
-        use = use_of(caller, catalog, Action.HISTORY, criteria, content)
-        alternatives, shown, _ = use.narrowed
-        kept = observer.keep_criteria(alternatives)
-        try:
-            history = HistoryRead(
-                observer.log,
-                await compiled(alternatives, shown),
-                bounds or HistoryBounds(),
-                reverse=reverse,
-                content=content,
-                codec=codec_of(codec, use.narrowed),
-                limit=limit,
-                message_bytes=min(
-                    self.settings.message_bytes, max_message_bytes or self.settings.message_bytes
-                ),
-                large=self._large,
-                patience_s=self.settings.send_deadline_s,
-                keeps=self._keeps_block,
-                kept=kept,
-                use=use,
-            )
-            await history.begin()
-        except BaseException:
-            kept.give_back()
-            raise
+        with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
+            observer = await self._observer(caller, catalog)
+            use = use_of(caller, catalog, Action.HISTORY, criteria, content)
+            alternatives, shown, _ = use.narrowed
+            bytes_max = self.settings.message_bytes
+            admission.take(alternatives)
+            kept = observer.keep_criteria(alternatives)
+            try:
+                history = HistoryRead(
+                    observer.log,
+                    await compiled(alternatives, shown),
+                    bounds or HistoryBounds(),
+                    reverse=reverse,
+                    content=content,
+                    codec=codec_of(codec, use.narrowed),
+                    limit=limit,
+                    message_bytes=min(bytes_max, max_message_bytes or bytes_max),
+                    large=self._large,
+                    patience_s=self.settings.send_deadline_s,
+                    keeps=self._keeps_block,
+                    kept=kept,
+                    use=use,
+                    admission=admission,
+                )
+                await history.begin()
+                admission.began(uuid4().hex)
+            except BaseException:
+                kept.give_back()
+                raise
         history.caller = caller
         self._reads.add(history)
         return history
@@ -294,7 +308,6 @@ class Engine:
         sees = partial(may, caller, Action.STATISTICS)
         for subscription in self._all_subscriptions():
             subscription.count_delivered()
-        counters = self._counters
         return EngineStatistics(
             observers=tuple(each.statistics() for _, each in self._observers(sees)),
             unreadable={
@@ -302,18 +315,11 @@ class Engine:
             },
             faults=self._faults.found(sees),
             cache=self._cache.statistics(),
-            subscriptions=counters.subscriptions,
-            subscriptions_opened=counters.subscriptions_opened,
-            subscriptions_failed=counters.subscriptions_failed,
-            captures_delivered=counters.captures_delivered,
-            bytes_delivered=counters.bytes_delivered,
-            heartbeats_sent=counters.heartbeats_sent,
-            resyncs=counters.resyncs,
-            returns=counters.returns,
+            **self._counters.totals(),
             message_bytes_max=self._large.message_bytes_max,
             waiting_for_memory=self._large.waiting,
             disconnected_for_memory=self._governor.disconnected,
-            latencies=dict(counters.latencies),
+            latencies=dict(self._counters.latencies),
             disks={name: usage for name, usage in sorted(self._disks.found.items()) if sees(name)},
         )
 
@@ -333,7 +339,9 @@ class Engine:
             for each in observer.publishers()
         ]
 
-    def end_subscription(self, caller: Principal, id: str, reason: str) -> str:
+    def end_subscription(
+        self, caller: Principal, id: str, reason: str, peer: Peer = IN_PROCESS
+    ) -> str:
         """End a subscription by its id, with a reason that its client is told; return its resume cursor.
 
         Raises:
@@ -342,17 +350,13 @@ class Engine:
         """
         for catalog, each in self.subscriptions(caller):
             if each.acknowledgement.subscription_id == id:
-                return ended_by_operator(caller, catalog, each, reason)
+                with self._admissions.action(caller, peer, catalog, "end_subscription", id, reason):
+                    return ended_by_operator(caller, catalog, each, reason)
         raise InvalidRequest(f"no subscription {id[:60]!r} is open; it may have ended meanwhile")
 
     async def end_what_is_not_granted(self) -> None:
         """End the subscriptions and reads that a policy no longer grants, after it has changed."""
-        turn = Turn()
-        streams: list[Subscription | HistoryRead] = [*self._all_subscriptions(), *self._reads]
-        for each in streams:
-            end_if_refused(each)
-            if turn.is_over():
-                await turn.give_way()
+        await end_refused((*self._all_subscriptions(), *self._reads))
 
     def stop_subscriptions(self) -> None:
         """End every subscription with its resume cursor and take no more. Idempotent."""

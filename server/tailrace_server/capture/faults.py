@@ -7,6 +7,7 @@ A fault is there as long as its cause is, and goes by itself::
     unpublished          versions are durable, and whoever is to publish them does not
     disk_full            little room is left for those who write the log
     read_only            its file system was writable, and is not any more
+    audit_not_written    its file takes nothing (access/audit)
     face_not_accepting   a listener answers nobody (api/face_watch.py)
     certificate          files of TLS that cannot be used, or a certificate that ends (api/transport_security)
 """
@@ -35,6 +36,7 @@ FaultKind = Literal[
     "unpublished",
     "disk_full",
     "read_only",
+    "audit_not_written",
     "face_not_accepting",
     "certificate",
 ]
@@ -92,6 +94,7 @@ class FaultWatch:
         root: Path,
         room_bytes: int,
         catalogs: Mapping[str, CanBeFaulty],
+        others: Callable[[], tuple[ServerFault, ...]] = tuple,
     ) -> None:
         """Bind to what is watched.
 
@@ -99,7 +102,9 @@ class FaultWatch:
             root: The log root.
             room_bytes: Less than this free on a file system is told.
             catalogs: By name; others change it.
+            others: Returns what is wrong beside the logs.
         """
+        self._others = others
         self._root = root
         self._room_bytes = room_bytes
         self._catalogs = catalogs
@@ -114,7 +119,7 @@ class FaultWatch:
         logs = [each.fault() for name, each in sorted(self._catalogs.items()) if may_read(name)]
         unpublished = [each for each in self._unpublished if may_read(each.subject)]
         full = room_faults(self._rooms, self._first_rooms, self._room_bytes)
-        return (*filter(None, logs), *unpublished, *full)
+        return (*filter(None, logs), *unpublished, *full, *self._others())
 
     async def run(self) -> None:
         """Look every second until cancelled, and write to the log what comes and goes."""

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
 from tailrace.criteria import FromTime, Since
-from tailrace.errors import InvalidRequest, PositionCompacted, ServerFull, again
+from tailrace.errors import InvalidRequest, PositionCompacted, ServerFull, TailraceError, again
 from tailrace.position import FIRST, Position
+from tailrace_server.capture.admission import Ending
 from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
 from tailrace_server.capture.matching.run import Mark
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Content, Start
     from tailrace.cursor import Cursor
-    from tailrace.errors import TailraceError
+    from tailrace_server.capture.admission import Admission
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
@@ -94,6 +96,7 @@ class HistoryRead:
         keeps: Callable[[int], bool],
         kept: Kept,
         use: GrantUse,
+        admission: Admission,
     ) -> None:
         """Pin the read to what is published now, or to an earlier page's anchor.
 
@@ -111,6 +114,7 @@ class HistoryRead:
             keeps: Whether it may keep a block of so many bytes until the next message is asked for.
             kept: What is charged for the criteria; given back when the read is closed.
             use: What it gets of what was asked for.
+            admission: What it was admitted with; told how it ends.
         """
         view = log.view
         if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
@@ -139,6 +143,9 @@ class HistoryRead:
         self._kept = kept
         self.use = use
         """What it gets of what was asked for."""
+        self._admission = admission
+        self._captures = self._nbytes = 0
+        """Handed over so far."""
         self._block: tuple[Run, FrameBlock] | None = None
         """The block that the next message is cut from, of its run; None where the cache alone has it."""
         self._last: tuple[int, int, int] | None = None
@@ -157,7 +164,11 @@ class HistoryRead:
         """Return it; whoever iterates it has it so, that its room is given back however that ends."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        if isinstance(error, TailraceError):
+            self._admission.ended(partial(self._ending, error))
         self.close()
 
     @property
@@ -185,6 +196,10 @@ class HistoryRead:
         self.on_end = None  # which has the transport, and that this read
         self.last.end(self)
         self._kept.give_back()
+        self._admission.ended(partial(self._ending, self.error))
+
+    def _ending(self, error: TailraceError | None) -> Ending:
+        return Ending(error, self._captures, self._nbytes, str(self.resume_cursor() or ""))
 
     def end(self, error: TailraceError) -> None:
         """End with an error, which the next message raises; a transport is told at once. Idempotent."""
@@ -272,6 +287,8 @@ class HistoryRead:
         """Return a message after it was noted as being on its way."""
         self.last.frames, self.last.handed_at = frames, asyncio.get_running_loop().time()
         self._last = frames.last
+        self._captures += frames.count
+        self._nbytes += len(frames.data)
         return frames
 
     def _next_row(self) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -16,6 +17,7 @@ from uuid import uuid4
 import structlog
 
 from tailrace.errors import LogCorrupted, LogError, PositionCompacted, again, kept
+from tailrace_server.capture.admission import Ending
 from tailrace_server.capture.catalog_info import CatalogInfo
 from tailrace_server.capture.delivery.crowd import crowds_of
 from tailrace_server.capture.delivery.followed_log import FollowedLog
@@ -175,9 +177,11 @@ class Observer:
         # From here to the end in one step: nothing is published, routed or closed in between.
         if self._ended is not None:
             raise again(self._ended)
+        acknowledgement = self._acknowledge(found, options)
+        options.admission.began(acknowledgement.subscription_id, str(acknowledgement.start))
         publisher = self._by_criteria.get(key) or self._open_publisher(predicate, kept)
         subscription = Subscription(
-            self._acknowledge(found, options),
+            acknowledgement,
             self.log,
             publisher,
             options,
@@ -239,6 +243,7 @@ class Observer:
             self._router.remove(publisher.id)
             publisher.ring.forget_all()
             publisher.kept.give_back()
+        subscription.options.admission.ended(partial(_ending, subscription))
         self._pace.notify()
 
     async def _follow(self, views: AsyncIterator[LogView]) -> None:
@@ -432,6 +437,16 @@ class Observer:
             unknown_changes=unknown_changes(view, use.narrowed.criteria),
             effective_criteria=use.effective,
         )
+
+
+def _ending(subscription: Subscription) -> Ending:
+    figures = subscription.statistics()
+    return Ending(
+        subscription.error,
+        figures.delivered,
+        figures.delivered_bytes,
+        str(subscription.resume_cursor()),
+    )
 
 
 def _frame_request(subscription: Subscription, publisher: Publisher[Subscription]) -> FrameRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace_server.histogram import LatencyHistogram
 
@@ -140,3 +140,16 @@ class Counters:
     def subscriptions(self) -> int:
         """Those that are open."""
         return self.subscriptions_opened - self.subscriptions_ended
+
+    def totals(self) -> dict[str, Any]:
+        """Return those that ``EngineStatistics`` has under the same names."""
+        return {
+            "subscriptions": self.subscriptions,
+            "subscriptions_opened": self.subscriptions_opened,
+            "subscriptions_failed": self.subscriptions_failed,
+            "captures_delivered": self.captures_delivered,
+            "bytes_delivered": self.bytes_delivered,
+            "heartbeats_sent": self.heartbeats_sent,
+            "resyncs": self.resyncs,
+            "returns": self.returns,
+        }

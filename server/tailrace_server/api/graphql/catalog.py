@@ -25,6 +25,7 @@ from tailrace_server.api.graphql.arguments import STARTS, wish_of
 from tailrace_server.api.graphql.context import Context
 from tailrace_server.api.graphql.documents import DocumentCache, is_subscription
 from tailrace_server.api.graphql.errors import DocumentRefused, field_error
+from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from tailrace_server.api.graphql.catalog_schema import CatalogSchema
     from tailrace_server.api.graphql.documents import Document
     from tailrace_server.api.settings import HttpSettings
-    from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.principal import Principal
@@ -164,7 +164,7 @@ class GraphqlCatalog:
         document.refuse_excess(operation, asked.variables, self.engine.settings.criteria)
         return Prepared(document, operation, asked, caller)
 
-    async def execute(self, prepared: Prepared) -> bytes:
+    async def execute(self, prepared: Prepared, peer: Peer = IN_PROCESS) -> bytes:
         """Return the response of a query, as JSON.
 
         Raises:
@@ -173,7 +173,7 @@ class GraphqlCatalog:
         """
         document = prepared.document
         if not document.reads_schema_only(prepared.operation):
-            context = self._context(prepared)
+            context = self._context(prepared, peer)
             with context.pages:
                 found = self._run(prepared, context)
                 try:
@@ -264,9 +264,9 @@ class GraphqlCatalog:
         )
         return Live(subscription, selection.key, bool(arguments.get("signals")))
 
-    def _context(self, prepared: Prepared) -> Context:
+    def _context(self, prepared: Prepared, peer: Peer = IN_PROCESS) -> Context:
         built = prepared.document.built
-        return Context(self.engine, self.settings, self.name, built, prepared.caller)
+        return Context(self.engine, self.settings, self.name, built, prepared.caller, peer)
 
 
 def _has_many(value: object) -> bool:

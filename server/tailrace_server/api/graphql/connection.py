@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Start
     from tailrace_server.api.graphql.arguments import Scope
     from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.history import HistoryBounds, HistoryRead
     from tailrace_server.capture.kept_bytes import Kept
@@ -46,6 +47,7 @@ _COPIES: Final = 4
 async def read_page(
     engine: Engine,
     caller: Principal,
+    peer: Peer,
     settings: HttpSettings,
     catalog: str,
     arguments: Mapping[str, Any],
@@ -85,6 +87,7 @@ async def read_page(
         content=requests.content(message.body),
         codec=PROTOBUF,
         limit=limit,
+        peer=peer,
     )
     with history:
         capture_bytes_max = engine.settings.max_message_bytes

@@ -9,6 +9,7 @@ from tailrace.errors import CatalogUnknown, InvalidRequest
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
 from tailrace_server.capture.codecs.columns import no_schema
+from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -34,9 +35,11 @@ class Context:
         catalog: str,
         built: CatalogSchema,
         caller: Principal,
+        peer: Peer = IN_PROCESS,
     ) -> None:
         """Bind to who asks, and to the schema that the document was validated against."""
         self.caller = caller
+        self._peer = peer
         self.engine = engine
         self.settings = settings
         self.catalog = catalog
@@ -67,6 +70,7 @@ class Context:
             page = await read_page(
                 self.engine,
                 self.caller,
+                self._peer,
                 self.settings,
                 self.catalog,
                 arguments,

@@ -38,7 +38,7 @@ from tailrace_server.api.graphql.transports.reserved_streams import Reservations
 from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.http.guard import caller_of, entrance_of
 from tailrace_server.api.json_requests import decode
-from tailrace_server.api.peers import GRAPHQL_EVENTS, GRAPHQL_WEBSOCKET, over_http
+from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, GRAPHQL_WEBSOCKET, over_http
 from tailrace_server.api.rest.event_stream import HEADERS
 from tailrace_server.api.rest.requests import (
     EVENTS_TYPE,
@@ -152,7 +152,7 @@ class GraphqlFace:
                 f"subscriptions are served at this path by WebSocket, sub-protocol {SUBPROTOCOL}, and as "
                 f"an event stream: Accept: {EVENTS_TYPE}"
             )
-        return self._data(await catalog.execute(prepared), form)
+        return self._data(await catalog.execute(prepared, over_http(GRAPHQL, request)), form)
 
     async def _stream(self, request: Request, asked: Asked | None = None) -> ASGIApp:
         """Answer an operation with an event stream of its own."""

@@ -20,6 +20,7 @@ from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
 from tailrace_server.api.grpc.abort import abort
+from tailrace_server.api.peers import GRPC
 from tailrace_server.api.transport_security.certificate_names import names_over_grpc
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def credentials_of(context: Context) -> Credentials:
         for name, value in context.invocation_metadata() or ()
         if name == "authorization"
     ]
-    return Credentials(bearer_token(values), names_over_grpc(context), _address(context.peer()))
+    address = _address(context.peer())
+    return Credentials(bearer_token(values), names_over_grpc(context), address, GRPC)
 
 
 def guarded(

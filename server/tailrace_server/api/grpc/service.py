@@ -152,7 +152,7 @@ class ChangeCaptureService:
             # As above, for the request.
             with (
                 self._engine.criteria.keep(len(data)),
-                await self._history(request) as history,
+                await self._history(request, context) as history,
             ):
                 request.ClearField("criteria")
                 try:
@@ -338,7 +338,7 @@ class ChangeCaptureService:
             self._subscriptions.discard(subscription)
             subscription.cancel()
 
-    async def _history(self, request: ReadChangesRequest) -> HistoryRead:
+    async def _history(self, request: ReadChangesRequest, context: Context) -> HistoryRead:
         return await self._engine.history(
             caller(),
             requests.catalog(request.catalog),
@@ -349,6 +349,7 @@ class ChangeCaptureService:
             codec=PROTOBUF_DECODED if requests.decoded(request.values) else PROTOBUF,
             limit=requests.limit(request),
             max_message_bytes=self._bytes_max(request),
+            peer=over_grpc(context.peer(), context.invocation_metadata()),
         )
 
     def _bytes_max(self, request: ReadChangesRequest) -> int:

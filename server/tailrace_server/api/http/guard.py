@@ -70,9 +70,13 @@ def with_door(application: ASGIApp, door: Door, sockets: Sockets) -> ASGIApp:
             if not door.is_open:
                 credentials = _credentials_of(scope)
                 ticket = _take_ticket(scope) if credentials.token is None else None
-                principal = (
-                    await door.admit(credentials) if ticket is None else door.tickets.redeem(ticket)
-                )
+                shows_any = credentials.token is not None or credentials.certificate_names
+                if ticket is not None:
+                    principal = door.redeem(ticket, credentials)
+                elif shows_any or not (is_socket or _is_public(scope)):
+                    principal = await door.admit(credentials)
+                else:
+                    principal = None if is_socket else NOBODY
         except TailraceError as error:
             if is_socket and not _has_field(scope):
                 principal = (
@@ -94,7 +98,8 @@ def _credentials_of(scope: Scope) -> Credentials:
         value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"
     ]
     client = scope.get("client")
-    return Credentials(bearer_token(values), names_over_http(scope), client[0] if client else "")
+    address = client[0] if client else ""
+    return Credentials(bearer_token(values), names_over_http(scope), address, scope["type"])
 
 
 def _take_ticket(scope: Scope) -> str | None:

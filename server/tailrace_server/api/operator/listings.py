@@ -13,12 +13,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.api.operator.criteria_words import in_words
+from tailrace_server.capture.criteria_form import criteria_form
 from tailrace_server.capture.fairness import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tailrace.criteria import Criteria
     from tailrace_server.capture.delivery.publisher import Publisher
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from tailrace_server.capture.statistics import SubscriptionStatistics
 
 _SHOWN: Final = 1_000
-_VALUES_SHOWN: Final = 20
-"""Of each list in criteria, which may name 100,000 keys."""
 
 
 async def subscriptions(
@@ -91,24 +87,3 @@ def _plain(figures: SubscriptionStatistics) -> dict[str, object]:
         "age_s": round(figures.age_s, 3),
         "position": str(figures.position),
     }
-
-
-def criteria_form(criteria: Sequence[Criteria]) -> list[dict[str, object]]:
-    """Return criteria as requests have them in JSON; of a long list the first values and their number."""
-    shown = []
-    for one in criteria[:_VALUES_SHOWN]:
-        form: dict[str, object] = {} if one.area is None else {"area": one.area.name}
-        lists: dict[str, Sequence[str]] = {
-            "entityType": one.entity_type,
-            "primaryKey": one.primary_key,
-            "operation": [each.name for each in one.operation],
-            "containerType": [each.name for each in one.container_type],
-            "containerName": one.container_name,
-        }
-        for name, values in lists.items():
-            if values:
-                form[name] = list(values[:_VALUES_SHOWN])
-            if len(values) > _VALUES_SHOWN:
-                form[f"{name}Count"] = len(values)
-        shown.append(form)
-    return shown

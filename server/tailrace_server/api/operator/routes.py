@@ -29,6 +29,7 @@ from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.operator import listings
 from tailrace_server.api.operator.ending import reason_of, refuse_strangers
 from tailrace_server.api.operator.overview import overview
+from tailrace_server.api.peers import REST, over_http
 from tailrace_server.api.rest.routes import http_problem, refused
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class OperatorFace:
         refuse_strangers(request, caller)
         reason = await reason_of(request, self._settings)
         id: str = request.path_params["id"]
-        cursor = self._engine.end_subscription(caller, id, reason)
+        cursor = self._engine.end_subscription(caller, id, reason, over_http(REST, request))
         return JSONResponse({"subscription_id": id, "resume_cursor": cursor}, headers=_NO_STORE)
 
     def _answered(

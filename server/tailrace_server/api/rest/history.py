@@ -32,6 +32,7 @@ from tailrace_server.api.errors import encoded_problem, logged
 from tailrace_server.api.http.compression import accepted_coding, compressed
 from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
+from tailrace_server.api.peers import REST, over_http
 from tailrace_server.api.rest import arrow, responses
 from tailrace_server.api.rest.forms import (
     CaptureForm,
@@ -145,6 +146,7 @@ async def changes(
         codec=form.lines if kind == LINES_TYPE else form.objects,
         limit=limit,
         max_message_bytes=bytes_max,
+        peer=over_http(REST, request),
     )
     del criteria  # the read has them
     with ExitStack() as stack:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.capture.admission import FREE, Admission
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import SubscriptionLimits
@@ -69,6 +70,7 @@ class DeliveryOptions:
     """A capture above it comes as its header."""
     heartbeat_interval_s: float
     peer: Peer = IN_PROCESS
+    admission: Admission = FREE
     caller: Principal = ANONYMOUS
     """Who asked; its subscriptions end when it may no longer have them."""
 
@@ -87,6 +89,7 @@ def delivery_options(
     codec: Codec,
     demand: int | None,
     peer: Peer,
+    admission: Admission,
 ) -> DeliveryOptions:
     """Return how a subscription is served: the engine's bounds, with what differs from them.
 
@@ -108,4 +111,5 @@ def delivery_options(
         heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
         peer=peer,
         caller=use.caller,
+        admission=admission,
     )

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from tailrace.errors import NotPermitted
 from tailrace_server.capture.codecs.cdcv2 import CDCV2
 from tailrace_server.capture.delivery.subscription import Subscription
+from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.granting.images import cut_codec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.grant import Action, Allowance
     from tailrace_server.capture.granting.narrowing import Narrowed
@@ -41,8 +44,16 @@ def allowances_of(caller: Principal, catalog: str, action: Action | None) -> tup
     return found
 
 
-def end_if_refused(stream: Subscription | HistoryRead) -> None:
-    """End a stream whose caller is no longer granted all that it gives."""
+async def end_refused(streams: Iterable[Subscription | HistoryRead]) -> None:
+    """End those whose caller is no longer granted all that they give."""
+    turn = Turn()
+    for each in streams:
+        _end_if_refused(each)
+        if turn.is_over():
+            await turn.give_way()
+
+
+def _end_if_refused(stream: Subscription | HistoryRead) -> None:
     if isinstance(stream, Subscription):
         if (refusal := stream.options.use.refusal()) is not None:
             # Where to go on with less, or once it is granted again.

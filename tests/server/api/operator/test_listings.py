@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, Since
 from tailrace.position import Position
 from tailrace_server.api.operator import listings
-from tailrace_server.api.operator.listings import criteria_form
 from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.criteria_form import criteria_form
 from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS

@@ -30,7 +30,7 @@ from tailrace_server.api.graphql import signals
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.transports.operations import in_one_line, signal
 from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.peers import GRAPHQL_EVENTS, over_http
+from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, over_http
 from tailrace_server.api.rest.event_stream import (
     HEADERS,
     EventStream,
@@ -77,7 +77,7 @@ async def answer(
     """
     prepared = await catalog.prepare(asked, caller_of(request))
     if not prepared.is_subscription:
-        found = await catalog.execute(prepared)
+        found = await catalog.execute(prepared, over_http(GRAPHQL, request))
         return StreamedAnswer(_whole(found), sockets, HEADERS, whole_bytes=len(found))
     if not sockets.enter():
         raise HTTPException(429, str(sockets.refusal()))

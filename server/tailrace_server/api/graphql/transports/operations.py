@@ -100,7 +100,7 @@ class Operations:
         if not prepared.is_subscription:
             async with self._turn:
                 await operation.room()
-                await self._answer(operation, await catalog.execute(prepared))
+                await self._answer(operation, await catalog.execute(prepared, self._peer))
             return
         live = await catalog.begin(prepared, self._peer, as_events=self._as_events)
         del prepared  # its document, with the schema, and its variables have been used

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from tailrace_server.capture.delivery.peer import Peer
     from tests.server.api.rest.conftest import Served
     from tests.support.inprocess import ModelWriter
 
@@ -330,9 +331,9 @@ async def test_contract_45_a_socket_that_is_not_read_has_one_query_answered_at_a
         prepared.append(await prepare(catalog, asked, caller))
         return prepared[-1]
 
-    async def executing(catalog: GraphqlCatalog, one: Prepared) -> bytes:
+    async def executing(catalog: GraphqlCatalog, one: Prepared, peer: Peer) -> bytes:
         executed.append(one)
-        return await execute(catalog, one)
+        return await execute(catalog, one, peer)
 
     def waiting() -> set[str]:
         names = {task.get_name() for task in asyncio.all_tasks()}

@@ -1,0 +1,176 @@
+"""The admissions of a server: each subscription and read is recorded, and is charged to quotas."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+from uuid import uuid4
+
+from tailrace.errors import TailraceError
+from tailrace_server.access.audit.audit import unrecorded
+from tailrace_server.access.audit.events import (
+    AuditLine,
+    Ended,
+    HistoryBegun,
+    HistoryEnded,
+    Subscribed,
+)
+from tailrace_server.capture.criteria_form import criteria_form
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tailrace.criteria import Content, Criteria
+    from tailrace_server.access.audit.audit import Audit
+    from tailrace_server.capture.admission import Ending
+    from tailrace_server.capture.delivery.peer import Peer
+    from tailrace_server.capture.faults import ServerFault
+    from tailrace_server.capture.principal import Principal
+
+_VALUES_SHOWN = 100
+"""Of each list in criteria, which may name 100,000 keys."""
+
+
+class RecordedAdmissions:
+    """Admits for one engine."""
+
+    def __init__(self, audit: Audit) -> None:
+        """Record there."""
+        self._audit = audit
+
+    def subscription(
+        self,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        asked: Sequence[Criteria],
+        content: Content,
+    ) -> RecordedAdmission:
+        """Return what a subscription is admitted with."""
+        return RecordedAdmission(self._audit, caller, peer, catalog, asked, content)
+
+    def history(
+        self,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        asked: Sequence[Criteria],
+        content: Content,
+    ) -> RecordedAdmission:
+        """Return what a read of history is admitted with."""
+        return RecordedRead(self._audit, caller, peer, catalog, asked, content)
+
+    @contextmanager
+    def action(
+        self, caller: Principal, peer: Peer, catalog: str, action: str, subject: str, reason: str
+    ) -> Iterator[None]:
+        """Record what an operator does, or may not do."""
+        try:
+            yield
+        except TailraceError as error:
+            self._audit.refused(error, peer, caller, catalog)
+            raise
+        self._audit.operator_action(caller, peer, action, subject, reason, catalog)
+
+    def faults(self) -> tuple[ServerFault, ...]:
+        """Return that nothing can be recorded, if so."""
+        return self._audit.faults()
+
+
+class RecordedAdmission:
+    """One subscription."""
+
+    __slots__ = (
+        "_asked",
+        "_audit",
+        "_caller",
+        "_catalog",
+        "_content",
+        "_effective",
+        "_id",
+        "_peer",
+    )
+
+    begins: type[AuditLine] = Subscribed
+    ends: type[AuditLine] = Ended
+
+    def __init__(
+        self,
+        audit: Audit,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        asked: Sequence[Criteria],
+        content: Content,
+    ) -> None:
+        """Take nothing yet."""
+        self._audit = audit
+        self._caller = caller
+        self._peer = peer
+        self._catalog = catalog
+        self._asked = self._effective = asked
+        self._content = content
+        self._id = ""
+        """Of what has begun and not ended; empty before and after."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        """Record a refusal."""
+        if isinstance(error, TailraceError):
+            self._audit.refused(error, self._peer, self._caller, self._catalog)
+
+    def take(self, effective: Sequence[Criteria]) -> None:
+        """Note what it is served by."""
+        self._audit.refuse_unrecorded()
+        self._effective = effective
+
+    def began(self, id: str, start: str = "") -> None:
+        """Record the criteria, which are not kept for longer."""
+        self._id = id or uuid4().hex
+        if self._audit.is_on:
+            fields = {
+                "asked": criteria_form(self._asked, values_shown=_VALUES_SHOWN),
+                "effective": criteria_form(self._effective, values_shown=_VALUES_SHOWN),
+                "content": self._content.name or "",
+            }
+            if start:
+                fields["start"] = start
+            if not self._put(self.begins, **fields):
+                raise unrecorded("its queue is full")
+        self._asked = self._effective = ()
+
+    def passed(self, nbytes: int) -> float:
+        """Let the next bytes go at once."""
+        return 0.0
+
+    def ended(self, ending: Callable[[], Ending]) -> None:
+        """Record why, and what was given."""
+        if not self._id:
+            return
+        found = ending()
+        error = found.error
+        self._put(
+            self.ends,
+            code="" if error is None else error.code,
+            reason="" if error is None else str(error),
+            captures=found.captures,
+            bytes=found.nbytes,
+            cursor=found.cursor,
+        )
+        self._id = ""
+
+    def _put(self, kind: type[AuditLine], **fields: object) -> bool:
+        return self._audit.put(kind, self._caller, self._peer, self._catalog, id=self._id, **fields)
+
+
+class RecordedRead(RecordedAdmission):
+    """One read of history."""
+
+    __slots__ = ()
+
+    begins = HistoryBegun
+    ends = HistoryEnded

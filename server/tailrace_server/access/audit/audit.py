@@ -1,0 +1,228 @@
+"""The one place that says what is recorded: the door and the engine's admissions call it, and nobody else.
+
+Without a file to write to nothing is made or kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from tailrace.errors import ServerFull
+from tailrace_server.access.audit.audit_file import AuditFile
+from tailrace_server.access.audit.events import (
+    AuditLine,
+    AuditStarted,
+    AuditStopped,
+    Authenticated,
+    KeysChanged,
+    OperatorAction,
+    PolicyLoaded,
+    Refused,
+    moment,
+)
+from tailrace_server.access.audit.trail import AuditTrail
+from tailrace_server.access.identity import Identity
+from tailrace_server.access.settings import AuditSettings
+from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
+from tailrace_server.capture.faults import ServerFault
+from tailrace_server.capture.principal import ANONYMOUS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tailrace.errors import TailraceError
+    from tailrace_server.access.audit.trail import TrailStatistics
+    from tailrace_server.capture.principal import Principal
+
+_STDERR: Final = "stderr"
+_LOOK_EVERY_S: Final = 1.0
+_CLOSE_S: Final = 2.0
+_AGAIN_AFTER_S: Final = 60.0
+"""The same proof from the same place is recorded once in so long: a client that polls proves it every time."""
+_PROOFS_MAX: Final = 10_000
+"""Proofs that are remembered for that."""
+
+_log = structlog.get_logger("tailrace.audit")
+_Line = TypeVar("_Line", bound=AuditLine)
+
+
+class Audit:
+    """The record of one server process."""
+
+    def __init__(
+        self,
+        settings: AuditSettings | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open the file and begin; ``close`` ends it.
+
+        Raises:
+            CannotStart: The file cannot be opened.
+        """
+        self._settings = settings = settings or AuditSettings()
+        self._monotonic = monotonic
+        self._proofs: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        """When each was recorded last, the oldest first."""
+        self._trail: AuditTrail | None = None
+        self.has_given_up = False
+        """Whether it has stopped the server."""
+        if settings.audit is not None:
+            path = None if str(settings.audit) == _STDERR else settings.audit
+            self._trail = AuditTrail(AuditFile(path), settings.audit_queue_bytes, monotonic)
+            self._trail.put(
+                AuditStarted(time=moment(), pid=os.getpid(), version=version("tailrace"))
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is recorded."""
+        return self._trail is not None
+
+    def authenticated(self, caller: Principal, peer: Peer) -> None:
+        """Record that somebody has proven who they are."""
+        if self._trail is None:
+            return
+        proof, now = (caller.name, _host(peer), peer.transport), self._monotonic()
+        told = self._proofs.get(proof)
+        if told is not None and now - told < _AGAIN_AFTER_S:
+            return
+        self._proofs[proof] = now
+        self._proofs.move_to_end(proof)
+        if len(self._proofs) > _PROOFS_MAX:
+            self._proofs.popitem(last=False)
+        self.put(Authenticated, caller, peer, expires_at=caller.expires_at)
+
+    def refused(
+        self, error: TailraceError, peer: Peer, caller: Principal | None = None, catalog: str = ""
+    ) -> None:
+        """Record that something was not given; ``caller`` None: nobody was proven."""
+        self.put(Refused, caller, peer, catalog, code=error.code, reason=str(error))
+
+    def policy_loaded(self, file: str, grants: int, fingerprint: str) -> None:
+        """Record that a policy is in force from now on; ``fingerprint`` is the file's SHA-256."""
+        self.put(PolicyLoaded, file=file, grants=grants, fingerprint=fingerprint)
+
+    def keys_changed(self, source: str, added: Sequence[str], removed: Sequence[str]) -> None:
+        """Record which keys of a file or an issuer are accepted from now on, and which no more; by name."""
+        self.put(KeysChanged, source=source, added=tuple(added), removed=tuple(removed))
+
+    def operator_action(
+        self, caller: Principal, peer: Peer, action: str, subject: str, reason: str, catalog: str
+    ) -> None:
+        """Record what an operator has done."""
+        self.put(
+            OperatorAction, caller, peer, catalog, action=action, subject=subject, reason=reason
+        )
+
+    def put(
+        self,
+        kind: type[_Line],
+        caller: Principal | None = None,
+        peer: Peer = IN_PROCESS,
+        catalog: str = "",
+        **fields: Any,
+    ) -> bool:
+        """Record an event; return False if it could not be, and has to be (`audit_required`)."""
+        if self._trail is None:
+            return True
+        name, proven_by, issuer = _who(caller)
+        line = kind(
+            time=moment(),
+            principal=name,
+            kind=proven_by,
+            issuer=issuer,
+            address=_host(peer),
+            transport="" if peer is IN_PROCESS else peer.transport,
+            catalog=catalog,
+            **fields,
+        )
+        return self._trail.put(line) or not self._settings.audit_required
+
+    def refuse_unrecorded(self) -> None:
+        """Refuse a use while the audit stands still, if it is required.
+
+        Raises:
+            ServerFull: It is, and it does.
+        """
+        if self._trail is None or not self._settings.audit_required:
+            return
+        found = self._trail.statistics()
+        if found.standing_still_s:
+            raise unrecorded(found.reason)
+
+    def statistics(self) -> TrailStatistics | None:
+        """Return the figures of this moment; None where nothing is recorded."""
+        return None if self._trail is None else self._trail.statistics()
+
+    def faults(self) -> tuple[ServerFault, ...]:
+        """Return that nothing can be written, if so."""
+        found = self.statistics()
+        if found is None or not found.standing_still_s:
+            return ()
+        consequence = (
+            "new subscriptions and reads are refused, and the server stops after "
+            f"{self._settings.audit_patience_s:g} s (audit_required)"
+            if self._settings.audit_required
+            else "lines are kept for a while (audit_queue_bytes), then lost"
+        )
+        reason = f"{found.reason}; {consequence}: make room, or let the server write there"
+        return (ServerFault("audit_not_written", str(self._settings.audit), reason),)
+
+    async def run(self, stop: Callable[[], None]) -> None:
+        """Look every second until cancelled."""
+        while True:
+            self.look(stop)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def look(self, stop: Callable[[], None]) -> None:
+        """Call ``stop``, once, if a required audit has stood still for its patience."""
+        found, patience_s = self.statistics(), self._settings.audit_patience_s
+        if self.has_given_up or not self._settings.audit_required or found is None:
+            return
+        if found.standing_still_s >= patience_s:
+            _log.critical(
+                "server stops as its audit stands still",
+                reason=found.reason,
+                audit_patience_s=patience_s,
+            )
+            self.has_given_up = True
+            stop()
+
+    def close(self) -> None:
+        """Write what is queued, for a moment at most, and end."""
+        if self._trail is not None:
+            self._trail.put(AuditStopped(time=moment()))
+            self._trail.close(_CLOSE_S)
+
+
+def unrecorded(reason: str) -> ServerFull:
+    """Return why nothing is given now."""
+    return ServerFull(
+        f"the audit cannot be written ({reason}), and this server gives nothing unrecorded (audit_required); "
+        "try again later"
+    )
+
+
+def _who(caller: Principal | None) -> tuple[str, str, str]:
+    """Return name, kind and issuer."""
+    if caller is None:
+        return "", "", ""
+    if caller is ANONYMOUS:
+        return caller.name, "anonymous", ""
+    identity = getattr(caller, "identity", None)
+    if isinstance(identity, Identity):
+        return identity.name, identity.kind.value, identity.issuer
+    return caller.name, "", ""
+
+
+def _host(peer: Peer) -> str:
+    """Return the address without its port."""
+    host, _, port = peer.address.rpartition(":")
+    return host.strip("[]") if port.isdigit() and host else peer.address
