@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 # Beside Python the slow tests drive the clients that others have, a browser and packages of Node, and run
 # behind the proxies that others have.
 PROGRAMS := chromium node npm nginx haproxy
-NODE_READY := $(patsubst %/package-lock.json,%/node_modules/.ready,$(wildcard examples/*/package-lock.json))
+NODE_READY := $(patsubst %/package-lock.json,%/node_modules/.ready,$(wildcard examples/*/package-lock.json tests/browser/package-lock.json))
 # The slow tests start Spark a hundred times; its classes, archived, make that twice as fast.
 CLASSES_READY := .venv/.classes-ready
 SOURCES := $(wildcard client server tests bench tools examples)
@@ -118,4 +118,4 @@ lock: $(READY)
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	rm -rf examples/*/node_modules site
+	rm -rf examples/*/node_modules tests/browser/node_modules site

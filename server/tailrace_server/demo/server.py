@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CATALOG: Final = "shop"
 _PLACES: Final = (
+    ("what the server does", "/"),
     ("GraphiQL", f"/v1/catalogs/{CATALOG}/graphql"),
     ("the REST API", "/v1/docs"),
     ("changes as they come", f"/v1/catalogs/{CATALOG}/changes/live?sinceVersion=0&body=after"),

@@ -57,6 +57,13 @@ const refuse = (status, detail) => {
   $("lost").textContent = detail;
   badge(status === 401 || status === 403 ? "not permitted" : "refused", "bad-text");
   if (status === 401) askForToken(token ? detail : "This server asks who you are.");
+  if (status === 403) tailAlone();
+};
+
+// Who may not see the server's figures may follow what it was granted.
+const tailAlone = async () => {
+  const answer = await ask("v1/catalogs");
+  if (answer.ok) catalogChoices((await answer.json()).catalogs.map(({ name }) => ({ catalog: name })));
 };
 
 const lose = () => {
@@ -164,13 +171,14 @@ const ending = (each) => [
   },
 ];
 
-const who = ({ principal, peer, transport }) => principal || peer || transport;
+const named = ({ principal }) => (principal && principal !== "anonymous" ? principal : "");
+const who = (each) => [named(each), each.peer || each.transport].filter(Boolean).join(", ");
 
 const subscribers = new Table(
   $("subscribers"),
   [
     ["Behind", "number", (each) => lines(some(each.lag_records, "record"), seconds(each.lag_s))],
-    ["Subscriber", "", (each) => lines(who(each), each.principal ? each.peer : "", cut(each.client, 48))],
+    ["Subscriber", "", (each) => lines(named(each) || each.peer || "–", named(each) && each.peer, cut(each.client, 48))],
     ["Transport", "", (each) => each.transport],
     ["Catalog", "", (each) => each.catalog],
     ["Asked for", "wide", (each) => each.criteria_text],
