@@ -26,10 +26,13 @@ from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
 from tests.conformance.http_drivers import listening
+from tests.support.browser import chromium
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.issuer import TokenIssuer, issuing
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -351,3 +354,36 @@ async def test_a_ticket_opens_one_event_stream_and_nothing_else(guarded: Guarded
     assert await status(f"/v1/catalogs?ticket={await ticket()}") == 401
     assert await status(f"{live}?ticket={await ticket()}&ticket=x") == 401
     assert await status(f"{live}?ticket=x") == 401
+
+
+@pytest.mark.slow
+async def test_the_pages_have_a_place_to_type_a_token(
+    guarded: Guarded, writer: ModelWriter
+) -> None:
+    """It is gone with the page: nothing of it is in an address, or in what the browser keeps."""
+    root = f"http://127.0.0.1:{guarded.face.address.port}"
+    good, asked = guarded.issuer.token(), list[str]()
+    async with chromium() as browser:
+        page = await browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        for path, shown in (
+            ("/v1/docs", "The catalogs that are served now"),
+            ("/v1/docs/live", "connection_init"),
+            ("/v1/catalogs/shop/graphql", "subscription Live"),
+        ):
+            await page.goto(f"{root}{path}")
+            for token in ("garbage", good):
+                await page.locator("form.token input").fill(token)
+                await page.locator("form.token button").click()
+            await page.get_by_text(shown).first.wait_for(state="attached")
+            await page.locator("form.token").wait_for(state="detached")
+        # A subscription is asked for in a WebSocket, whose first message has the token.
+        play = page.get_by_role("button", name="Execute").and_(page.locator("[aria-haspopup=menu]"))
+        await play.click()
+        await page.get_by_role("menuitem", name="Live").click()
+        await until(lambda: bool(guarded.engine.subscriptions(ANONYMOUS)))
+        kept = await page.evaluate(
+            "JSON.stringify([localStorage, sessionStorage, document.cookie])"
+        )
+    assert good not in kept
+    assert not [url for url in asked if good in url or "garbage" in url]

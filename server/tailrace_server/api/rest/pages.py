@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ASSETS: Final = Assets(
     Path(__file__).parent / "assets",
     versioned=("rapidoc-9.3.8.min.js",),
-    own=("docs.js", "docs.css", "live.js"),
+    own=("docs.js", "docs.css", "live.js", "token.js"),
 )
 FILES: Final = _ASSETS.files
 

@@ -120,7 +120,17 @@ function asList(results) {
   return { subscribe };
 }
 
-const ask = GraphiQL.createFetcher({ url: http.toString(), subscriptionUrl: socket.toString() });
+// The token is asked for at each connect, since it is typed when the first answer wants one.
+const ask = GraphiQL.createFetcher({
+  url: http.toString(),
+  subscriptionUrl: socket.toString(),
+  fetch: tokens.ask,
+  wsConnectionParams: {
+    get token() {
+      return tokens.current;
+    },
+  },
+});
 
 async function fetcher(...asked) {
   const answer = await ask(...asked);

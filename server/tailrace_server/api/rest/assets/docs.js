@@ -7,3 +7,12 @@ const paint = () => viewer.setAttribute("theme", dark.matches ? "dark" : "light"
 dark.addEventListener("change", paint);
 paint();
 viewer.setAttribute("server-url", new URL("..", location.href).href);
+
+// The document, and what is tried out, with the token that the reader has typed where the server asks for one.
+viewer.addEventListener("before-try", ({ detail }) => {
+  for (const [name, value] of Object.entries(tokens.headers())) detail.request.headers.set(name, value);
+});
+customElements.whenDefined("rapi-doc").then(async () => {
+  const answer = await tokens.ask("openapi.json");
+  viewer.loadSpec(await answer.json());
+});

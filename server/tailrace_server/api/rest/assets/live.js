@@ -80,7 +80,7 @@ const page = (spec) => {
 const show = async () => {
   const place = document.getElementById("document");
   try {
-    const answer = await fetch("../asyncapi.json");
+    const answer = await tokens.ask("../asyncapi.json");
     place.replaceChildren(...page(await answer.json()));
   } catch (error) {
     place.textContent = `The document could not be shown: ${error}`;
