@@ -52,7 +52,7 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.collector import CYCLES
 from tailrace_server.errors import CannotStart
 from tailrace_server.log_root import check_log_root
-from tailrace_server.process import raise_descriptor_limit, schedule
+from tailrace_server.process import hand_over_soon, raise_descriptor_limit, schedule
 from tailrace_server.statistics_log import StatisticsReporter
 from tailrace_server.stop_deadline import StopDeadline
 from tailrace_server.units import Address
@@ -86,6 +86,7 @@ def run(settings: ServerSettings) -> int:
         identified=_identified(settings),
     )
     schedule(settings.scheduling)
+    hand_over_soon()
     raise_descriptor_limit()
     try:
         return uvloop.run(_run(settings))

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import os
 import resource
+import sys
 from typing import Any, Final, Literal
 
 ARENAS_MAX: Final = 1
@@ -28,6 +29,9 @@ EXPERIMENTS: Final = "GRPC_EXPERIMENTS"
 
 VERBOSITY: Final = "GRPC_VERBOSITY"
 """gRPC's environment variable of what its core writes to stderr."""
+
+HAND_OVER_S: Final = 0.0005
+"""How long a thread may keep Python's lock while another waits for it."""
 
 Scheduling = Literal["batch", "normal"]
 """How the kernel schedules the server's threads; see ``schedule``."""
@@ -124,6 +128,16 @@ def schedule(scheduling: Scheduling) -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:
         _log().warning("scheduling stays normal", reason=error.strerror)
+
+
+def hand_over_soon() -> None:
+    """Have threads hand over Python's lock sooner than by default, after 5 ms.
+
+    The event loop lets go of it for a moment in each call to the kernel, to Arrow or to numpy, and the thread
+    that follows the log in each read of a file. Whoever works in another thread has it then, and the loop
+    waits: by default ten times 5 ms for one change on its way, while others are being read for (docs/adr/0085).
+    """
+    sys.setswitchinterval(HAND_OVER_S)
 
 
 def freeze_collector() -> None:
