@@ -45,6 +45,7 @@ from tailrace_server.capture.granting.schemas import granted_view
 from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.kept_bytes import CRITERIA_SHARE, PAGES_SHARE, KeptBytes
+from tailrace_server.capture.loop_turns import LoopTurns
 from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.observed_catalog import ObservedCatalog, catalog_names
 from tailrace_server.capture.reading.batch_cache import BatchCache
@@ -56,7 +57,6 @@ from tailrace_server.wal.catalog import SYSTEM_CATALOG
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from tailrace.criteria import Criteria, Start
     from tailrace_server.capture.catalog_info import CatalogInfo
@@ -99,6 +99,7 @@ class Engine:
         """What is charged for the criteria of open subscriptions and reads."""
         self.pages = KeptBytes("pages of history", memory_bytes, PAGES_SHARE)
         """What is charged for pages that become part of an answer."""
+        self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
         self._reads: WeakSet[HistoryRead] = WeakSet()
         """The reads of history that somebody has; those that have ended are among them until they are gone."""
         self._stack = AsyncExitStack()
@@ -134,7 +135,7 @@ class Engine:
         try:
             await self._open_existing()
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self.__aexit__()
             raise
         self._start(self._follow_root(), "follow log root")
         self._start(self._govern_memory(), "memory governor")
@@ -142,12 +143,7 @@ class Engine:
         self._start(self._faults.measure_rooms(self._folder_threads), "room on the disk")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End what is left and wait until no task or thread is."""
         self.stop_subscriptions()
         for task in tuple(self._running):
@@ -204,6 +200,7 @@ class Engine:
             ServerFull: There is no room for the criteria.
             NotPermitted: The criteria name what is not granted, or nothing of them is.
         """
+        await self.turns.turn(peer)
         with self._admissions.subscription(caller, peer, catalog, criteria, content) as admission:
             observer = await self._observer(caller, catalog)
             self._refuse_when_stopping()
@@ -470,6 +467,7 @@ class Engine:
                     self.criteria,
                     self.settings,
                     self._counters,
+                    self.turns,
                 )
                 self._catalogs[name] = catalog
                 self._start(self._observe(name, catalog), f"observe {name}")

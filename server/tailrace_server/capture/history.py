@@ -353,6 +353,7 @@ class HistoryRead:
         A large one waits until there is room for it. Meanwhile this read holds neither it nor its block.
         """
         while True:
+            await self._log.turns.turn(self)
             try:
                 block = await self._frames(run)
             except SegmentMissing as missing:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
     from tailrace_server.capture.delivery.ring import RingBudget
     from tailrace_server.capture.kept_bytes import KeptBytes
+    from tailrace_server.capture.loop_turns import LoopTurns
     from tailrace_server.capture.reading.batch_cache import BatchCache
     from tailrace_server.capture.settings import EngineSettings
     from tailrace_server.capture.statistics import Counters
@@ -50,6 +51,7 @@ class ObservedCatalog:
         criteria: KeptBytes,
         settings: EngineSettings,
         counters: Counters,
+        turns: LoopTurns,
     ) -> None:
         """Bind to a folder; nothing is read before ``run``, and all of it in ``threads``."""
         self._path = path
@@ -60,6 +62,7 @@ class ObservedCatalog:
         self._criteria = criteria
         self._settings = settings
         self._counters = counters
+        self._turns = turns
         self.error: TailraceError | None = None
         """Why the log cannot be read; None while it can, or before the first try."""
         self._told = ""
@@ -165,6 +168,7 @@ class ObservedCatalog:
                 self._rings,
                 self._large,
                 self._criteria,
+                self._turns,
             )
             self.observer, self.error, self._opening_since = observer, None, None
             self.opened.set()

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.start import ResolvedStart
     from tailrace_server.capture.granting.shown import Visibility
     from tailrace_server.capture.kept_bytes import Kept, KeptBytes
+    from tailrace_server.capture.loop_turns import LoopTurns
     from tailrace_server.capture.matching.predicate import Images, Predicate
     from tailrace_server.capture.matching.record_classes import GroupedHead
     from tailrace_server.capture.matching.run import BatchSelection
@@ -64,6 +65,9 @@ _log = structlog.get_logger("tailrace.engine")
 
 _RUN_ON_SHARE: Final = 8
 """Without a hungry subscription, routing goes on over heads at hand for one part in so many of a ring."""
+_SMALL_ROWS: Final = 1_024
+"""Small commits are one batch together, up to so many records. The fastest subscription takes a turn of the
+event loop for each batch, and a busy loop has fewer turns than commits come."""
 _CROWD: Final = 3
 """A batch is encoded as a whole if so many publishers match something of it,"""
 _CROWD_SHARE: Final = 4
@@ -85,14 +89,17 @@ class Observer:
         rings: RingBudget,
         large: LargeMessages,
         criteria: KeptBytes,
+        turns: LoopTurns,
     ) -> None:
         """Begin at the end of a view, with no publisher."""
         self._pace = RoutingPace()
-        self.log = FollowedLog(view, reading, refresh, self._pace.notify)
+        self.log = FollowedLog(view, reading, refresh, self._pace.notify, turns)
         reading.small_commits.end_row = view.end_row
         reading.small_commits.schema_of = view.schema_of
         self._run_on_until = 0
         """Routing goes on below this row while no subscription is hungry."""
+        self._small_until = 0
+        """The same, whether or not the heads of the batches are at hand."""
         self._floor = 0
         """First row that a publisher opened now gets live."""
         self._committed = committed
@@ -267,6 +274,7 @@ class Observer:
     async def _route(self) -> None:
         """Route what is published, batch by batch, as long as a subscription takes it."""
         log = self.log
+        turn = Turn()
         while True:
             # 1. Wait for records, and for a subscription that has taken all: what nobody takes yet would push
             #    out of the rings what slower ones still need.
@@ -282,7 +290,9 @@ class Observer:
                 self._pass_trimmed()
                 continue
             if self._pace:
-                self._run_on_until = log.routed + self._settings.ring_captures // _RUN_ON_SHARE
+                part = self._settings.ring_captures // _RUN_ON_SHARE
+                self._run_on_until = log.routed + part
+                self._small_until = log.routed + min(part, _SMALL_ROWS)
             # 4. One batch. Whatever goes wrong with it, routing goes on: neighbours do not pay for it, and
             #    the subscriptions that need the batch get its error when they read it from the log.
             try:
@@ -296,7 +306,8 @@ class Observer:
             except Exception:  # our bug; the subscriptions concerned meet it when they read
                 _log.exception("batch not routed", catalog=log.view.name, row=log.routed)
                 self._pass_unreadable()
-            await asyncio.sleep(0)
+            if turn.is_over():
+                await turn.give_way()
 
     def _may_route(self) -> bool:
         """Return whether a subscription is hungry, or the next batch's head was read with the last one's.
@@ -306,6 +317,8 @@ class Observer:
         if self._pace or not self._publishers:
             return True
         log = self.log
+        if log.routed < self._small_until:
+            return True
         return log.routed < self._run_on_until and log.reading.has_head(log.view, log.routed)
 
     async def _route_batch(self) -> None:

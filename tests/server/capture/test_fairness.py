@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tailrace.criteria import Criteria, Operation, Since
 from tailrace.position import Position
 from tailrace_server.capture import fairness
@@ -13,6 +15,7 @@ from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.fairness import Turn
 from tailrace_server.capture.observer import Observer
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reading.catalog_reader import CatalogReader
 from tailrace_server.capture.settings import EngineSettings
 from tests.support.inprocess import ModelWriter, coordinates, observer_of, receive
 from tests.support.model import ModelMutation
@@ -20,8 +23,6 @@ from tests.support.polling import until
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tailrace_server.capture.delivery.subscription import Subscription
 
@@ -81,10 +82,13 @@ async def test_contract_18_routing_to_many_publishers_gives_way_and_loses_nothin
                 assert received == [(1, number + 1, 0), (2, number + 1, 0)]
 
 
-async def test_routing_goes_on_over_heads_that_are_at_hand_for_a_part_of_a_ring(
-    log_root: Path, writer: ModelWriter
+@pytest.mark.parametrize("at_hand", [True, False])
+async def test_routing_goes_on_over_small_batches_for_a_part_of_a_ring(
+    log_root: Path, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch, at_hand: bool
 ) -> None:
     """Nobody is hungry any more after the first batch; the ring keeps room for those who are slower."""
+    if not at_hand:
+        monkeypatch.setattr(CatalogReader, "has_head", lambda *_: False)
     async with Engine(log_root, EngineSettings(ring_captures=64)) as engine:
         observer = observer_of(engine, "shop")
         begin = observer.log.routed

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.transport_security.files import TlsFiles, TlsMaterial
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.loop_turns import LoopTurns
     from tailrace_server.capture.principal import Principal
 
 _BACKLOG: Final = 1024
@@ -70,6 +71,7 @@ _CUT_AGAIN_S: Final = 0.25
 _TLS_SHUTDOWN_S: Final = 2.0
 """How long a peer may take to agree to the end of TLS, once it has been sent all that there is."""
 _HEALTH: Final = "/health"
+_AT_ONCE: Final = (_HEALTH, "/metrics")
 _CLOSE: Final = (b"connection", b"close")
 
 
@@ -170,7 +172,9 @@ class HttpFace:
         self._registry = registry
         bounds = engine.settings
         age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
-        self.sockets = Sockets(settings, bounds.send_deadline_s, bounds.memory_bytes, age)
+        self.sockets = Sockets(
+            settings, bounds.send_deadline_s, bounds.memory_bytes, engine.turns, age
+        )
         metrics.register_sockets(registry, self.sockets.statistics)
         graphql = GraphqlFace(engine, settings, self.sockets)
         metrics.register_graphql(registry, graphql.documents.statistics)
@@ -194,15 +198,18 @@ class HttpFace:
         self._server = _Uvicorn(
             uvicorn.Config(
                 _with_connection(
-                    with_hosts(
-                        _with_origins(
-                            with_door(
-                                self._once_accepting(application), door or Door(), self.sockets
+                    _in_turns(
+                        with_hosts(
+                            _with_origins(
+                                with_door(
+                                    self._once_accepting(application), door or Door(), self.sockets
+                                ),
+                                settings,
                             ),
-                            settings,
+                            hosts,
+                            self.sockets,
                         ),
-                        hosts,
-                        self.sockets,
+                        engine.turns,
                     )
                 ),
                 http=self.sockets.http_protocol(),
@@ -363,6 +370,17 @@ class HttpFace:
             kind = metrics.TEXT_TYPE
         text, media_type = metrics.expose(self._registry, kind)
         return Response(text, media_type=media_type, headers={"Vary": "Accept"})
+
+
+def _in_turns(application: ASGIApp, turns: LoopTurns) -> ASGIApp:
+    """Let requests begin in turns, but for those by which an operator sees how the server is."""
+
+    async def in_turns(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] not in _AT_ONCE:
+            await turns.turn(scope.get("client"))
+        await application(scope, receive, send)
+
+    return in_turns
 
 
 def _with_connection(application: ASGIApp) -> ASGIApp:

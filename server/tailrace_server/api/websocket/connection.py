@@ -48,6 +48,9 @@ class Socket(Protocol):
             Close: The frame is not allowed here.
         """
 
+    async def turn(self) -> None:
+        """Wait until this socket may begin something: those who are live come first."""
+
     async def send(self, *parts: bytes | memoryview) -> None:
         """Send the parts, joined, as one text message; wait while the peer does not read.
 
@@ -312,6 +315,7 @@ class SocketConnection:
             raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
         if not isinstance(message.payload, dict):
             raise malformed("subscribe: payload is an object")
+        await self._socket.turn()
         if message.id in self._operations:
             raise Close(CloseCode.DUPLICATE_ID, f"subscriber for {message.id[:60]} already exists")
         limit = self._settings.ws_subscriptions

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.api.http.protocol import GuardedHttpProtocol
     from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.capture.loop_turns import LoopTurns
 
 _MESSAGES_AT_ONCE: Final = 256
 """Messages joined to one write; together they are about as large as one message of captures."""
@@ -104,9 +105,11 @@ class Sockets:
         settings: HttpSettings,
         send_deadline_s: float,
         memory_bytes: int,
+        turns: LoopTurns,
         age: ConnectionAge | None = None,
     ) -> None:
-        """Begin with none; ``memory_bytes`` is the budget of the process."""
+        """Begin with none; ``memory_bytes`` is the budget of the process, ``turns`` its event loop's."""
+        self._loop_turns = turns
         self.settings = settings
         self._age = age or ConnectionAge()
         self._turns = ReadTurns()
@@ -222,7 +225,7 @@ class Sockets:
     async def _serve(self, websocket: WebSocket, face: Face) -> None:
         count = partial(self.count_error, "websocket")
         protocol: GuardedProtocol = websocket.scope["extensions"][EXTENSION]
-        with GuardedSocket(protocol, websocket, self.guard) as socket:
+        with GuardedSocket(protocol, websocket, self.guard, self._loop_turns) as socket:
             connection = SocketConnection(socket, face, self.settings, count)
             timers: list[asyncio.TimerHandle | None] = []
 
@@ -323,8 +326,15 @@ class Sockets:
 class GuardedSocket(Guarded):
     """A socket of `GuardedProtocol`: parts are written as they are, and the guards hold."""
 
-    def __init__(self, protocol: GuardedProtocol, websocket: WebSocket, guard: SendGuard) -> None:
+    def __init__(
+        self,
+        protocol: GuardedProtocol,
+        websocket: WebSocket,
+        guard: SendGuard,
+        loop_turns: LoopTurns,
+    ) -> None:
         """Bind to one connection."""
+        self._loop_turns = loop_turns
         super().__init__()
         self._protocol = protocol
         self._websocket = websocket
@@ -343,6 +353,10 @@ class GuardedSocket(Guarded):
     async def receive(self) -> str | None:
         """Return the next text message; None once the peer is gone."""
         return await _text(self._websocket)
+
+    async def turn(self) -> None:
+        """Wait until this socket may begin something."""
+        await self._loop_turns.turn(self._websocket.scope["client"])
 
     async def send(self, *parts: bytes | memoryview) -> None:
         """Write one message when there is room, one writer after the other; wait for a large one to be taken.

@@ -13,6 +13,7 @@ from tailrace.position import END, Position
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tailrace_server.capture.loop_turns import LoopTurns
     from tailrace_server.capture.reading.catalog_reader import CatalogReader
     from tailrace_server.wal.segment.reader import SegmentMissing
     from tailrace_server.wal.state.view import LogView
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class FollowedLog:
     """The newest view of a log and the routed part of it. Lives on the event loop."""
 
-    __slots__ = ("_on_view", "_refresh", "reading", "routed", "routed_position", "view")
+    __slots__ = ("_on_view", "_refresh", "reading", "routed", "routed_position", "turns", "view")
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class FollowedLog:
         reading: CatalogReader,
         refresh: Callable[[], Awaitable[LogView | None]],
         on_view: Callable[[], None],
+        turns: LoopTurns,
     ) -> None:
         """Begin at the end of a view: older records are read from the log by the subscriptions that need them.
 
@@ -37,10 +39,12 @@ class FollowedLog:
             reading: Reads the log's records.
             refresh: Returns the newest view of the log's folder; None if there is no newer one.
             on_view: Called after each new view.
+            turns: Of the event loop, for whoever reads what is not live.
         """
         self._refresh = refresh
         self._on_view = on_view
         self.reading = reading
+        self.turns = turns
         self.view = view
         """What is published; replaced as a whole, in one step."""
         self.routed = view.end_row

@@ -121,7 +121,7 @@ class MessageCutter:
     def _ready_block(self, slice: Slice) -> FrameBlock | None:
         """Return the frames of a slice's run if they are encoded; else None, and begin to encode them."""
         log, codec, content = self._log, self._options.codec, self._options.content
-        block = log.reading.ready_frames(slice.run, codec, content)
+        block = log.reading.ready_frames(slice.run, log.view, codec, content)
         if block is None:
             log.reading.prefetch_frames(slice.run, log.view, codec, content)
         else:

@@ -333,11 +333,11 @@ class Subscription:
     async def _read_log(self) -> None:
         """Queue what one window of the log has: the ring no longer covers the next mark."""
         log, intake = self._log, self._intake
+        await log.turns.turn(self.options.peer)  # those who are live come first
         if (compacted := self._compacted()) is not None:
             raise compacted
         scan = await log.reading.scan(log.view, intake.next.row, self._publisher.predicate)
-        # It may have ended during the read; its queue is empty then, and stays so.
-        if self.error is None:
+        if self.error is None:  # else it has ended meanwhile, and its queue stays empty
             intake.accept(scan)
 
     async def _read_again(self, missing: SegmentMissing) -> None:

@@ -194,7 +194,9 @@ class CatalogReader:
         start = place - place % size
         return range(start, min(start + size, len(view)))
 
-    def ready_frames(self, run: Run, codec: Codec, content: Content) -> FrameBlock | None:
+    def ready_frames(
+        self, run: Run, view: LogView, codec: Codec, content: Content
+    ) -> FrameBlock | None:
         """Return a run's frames if they need no reading."""
         # 1. The very frames, in the cache.
         key = self._frames_key(run.batch, run.selection.identity, codec, content)
@@ -214,6 +216,12 @@ class CatalogReader:
             if of_batch is not None:
                 block = of_batch.pick(run.selection, self._settings.message_bytes)
                 self._cache.put(CacheKind.FRAMES, key, block)
+        # 4. A small batch in memory is encoded right here: the trip to a reader thread would cost more.
+        if block is None and self.small_commits.get(run.batch) is not None:
+            key, load = self._frames_job(run, view, codec, content)
+            block = load()
+            self._cache.put(CacheKind.FRAMES, key, block)
+            block = self._own(block, key, run)
         return block
 
     async def frames(self, run: Run, view: LogView, codec: Codec, content: Content) -> FrameBlock:
@@ -222,17 +230,14 @@ class CatalogReader:
         It reads one run at a time. With two in one load the client would use up what it was sent and then
         wait for both, and the server would wait while both are sent (docs/adr/0033).
         """
-        block = self.ready_frames(run, codec, content)
+        block = self.ready_frames(run, view, codec, content)
         if block is not None:
             return block
         key, load = self._frames_job(run, view, codec, content)
-        # A small batch in memory is encoded right here: the trip to a reader thread would cost more.
-        if self.small_commits.get(run.batch) is not None:
-            block = load()
-            self._cache.put(CacheKind.FRAMES, key, block)
-        else:
-            block = await self._cache.get(CacheKind.FRAMES, key, load)
-        # The job may have encoded the whole batch; then the run's own frames are picked.
+        return self._own(await self._cache.get(CacheKind.FRAMES, key, load), key, run)
+
+    def _own(self, block: FrameBlock, key: tuple[Hashable, ...], run: Run) -> FrameBlock:
+        """Return a run's frames out of what was encoded: the job may have encoded the whole batch."""
         if key[2] == run.selection.identity:
             return block
         return block.pick(run.selection, self._settings.message_bytes)
