@@ -539,7 +539,7 @@ async def test_a_root_that_hangs_keeps_neither_subscribers_nor_the_memory_govern
     settings = EngineSettings(heartbeat_interval_s=0.01, opening_patience_s=0.05)
     monkeypatch.setattr(MemoryGovernor, "relieve", lambda *_: governed.set())
     async with asyncio.timeout(PATIENCE_S / 2), Engine(log_root, settings) as engine:
-        released = hang_for(monkeypatch, engine_module, "_catalog_names", log_root.name)
+        released = hang_for(monkeypatch, engine_module, "catalog_names", log_root.name)
         try:
             with pytest.raises(TransportError):
                 await engine.subscribe(ANONYMOUS, "new", codec=JSON)
