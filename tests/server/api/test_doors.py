@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -178,35 +178,35 @@ async def test_health_says_its_status_alone_to_who_has_proven_nothing(guarded: G
     assert full.json()["catalogs"] == 1
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1//catalogs",
-        "//v1/catalogs",
-        "/v1/docs/../catalogs",
-        "/v1/docs/%2e%2e/catalogs",
-        "/v1/docs/..%2fcatalogs",
-        "/health/../v1/catalogs",
-        "/health%2f..%2fv1%2fcatalogs",
-        "/health/",
-        "/health%00",
-        "/v1/catalogs/shop%2fgraphql",
-        "/v1/catalogs/%73hop/changes",
-        "/v1/docs/x/../../catalogs/shop/changes",
-        "/v1/docs%3f/../catalogs",
-        "/v1/nowhere",
-    ],
+SPELLINGS = (
+    "/v1//catalogs",
+    "//v1/catalogs",
+    "/v1/docs/../catalogs",
+    "/v1/docs/%2e%2e/catalogs",
+    "/v1/docs/..%2fcatalogs",
+    "/health/../v1/catalogs",
+    "/health%2f..%2fv1%2fcatalogs",
+    "/health/",
+    "/health%00",
+    "/v1/catalogs/shop%2fgraphql",
+    "/v1/catalogs/%73hop/changes",
+    "/v1/docs/x/../../catalogs/shop/changes",
+    "/v1/docs%3f/../catalogs",
+    "/v1/nowhere",
 )
-async def test_no_spelling_of_a_path_gets_around_the_door(guarded: Guarded, path: str) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", guarded.face.address.port)
-    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    writer.write(request.encode())
-    async with asyncio.timeout(PATIENCE_S):
-        answer = await reader.read()
-    writer.close()
-    assert answer.split(b" ", 2)[1] in (b"400", b"401", b"404"), answer
-    assert b"publishedVersion" not in answer
-    assert b"captures" not in answer
+
+
+async def test_no_spelling_of_a_path_gets_around_the_door(guarded: Guarded) -> None:
+    for path in SPELLINGS:
+        reader, writer = await asyncio.open_connection("127.0.0.1", guarded.face.address.port)
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        writer.write(request.encode())
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await reader.read()
+        writer.close()
+        assert answer.split(b" ", 2)[1] in (b"400", b"401", b"404"), answer
+        assert b"publishedVersion" not in answer
+        assert b"captures" not in answer
 
 
 async def test_two_credentials_in_one_request_are_none(guarded: Guarded) -> None:
@@ -387,3 +387,66 @@ async def test_the_pages_have_a_place_to_type_a_token(
         )
     assert good not in kept
     assert not [url for url in asked if good in url or "garbage" in url]
+
+
+@pytest.mark.parametrize("path", [LIVE, "/v1/catalogs/{catalog}/graphql"])
+async def test_a_newer_token_lets_a_socket_and_its_subscriptions_go_on(
+    guarded: Guarded, path: str
+) -> None:
+    """Over REST by a message of its own, over GraphQL by a ping, whose answer does not have it."""
+    is_graphql = path.endswith("graphql")
+    headers = guarded.headers(lifetime_s=60)
+    query = "subscription { onCatalogChange(signals: true, heartbeatIntervalMs: 100) { version } }"
+    wish = {"query": query} if is_graphql else {"heartbeatIntervalMs": 100}
+    async with await _connect(guarded, path, headers) as socket, asyncio.timeout(PATIENCE_S):
+
+        async def expires_in_ms() -> int:
+            while True:
+                message = json.loads(await socket.recv())
+                found = message.get("payload", {})
+                found = found.get("extensions", {}).get("heartbeat", found) if is_graphql else found
+                if "expiresInMs" in found:
+                    return int(found["expiresInMs"])
+
+        await socket.send(json.dumps({"type": "connection_init"}))
+        await socket.send(json.dumps({"type": "subscribe", "id": "1", "payload": wish}))
+        assert await expires_in_ms() <= 60_000
+        renewal = {"token": guarded.issuer.token(3600), "other": 1}
+        if is_graphql:
+            await socket.send(json.dumps({"type": "ping", "payload": renewal}))
+            while (message := json.loads(await socket.recv()))["type"] != "pong":
+                pass
+            assert message["payload"] == {"other": 1}
+        else:
+            await socket.send(json.dumps({"type": "token", "payload": renewal}))
+        while await expires_in_ms() <= 60_000:
+            pass
+
+
+RAW = [
+    b"Authorization: Bearer \0x",
+    b"Authorization: Bearer " + b"x" * 200_000,
+    b"Authorization:\tBearer\tx",
+    b"Authorization: Bearer x\r\n y",
+    b"Authorization : Bearer x",
+    b"\0Authorization: Bearer x",
+    b"Authorization: Bearer \xff\xfe",
+    b"Authorization: Bearer x,Bearer y",
+    b"Proxy-Authorization: Bearer x",
+    b"X-Forwarded-For: 127.0.0.1\r\nForwarded: for=127.0.0.1",
+]
+
+
+async def test_no_mangled_header_lets_anybody_in_or_does_harm(guarded: Guarded) -> None:
+    for field in RAW:
+        reader, writer = await asyncio.open_connection("127.0.0.1", guarded.face.address.port)
+        writer.write(b"GET /v1/catalogs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")
+        writer.write(field + b"\r\n\r\n")
+        answer = b""
+        async with asyncio.timeout(PATIENCE_S):
+            with suppress(ConnectionError):  # it was cut while it sent on
+                answer = await reader.read()
+        writer.close()
+        assert answer[:13] in (b"", b"HTTP/1.1 400 ", b"HTTP/1.1 401 ", b"HTTP/1.1 431 "), field
+    good = await guarded.http.get("/v1/catalogs", headers=guarded.headers())
+    assert good.status_code == 200
