@@ -14,6 +14,7 @@ from tailrace_server.access.door import Door
 from tailrace_server.access.issuers import read_issuers
 from tailrace_server.access.jwt_tokens import JwtTokens
 from tailrace_server.access.key_sets import IssuerKeys
+from tailrace_server.access.policy_file import PolicyFile
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import ConfigError
 
@@ -73,20 +74,29 @@ class Access:
                     "certificate_identities: no client shows a certificate without tls_client_ca"
                 )
             authenticators.append(CertificateNames())
-        self.door = Door(authenticators, audit)
+        policy = None if settings.policy is None else PolicyFile(settings.policy)
+        if policy is not None:
+            self._files.append(_WatchedFile(policy))
+        self.door = Door(authenticators, policy, audit)
 
     async def run(self, engine: Engine) -> None:
-        """Keep keys fresh, and end streams, until cancelled; returns at once where the door is open."""
-        if self.door.is_open:
+        """Keep keys and policy fresh, and end streams, until cancelled; returns at once if there are none."""
+        if self.door.is_open and not self._files:
             return
+        revision = self.door.revision
         async with asyncio.TaskGroup() as tasks:
             for keys in self._keys:
                 if keys.file is None:
                     tasks.create_task(self._refresh(keys), name="keys of an issuer")
             while True:
                 for file in self._files:
-                    await file.look()
+                    if await file.look():
+                        self.door.changed()
                 await _end_refused(engine)
+                # Whatever was opened until here was granted by what has changed by now.
+                if revision != self.door.revision:
+                    revision = self.door.revision
+                    await engine.end_what_is_not_granted()
                 await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _refresh(self, keys: IssuerKeys) -> None:
@@ -96,26 +106,28 @@ class Access:
 
 
 class _WatchedFile:
-    """A file of keys, which is read again when it has changed."""
+    """A file of keys or of the policy, which is read again when it has changed."""
 
-    def __init__(self, keys: ApiKeys | IssuerKeys) -> None:
+    def __init__(self, keys: ApiKeys | IssuerKeys | PolicyFile) -> None:
         assert keys.file is not None
         self._keys = keys
+        self._what = "grants" if isinstance(keys, PolicyFile) else "keys"
         self._file = keys.file
         self._seen = _state_of(keys.file)
 
-    async def look(self) -> None:
-        """Read it again if it has changed; what is wrong with it then is logged, and changes nothing."""
+    async def look(self) -> bool:
+        """Read it again if it has changed, and return whether that counts; what is wrong with it is logged."""
         now = await asyncio.to_thread(_state_of, self._file)
         if now == self._seen:
-            return
+            return False
         self._seen = now
         try:
             await asyncio.to_thread(self._keys.reload)
         except ConfigError as error:
-            _log.error("keys stay as they were", error=str(error))
-        else:
-            _log.info("keys read again", file=str(self._file))
+            _log.error(f"{self._what} stay as they were", error=str(error))
+            return False
+        _log.info(f"{self._what} read again", file=str(self._file))
+        return True
 
 
 def _state_of(file: Path) -> tuple[int, ...] | None:

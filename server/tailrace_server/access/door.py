@@ -4,21 +4,24 @@
 
     face ──Credentials──▶ Door.admit ──▶ the authenticators, one by one ──▶ Identity ──▶ principal
                               │                                                              │
-                              └── no authenticator configured: ANONYMOUS                     ▼
+                              └── no authenticator configured: anonymous                     ▼
                                                                           engine.subscribe(principal, …)
 
-A principal is asked again and again while its stream is open: it expires, and its key may be removed.
+A principal is asked again and again while its stream is open: it expires, its key may be removed, and the
+policy may change. It may have what the policy in force grants its identity; without one, all to read.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
 from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.tickets import Tickets
 from tailrace_server.capture.delivery.peer import Peer
+from tailrace_server.capture.faults import ServerFault
 from tailrace_server.capture.grant import READ_ALL
 from tailrace_server.capture.principal import ANONYMOUS
 
@@ -27,12 +30,16 @@ if TYPE_CHECKING:
 
     from tailrace_server.access.credentials import Credentials
     from tailrace_server.access.identity import Identity
+    from tailrace_server.access.policy import Policy
+    from tailrace_server.access.policy_file import PolicyFile
     from tailrace_server.capture.grant import Grant
     from tailrace_server.capture.principal import Principal
 
 MISSING: Final = (
     "no credential came, and this server asks for one: send `authorization: Bearer TOKEN`"
 )
+_GRANTS_KEPT: Final = 1_000
+"""Catalogs whose grants a principal remembers."""
 
 
 class Authenticator(Protocol):
@@ -53,10 +60,17 @@ class Authenticator(Protocol):
 class Identified:
     """The principal of a verified identity, which a newer token of the same sender may renew."""
 
-    def __init__(self, identity: Identity, authenticator: Authenticator) -> None:
-        """Keep who it is and who says so."""
+    def __init__(
+        self, identity: Identity, authenticator: Authenticator, door: Door | None = None
+    ) -> None:
+        """Keep who it is, who says so, and the door that knows the policy; None: one without."""
+        door = door or Door()
         self.identity = identity
         self._authenticator = authenticator
+        self._door = door
+        self._granted: dict[str, Grant | None] = {}
+        """By catalog, as of ``_revision``."""
+        self._revision = door.revision
 
     @property
     def name(self) -> str:
@@ -69,8 +83,15 @@ class Identified:
         return self.identity.expires_at
 
     def grant(self, catalog: str) -> Grant | None:
-        """Return all of the catalog, to read: without a policy, whoever is identified may have that."""
-        return READ_ALL
+        """Return what the policy grants it; without one, all of the catalog, to read."""
+        policy = self._door.policy
+        if policy is None:
+            return READ_ALL
+        if self._revision != self._door.revision or len(self._granted) > _GRANTS_KEPT:
+            self._granted, self._revision = {}, self._door.revision
+        if catalog not in self._granted:
+            self._granted[catalog] = policy.grant(self.identity, catalog)
+        return self._granted[catalog]
 
     def refusal(self) -> TailraceError | None:
         """Return why nothing of it may go on; None while it may."""
@@ -93,18 +114,72 @@ class Identified:
             )
         self.identity = other.identity
         self._authenticator = other._authenticator
+        self._door.changed()  # its claims may grant less
+
+
+@dataclass(frozen=True, slots=True)
+class AnonymousByPolicy:
+    """Who proves nothing, where a policy says what that is enough for."""
+
+    door: Door
+
+    @property
+    def name(self) -> str:
+        """Say so."""
+        return "anonymous"
+
+    @property
+    def expires_at(self) -> float | None:
+        """Never."""
+        return None
+
+    def grant(self, catalog: str) -> Grant | None:
+        """Return what the policy grants everybody."""
+        policy = self.door.policy
+        return None if policy is None else policy.grant(None, catalog)
+
+    def refusal(self) -> TailraceError | None:
+        """Return None."""
+        return None
 
 
 class Door:
     """Lets callers in. One for all faces of a server."""
 
     def __init__(
-        self, authenticators: Sequence[Authenticator] = (), audit: Audit | None = None
+        self,
+        authenticators: Sequence[Authenticator] = (),
+        policy: PolicyFile | None = None,
+        audit: Audit | None = None,
     ) -> None:
-        """Ask these, in this order; none = everybody is anonymous. Who comes in, or not, is recorded."""
+        """Ask these, in this order; none = everybody is anonymous. Who comes in, or not, is recorded.
+
+        Without a policy it is as ``Identified.grant`` has it.
+        """
         self._authenticators = tuple(authenticators)
         self.tickets = Tickets()
+        self._policy = policy
         self._audit = audit or Audit()
+        self.anonymous: Principal = ANONYMOUS if policy is None else AnonymousByPolicy(self)
+        """Who proves nothing, where that is let in."""
+        self.revision = 0
+        """Changes whenever somebody may be granted something else than before."""
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy in force; None: there is none."""
+        return None if self._policy is None else self._policy.policy
+
+    def changed(self) -> None:
+        """Note that somebody may be granted something else."""
+        self.revision += 1
+
+    def faults(self) -> tuple[ServerFault, ...]:
+        """Return what is wrong with the policy file."""
+        if self._policy is None or self._policy.error is None:
+            return ()
+        reason = f"{self._policy.error}; the policy before is in force: mend the file"
+        return (ServerFault("policy", str(self._policy.file), reason),)
 
     @property
     def is_open(self) -> bool:
@@ -119,7 +194,7 @@ class Door:
             TokenExpired: They were right once.
         """
         if self.is_open:
-            return ANONYMOUS
+            return self.anonymous
         peer = Peer(credentials.transport, credentials.address)
         try:
             found = await self._identified(credentials)
@@ -144,11 +219,13 @@ class Door:
         self._audit.authenticated(found, peer)
         return found
 
-    async def _identified(self, credentials: Credentials) -> Identified:
+    async def _identified(self, credentials: Credentials) -> Principal:
         for each in self._authenticators:
             identity = await each.identify(credentials)
             if identity is not None:
-                return Identified(identity, each)
+                return Identified(identity, each, self)
         if credentials.token is None:
+            if self.policy is not None and self.policy.grants_anything(None):
+                return self.anonymous
             raise Unauthenticated(MISSING)
         raise Unauthenticated("the token is neither a JWT of a known issuer nor an API key")

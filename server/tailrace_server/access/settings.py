@@ -10,7 +10,7 @@ from tailrace_server.capture.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Who is let in. Without any of these everybody who reaches the server is."""
+    """Who is let in, and to what. Without any of these everybody who reaches the server is, to everything."""
 
     identities: Path | None = setting(
         None,
@@ -24,6 +24,11 @@ class AccessSettings:
         False,
         "yes or no",
         "whether the name in a client's certificate is an identity where no token comes",
+    )
+    policy: Path | None = setting(
+        None,
+        "file",
+        "a TOML file of what is granted to whom, read again when it changes: docs/security.md has its form",
     )
     jwks_refresh_s: float = setting(
         300.0,

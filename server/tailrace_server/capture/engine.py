@@ -34,13 +34,7 @@ from tailrace_server.capture.delivery.ring import RingBudget
 from tailrace_server.capture.disk_usage import DiskMeasurements
 from tailrace_server.capture.faults import FaultWatch
 from tailrace_server.capture.grant import Action
-from tailrace_server.capture.granting.door import (
-    allowances_of,
-    codec_of,
-    end_refused,
-    knows,
-    may,
-)
+from tailrace_server.capture.granting import door
 from tailrace_server.capture.granting.schemas import granted_view
 from tailrace_server.capture.granting.use import use_of
 from tailrace_server.capture.history import HistoryBounds, HistoryRead
@@ -154,7 +148,7 @@ class Engine:
         """Return the catalogs that can be subscribed to, by name; the system log is not one of them."""
         return tuple(
             observer.info()
-            for name, observer in self._observers(partial(knows, caller))
+            for name, observer in self._observers(partial(door.knows, caller))
             if name != SYSTEM_CATALOG
         )
 
@@ -203,17 +197,19 @@ class Engine:
         await self.turns.turn(peer)
         with self._admissions.subscription(caller, peer, catalog, criteria, content) as admission:
             observer = await self._observer(caller, catalog)
-            self._refuse_when_stopping()
+            if self._stopping:
+                raise ServerStopping("the server is stopping; connect again shortly")
             peer = replace(peer, principal=caller.name)
             use = use_of(caller, catalog, Action.SUBSCRIBE, criteria, content)
             admission.take(use.narrowed.criteria)
-            codec = codec_of(codec, use.narrowed)
+            codec = door.codec_of(codec, use.narrowed)
             options = delivery_options(
                 self.settings, limits, use, content, codec, demand, peer, admission
             )
             subscription = await observer.subscribe(start, options)
         if self._stopping:  # during the wait: ``stop_subscriptions`` has not seen this one
             subscription.stop()
+        door.end_if_refused(subscription)  # nor has who ended what a new policy does not grant
         return subscription
 
     async def history(
@@ -254,7 +250,7 @@ class Engine:
                     bounds or HistoryBounds(),
                     reverse=reverse,
                     content=content,
-                    codec=codec_of(codec, use.narrowed),
+                    codec=door.codec_of(codec, use.narrowed),
                     limit=limit,
                     message_bytes=min(bytes_max, max_message_bytes or bytes_max),
                     large=self._large,
@@ -270,6 +266,7 @@ class Engine:
                 kept.give_back()
                 raise
         history.caller = caller
+        door.end_if_refused(history)
         self._reads.add(history)
         return history
 
@@ -297,12 +294,12 @@ class Engine:
             NotPermitted: The action, or anything of the catalog, is not granted.
         """
         observer = await self._observer(caller, catalog)
-        allowances = allowances_of(caller, catalog, action)
+        allowances = door.allowances_of(caller, catalog, action)
         return granted_view(await observer.log.view_with(with_version), allowances)
 
     def statistics(self, caller: Principal) -> EngineStatistics:
         """Return the figures of this moment; those of catalogs only where they are granted."""
-        sees = partial(may, caller, Action.STATISTICS)
+        sees = partial(door.may, caller, Action.STATISTICS)
         for subscription in self._all_subscriptions():
             subscription.count_delivered()
         return EngineStatistics(
@@ -320,11 +317,16 @@ class Engine:
             disks={name: usage for name, usage in sorted(self._disks.found.items()) if sees(name)},
         )
 
+    def shows_itself_to(self, caller: Principal) -> bool:
+        """Return whether a caller is granted the statistics of every catalog, and so those of the server."""
+        names = (SYSTEM_CATALOG, *self._catalogs)
+        return all(door.may(caller, Action.STATISTICS, name) for name in names)
+
     def subscriptions(self, caller: Principal) -> list[tuple[str, Subscription]]:
         """Return those that are open with their catalogs, by name; those of the system log are among them."""
         return [
             (name, each)
-            for name, observer in self._observers(partial(may, caller, Action.STATISTICS))
+            for name, observer in self._observers(partial(door.may, caller, Action.STATISTICS))
             for each in observer.subscriptions
         ]
 
@@ -332,7 +334,7 @@ class Engine:
         """Return those that are open with their catalogs, by name; those of the system log are among them."""
         return [
             (name, each)
-            for name, observer in self._observers(partial(may, caller, Action.STATISTICS))
+            for name, observer in self._observers(partial(door.may, caller, Action.STATISTICS))
             for each in observer.publishers()
         ]
 
@@ -353,7 +355,7 @@ class Engine:
 
     async def end_what_is_not_granted(self) -> None:
         """End the subscriptions and reads that a policy no longer grants, after it has changed."""
-        await end_refused((*self._all_subscriptions(), *self._reads))
+        await door.end_refused((*self._all_subscriptions(), *self._reads))
 
     def stop_subscriptions(self) -> None:
         """End every subscription with its resume cursor and take no more. Idempotent."""
@@ -374,10 +376,6 @@ class Engine:
             if catalog.observer is not None and sees(name)
         ]
 
-    def _refuse_when_stopping(self) -> None:
-        if self._stopping:
-            raise ServerStopping("the server is stopping; connect again shortly")
-
     async def _observer(self, caller: Principal, name: str) -> Observer:
         """Return a catalog's observer; the root is searched for a catalog that was created a moment ago.
 
@@ -388,7 +386,7 @@ class Engine:
             TailraceError: Why its log cannot be read.
         """
         # 1. Before anything is looked for: neither the error nor the time that it takes tells of a catalog.
-        if not knows(caller, name):
+        if not door.knows(caller, name):
             raise NotPermitted(f"nothing of catalog {name!r} is granted")
         # 2. Both waits end with patience: a storage that hangs keeps its own catalog's callers no longer.
         patience_s = self.settings.opening_patience_s
@@ -410,7 +408,9 @@ class Engine:
         return catalog.require()
 
     def _names(self, caller: Principal) -> list[str]:
-        return [name for name in self._catalogs if name != SYSTEM_CATALOG and knows(caller, name)]
+        return [
+            name for name in self._catalogs if name != SYSTEM_CATALOG and door.knows(caller, name)
+        ]
 
     async def _open_existing(self) -> None:
         """Wait until the catalogs that exist are opened, at most ``opening_patience_s``."""

@@ -9,6 +9,7 @@ A fault is there as long as its cause is, and goes by itself::
     read_only            its file system was writable, and is not any more
     audit_not_written    its file takes nothing (access/audit)
     face_not_accepting   a listener answers nobody (api/face_watch.py)
+    policy               the policy file cannot be used, and the one before is in force (access/policy_file.py)
     certificate          files of TLS that cannot be used, or a certificate that ends (api/transport_security)
 """
 
@@ -39,6 +40,7 @@ FaultKind = Literal[
     "audit_not_written",
     "face_not_accepting",
     "certificate",
+    "policy",
 ]
 UNPUBLISHED_S: Final = 60.0
 """How long versions may wait for their publication: it follows the commit at once."""

@@ -149,10 +149,10 @@ def cover(wide: Iterable[Allowance], narrow: Iterable[Allowance]) -> bool:
 
 
 def _covers(given: tuple[Allowance, ...], wanted: Allowance) -> bool:
-    # A set of patterns has no elements to go through: only the same one, or all keys, cover it.
+    # A set of patterns has no elements to go through: only one that has the same, or all keys, covers it.
     keys = wanted.primary_keys
     if isinstance(keys, KeyPatterns):
-        given = tuple(each for each in given if each.primary_keys in (None, keys))
+        given = tuple(each for each in given if _has_patterns(each.primary_keys, keys))
         given = tuple(
             Allowance(each.entity_types, None, each.columns, each.bodies) for each in given
         )
@@ -175,6 +175,12 @@ def _covers(given: tuple[Allowance, ...], wanted: Allowance) -> bool:
             if not _give([each for each in of_keys if each.covers(entity_type, key)], wanted):
                 return False
     return True
+
+
+def _has_patterns(given: Keys, wanted: KeyPatterns) -> bool:
+    if isinstance(given, KeyPatterns):
+        return {*wanted.patterns} <= {*given.patterns}
+    return given is None
 
 
 def _give(allowances: list[Allowance], wanted: Allowance) -> bool:

@@ -101,6 +101,26 @@ class _Executor(Executor[Any]):
         """Keep nothing."""
 
 
+def _key_of(view: LogView) -> Hashable:
+    return view.uuid, view.schema_of(view.published).id, view.part
+
+
+class _GrantedSchema:
+    """The GraphQL schema of what is granted of a catalog, for all who are granted the same of it."""
+
+    def __init__(self, granted: Hashable) -> None:
+        self.granted = granted
+        self.key: Hashable = None
+        self.built: CatalogSchema | None = None
+        self.built_at = 0.0
+        """Loop time at which the schema was made."""
+        self.building = asyncio.Lock()
+
+
+_PARTS_MAX: Final = 64
+"""Schemas that are kept of one catalog: of more kinds of grants, some are made anew when they are asked for."""
+
+
 class GraphqlCatalog:
     """Operations on one catalog's path."""
 
@@ -110,11 +130,8 @@ class GraphqlCatalog:
         self.settings = settings
         self.name = name
         self.documents = documents
-        self._key: Hashable = None
-        self._built: CatalogSchema | None = None
-        self._built_at = 0.0
-        """Loop time at which the schema was made."""
-        self._building = asyncio.Lock()
+        self._parts: dict[Hashable, _GrantedSchema] = {}
+        """By what of the catalog's schema is granted, those that were asked for last behind."""
         self._reading_schema = asyncio.Lock()
         self._schema_answer: tuple[Document, str | None, bytes] | None = None
         """The document and operation that asked for the schema last, and the answer."""
@@ -125,27 +142,37 @@ class GraphqlCatalog:
         Raises:
             CatalogUnknown: There is none.
         """
-        async with self._building:
-            # The view is asked for inside the lock, and again after the wait: who waited is told the newest.
-            view = await self.engine.view(caller, self.name)
-            if self._built is not None and self._key_of(view) != self._key:
-                wait_s = self._built_at + _REBUILD_S - asyncio.get_running_loop().time()
-                await asyncio.sleep(max(0.0, wait_s))
+        while True:
+            part = self._part((await self.engine.view(caller, self.name)).part)
+            async with part.building:
+                # The view is asked for inside the lock, and again after the wait: who waited gets the newest.
                 view = await self.engine.view(caller, self.name)
-            key = self._key_of(view)
-            if key != self._key or self._built is None:
-                found = view.schema_of(view.published)
-                asked = None if self.name == SYSTEM_CATALOG else found
-                earlier = [each for each in view.schemas() if each.id < found.id]
-                self._built = await asyncio.to_thread(schemas.build, asked, earlier, self._built)
-                self._built_at = asyncio.get_running_loop().time()
-                self.documents.forget(self._key)
-                self._schema_answer = None
-                self._key = key
-            return key, self._built
+                if part.built is not None and _key_of(view) != part.key:
+                    wait_s = part.built_at + _REBUILD_S - asyncio.get_running_loop().time()
+                    await asyncio.sleep(max(0.0, wait_s))
+                    view = await self.engine.view(caller, self.name)
+                if view.part != part.granted:
+                    continue  # the policy has changed meanwhile, and this schema is for others
+                key = _key_of(view)
+                if key != part.key or part.built is None:
+                    found = view.schema_of(view.published)
+                    asked = None if self.name == SYSTEM_CATALOG else found
+                    earlier = [each for each in view.schemas() if each.id < found.id]
+                    part.built = await asyncio.to_thread(schemas.build, asked, earlier, part.built)
+                    part.built_at = asyncio.get_running_loop().time()
+                    self.documents.forget(part.key)
+                    self._schema_answer = None
+                    part.key = key
+                return key, part.built
 
-    def _key_of(self, view: LogView) -> Hashable:
-        return view.uuid, view.schema_of(view.published).id
+    def _part(self, granted: Hashable) -> _GrantedSchema:
+        """Return the schema of those who are granted a part of the catalog; of many, some are forgotten."""
+        found = self._parts.pop(granted, None) or _GrantedSchema(granted)
+        self._parts[granted] = found
+        if len(self._parts) > _PARTS_MAX:
+            oldest = next(iter(self._parts))
+            self.documents.forget(self._parts.pop(oldest).key)
+        return found
 
     async def prepare(self, asked: Asked, caller: Principal) -> Prepared:
         """Return the operation that a request of a caller asks for.
@@ -156,9 +183,8 @@ class GraphqlCatalog:
         """
         key, built = await self.schema(caller)
         document = await self.documents.get(key, built, asked.query)
-        if (
-            key != self._key
-        ):  # made anew meanwhile: one that nobody asks for again would keep its schema
+        # One that was made anew meanwhile, and that nobody asks for again, would keep its schema.
+        if all(key != part.key for part in self._parts.values()):
             self.documents.forget(key)
         operation = document.operation(asked.operation_name)
         document.refuse_excess(operation, asked.variables, self.engine.settings.criteria)

@@ -10,6 +10,7 @@ from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
 from tailrace_server.capture.codecs.columns import no_schema
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
+from tailrace_server.capture.grant import Action
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Context:
         """Return the schema of the log at a version, with the names that it has here."""
         if version is not None and version < 1:
             raise InvalidRequest(f"version {version}: versions count from 1")
-        view = await self.engine.view(self.caller, self.catalog)
+        view = await self.engine.view(self.caller, self.catalog, action=Action.SCHEMA)
         found = view.schema_of(view.published if version is None else min(version, view.published))
         rows = {row.entity_type: row for row in self.built.rows.values()}
         fields = {

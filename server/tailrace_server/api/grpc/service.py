@@ -43,6 +43,7 @@ from tailrace_server.api.grpc.updates import UpdateStream
 from tailrace_server.api.peers import over_grpc
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.capture.codecs import CDCV2, PROTOBUF, PROTOBUF_DECODED
+from tailrace_server.capture.grant import Action
 from tailrace_server.errors import as_tailrace_error
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
@@ -186,7 +187,7 @@ class ChangeCaptureService:
             name = requests.catalog(request.catalog)
             if request.HasField("version") and request.version < 1:
                 raise InvalidRequest(f"version {request.version}: versions count from 1")
-            view = await self._engine.view(caller(), name)
+            view = await self._engine.view(caller(), name, action=Action.SCHEMA)
             version = view.published
             if request.HasField("version"):
                 version = min(request.version, version)

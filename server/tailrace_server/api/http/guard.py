@@ -27,7 +27,7 @@ from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status
 from tailrace_server.api.transport_security.certificate_names import names_over_http
-from tailrace_server.capture.principal import ANONYMOUS, NOBODY
+from tailrace_server.capture.principal import NOBODY
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
@@ -65,7 +65,7 @@ def with_door(application: ASGIApp, door: Door, sockets: Sockets) -> ASGIApp:
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         is_socket = scope["type"] == "websocket"
         credentials = Credentials()
-        principal: Principal | None = ANONYMOUS
+        principal: Principal | None = door.anonymous
         try:
             if not door.is_open:
                 credentials = _credentials_of(scope)

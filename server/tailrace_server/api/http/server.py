@@ -26,9 +26,11 @@ from starlette.routing import Route, WebSocketRoute
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 
+from tailrace.errors import NotPermitted
 from tailrace_server.access.door import Door
 from tailrace_server.api import metrics
 from tailrace_server.api.connection_age import ConnectionAge
+from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.http.guard import caller_of, with_door
@@ -48,7 +50,7 @@ from tailrace_server.api.transport_security.certificate_names import (
 from tailrace_server.api.transport_security.self_probe import opened
 from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.faults import ServerFault
-from tailrace_server.capture.principal import ANONYMOUS, NOBODY
+from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import CannotStart
 from tailrace_server.hosts import Hosts
 from tailrace_server.units import Address
@@ -157,6 +159,7 @@ class HttpFace:
         self._socket = self._bound(address)
         self.address = bound_to(self._socket, address)
         self.stopping = False
+        self._door = door or Door()
         self._accepting = asyncio.Event()
         if accepting:
             self.accept()
@@ -202,7 +205,7 @@ class HttpFace:
                         with_hosts(
                             _with_origins(
                                 with_door(
-                                    self._once_accepting(application), door or Door(), self.sockets
+                                    self._once_accepting(application), self._door, self.sockets
                                 ),
                                 settings,
                             ),
@@ -345,16 +348,16 @@ class HttpFace:
         return JSONResponse(body, 503 if self.stopping or self._not_accepting() else 200)
 
     def _state(self, caller: Principal) -> dict[str, Any]:
-        """Return what ``/health`` answers once the catalogs are open; to nobody, the status alone."""
+        """Return what ``/health`` answers once the catalogs are open; to some, the status alone."""
         statistics = self._engine.statistics(ANONYMOUS)
         not_accepting = [
             ServerFault("face_not_accepting", name, reason)
             for name, reason in self._not_accepting().items()
         ]
         of_tls = () if self._tls is None else self._tls.faults()
-        degraded = (*not_accepting, *of_tls, *statistics.faults)
+        degraded = (*not_accepting, *of_tls, *self._door.faults(), *statistics.faults)
         status = "stopping" if self.stopping else "degraded" if degraded else "serving"
-        if caller is NOBODY:
+        if not self._engine.shows_itself_to(caller):
             return {"status": status}
         return {
             "status": status,
@@ -364,6 +367,11 @@ class HttpFace:
         }
 
     async def _metrics(self, request: Request) -> Response:
+        if not self._engine.shows_itself_to(caller_of(request)):
+            refusal = NotPermitted(
+                "statistics of every catalog are not granted: the metrics have them all"
+            )
+            return Response(encoded_problem(refusal), http_status(refusal), media_type=PROBLEM_TYPE)
         try:
             kind = accepted(request, (metrics.TEXT_TYPE, metrics.OPENMETRICS_TYPE))
         except HTTPException:  # a client that names another type reads text more likely than a 406

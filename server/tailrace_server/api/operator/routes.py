@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tailrace.errors import InvalidRequest
+from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.api.assets import STRICT_POLICY, Assets
 from tailrace_server.api.errors import logged
 from tailrace_server.api.http.guard import caller_of
@@ -99,6 +99,8 @@ class OperatorFace:
 
     async def _overview(self, request: Request) -> Response:
         caller = caller_of(request)
+        if not self._engine.shows_itself_to(caller):
+            raise NotPermitted("statistics of every catalog are not granted: the page has them all")
         found = await overview(
             self._engine,
             caller,

@@ -41,6 +41,7 @@ from tailrace_server.api.peers import REST_WEBSOCKET, over_http
 from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.requests import no_parameters, parameters
+from tailrace_server.capture.grant import Action
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class RestFace:
     async def _schema(self, request: Request) -> Response:
         name = _catalog_of(request)
         version = _version(request)
-        view = await self._engine.view(caller_of(request), name)
+        view = await self._engine.view(caller_of(request), name, action=Action.SCHEMA)
         at = view.published if version is None else min(version, view.published)
         return _json(responses.schema(view.schema_of(at), view))
 

@@ -48,12 +48,13 @@ async def end_refused(streams: Iterable[Subscription | HistoryRead]) -> None:
     """End those whose caller is no longer granted all that they give."""
     turn = Turn()
     for each in streams:
-        _end_if_refused(each)
+        end_if_refused(each)
         if turn.is_over():
             await turn.give_way()
 
 
-def _end_if_refused(stream: Subscription | HistoryRead) -> None:
+def end_if_refused(stream: Subscription | HistoryRead) -> None:
+    """End a stream whose caller is no longer granted all that it gives."""
     if isinstance(stream, Subscription):
         if (refusal := stream.options.use.refusal()) is not None:
             # Where to go on with less, or once it is granted again.

@@ -20,7 +20,7 @@ from tailrace_server.wal.state.batch_table import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
     from uuid import UUID
 
     import numpy.typing as npt
@@ -73,6 +73,8 @@ class LogView:
     _commits: npt.NDArray[np.int64]
     _commit_count: int
     _schemas: Schemas
+    part: Hashable = None
+    """What of its schemas it shows: equal for equal parts; None: all."""
 
     def __len__(self) -> int:
         """Return the number of record batches."""
@@ -168,10 +170,14 @@ class LogView:
         return self._schemas.at(version)
 
     def with_schemas(
-        self, part_of: Callable[[Schemas], Schemas], unknown_changes: tuple[str, ...]
+        self,
+        part: Hashable,
+        part_of: Callable[[Schemas], Schemas],
+        unknown_changes: tuple[str, ...],
     ) -> LogView:
-        """Return the same view with a part of its schemas."""
-        return replace(self, _schemas=part_of(self._schemas), unknown_changes=unknown_changes)
+        """Return the same view with a part of its schemas, which ``part`` identifies."""
+        schemas = part_of(self._schemas)
+        return replace(self, _schemas=schemas, part=part, unknown_changes=unknown_changes)
 
     def segments(self) -> list[SegmentRef]:
         """Return the segments that hold what can be seen, in log order."""

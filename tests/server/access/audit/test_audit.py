@@ -62,7 +62,7 @@ def test_without_a_file_nothing_is_kept_and_nothing_refused() -> None:
 async def test_who_comes_to_the_door_is_recorded_and_no_credential(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     with closing(Audit(AuditSettings(audit=path))) as audit:
-        door = Door([OneToken()], audit)
+        door = Door([OneToken()], audit=audit)
         await door.admit(Credentials(SECRET, address="10.0.0.1", transport="grpc"))
         with pytest.raises(Unauthenticated):
             await door.admit(Credentials("guessed", address="10.0.0.2", transport="http"))
@@ -92,7 +92,7 @@ async def test_who_comes_to_the_door_is_recorded_and_no_credential(tmp_path: Pat
 async def test_the_same_proof_is_recorded_once_a_minute(tmp_path: Path) -> None:
     path, clock = tmp_path / "audit", Clock()
     with closing(Audit(AuditSettings(audit=path), clock)) as audit:
-        door = Door([OneToken()], audit)
+        door = Door([OneToken()], audit=audit)
         for clock.now in (0.0, 59.0, 60.0, 61.0):
             await door.admit(Credentials(SECRET, address="10.0.0.1"))
         await door.admit(Credentials(SECRET, address="10.0.0.2"))

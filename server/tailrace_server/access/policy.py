@@ -1,0 +1,191 @@
+"""The policy: who is granted what. Values, and what they come to for one identity.
+
+A claim is a value, never a pattern: what stands in a token is compared, and put into keys, as it is. A claim
+that is missing, empty, or of another type than text and whole number, gives nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace_server.access.identity import IdentityKind
+from tailrace_server.capture.grant import (
+    ALL_COLUMNS,
+    READING,
+    Action,
+    Allowance,
+    Columns,
+    Grant,
+    KeyPatterns,
+)
+from tailrace_server.wal.catalog import SYSTEM_CATALOG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tailrace_server.access.identity import Identity
+
+_PLACE: Final = re.compile(r"\{([^{}]+)\}")
+"""A claim in the text of a key."""
+_SYSTEM_TYPES: Final = frozenset({"catalog"})
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Of whom a rule speaks: all that is said of it must hold."""
+
+    anonymous: bool = False
+    """Callers who prove nothing; nobody else."""
+    issuer: str | None = None
+    claims: tuple[tuple[str, tuple[str | int | bool, ...]], ...] = ()
+    """Name → values, one of which the claim is, or has where it is a list."""
+    api_key: str | None = None
+    certificate: str | None = None
+
+    def takes(self, identity: Identity | None) -> bool:
+        """Return whether it speaks of an identity; None is anonymous."""
+        if identity is None or self.anonymous:
+            return self.anonymous and identity is None
+        wanted = (
+            (self.api_key, IdentityKind.API_KEY),
+            (self.certificate, IdentityKind.CERTIFICATE),
+        )
+        for name, kind in wanted:
+            if name is not None and (identity.kind is not kind or identity.name != name):
+                return False
+        if (self.issuer is not None or self.claims) and identity.kind is not IdentityKind.JWT:
+            return False
+        if self.issuer is not None and identity.issuer != self.issuer:
+            return False
+        return all(
+            any(_same(value, held) for value in values for held in _each(identity.claims.get(name)))
+            for name, values in self.claims
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """One grant of the policy file."""
+
+    name: str
+    """For people: its own, or its place in the file."""
+    who: Who
+    catalogs: tuple[str, ...]
+    """Shell patterns of names, case and all."""
+    entity_types: frozenset[str] | None = None
+    columns: Columns = ALL_COLUMNS
+    primary_keys: tuple[str, ...] | None = None
+    """Texts of keys, in which ``{claim}`` stands for the value of a claim; None: all keys."""
+    bodies: bool = True
+    actions: frozenset[Action] = READING
+
+    def is_for(self, catalog: str) -> bool:
+        """Return whether it is for a catalog."""
+        return any(fnmatchcase(catalog, each) for each in self.catalogs)
+
+    def allowance(self, identity: Identity | None) -> Allowance | None:
+        """Return what it gives to an identity that it speaks of; None: nothing, as a claim is missing."""
+        keys = None
+        if self.primary_keys is not None:
+            claims = {} if identity is None else claims_of(identity)
+            keys = frozenset(key for each in self.primary_keys for key in keys_of(each, claims))
+            if not keys:
+                return None
+        return Allowance(self.entity_types, keys, self.columns, self.bodies, self.actions)
+
+
+class Policy:
+    """The rules of one policy file, as it was read."""
+
+    def __init__(self, rules: tuple[PolicyRule, ...]) -> None:
+        """Keep the rules in the order of the file."""
+        self.rules = rules
+
+    def rules_for(self, identity: Identity | None) -> tuple[PolicyRule, ...]:
+        """Return the rules that speak of an identity; None is anonymous."""
+        return tuple(rule for rule in self.rules if rule.who.takes(identity))
+
+    def grant(self, identity: Identity | None, catalog: str) -> Grant | None:
+        """Return what an identity may have of a catalog; None: nothing, and it may not know of it."""
+        rules = self.rules_for(identity)
+        if catalog == SYSTEM_CATALOG:
+            return _system_grant(rules, identity)
+        allowances = (each.allowance(identity) for each in rules if each.is_for(catalog))
+        found = tuple(each for each in allowances if each is not None)
+        return Grant(found) if found else None
+
+    def grants_anything(self, identity: Identity | None) -> bool:
+        """Return whether it speaks of an identity at all."""
+        return bool(self.rules_for(identity))
+
+
+def _system_grant(rules: tuple[PolicyRule, ...], identity: Identity | None) -> Grant | None:
+    """Return what may be had of the log of catalogs: what happens to those that may be known."""
+    given = [(rule, held) for rule in rules if (held := rule.allowance(identity)) is not None]
+    allowances: list[Allowance] = []
+    for rule, held in given:
+        whole = "*" in rule.catalogs
+        keys = None if whole else KeyPatterns(tuple(sorted(rule.catalogs)))
+        types = None if whole else _SYSTEM_TYPES
+        allowances.append(Allowance(types, keys, ALL_COLUMNS, actions=held.actions))
+    return Grant(tuple(dict.fromkeys(allowances))) if allowances else None
+
+
+def claims_of(identity: Identity) -> Mapping[str, Any]:
+    """Return the claims of an identity; a key or a certificate has the claim ``sub``, its name."""
+    if identity.kind is IdentityKind.JWT:
+        return identity.claims
+    return {"sub": identity.name}
+
+
+def keys_of(text: str, claims: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys that a text of the policy comes to; none where a claim of it is missing.
+
+    A claim that is a list gives a key for each of its values. In a key of several columns, which is a JSON
+    array, each value takes its own place, whatever characters it has.
+    """
+    names = list(dict.fromkeys(_PLACE.findall(text)))
+    filled: list[dict[str, str | int]] = [{}]
+    for name in names:
+        values = [
+            each
+            for each in _each(claims.get(name))
+            if each != "" and isinstance(each, str | int) and not isinstance(each, bool)
+        ]
+        filled = [{**held, name: value} for held in filled for value in values]
+    for held in filled:
+        yield _filled(text, held)
+
+
+def _filled(text: str, held: Mapping[str, str | int]) -> str:
+    if text.startswith("["):
+        members = json.loads(text)  # the reader has made sure that it is one
+        return json.dumps(
+            [_filled_member(each, held) for each in members],
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+    return _PLACE.sub(lambda found: str(held[found[1]]), text)
+
+
+def _filled_member(member: Any, held: Mapping[str, str | int]) -> Any:
+    if not isinstance(member, str):
+        return member
+    alone = _PLACE.fullmatch(member)
+    return held[alone[1]] if alone else _PLACE.sub(lambda found: str(held[found[1]]), member)
+
+
+def _each(value: object) -> tuple[Any, ...]:
+    """Return the values of a claim: those of a list, or itself."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _same(wanted: str | int | bool, held: object) -> bool:
+    """Return whether a claim's value is the one that is wanted: of the same type, as 1 is not true."""
+    return type(held) is type(wanted) and held == wanted

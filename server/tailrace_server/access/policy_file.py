@@ -1,0 +1,227 @@
+"""The policy file: read whole, judged whole, and read again when it changes.
+
+::
+
+    [[grant]]
+    name = "a customer's own orders"                  # for people
+    who.issuer = "https://login.example/realms/shop"
+    who.claims = { role = "customer" }                # equal, or among the values of a list
+    catalogs = ["shop"]                               # shell patterns
+    entity_types = ["orders"]                         # absent: all
+    hidden_columns = ["margin"]                       # or columns = [...]: these and no others
+    primary_key = "{sub}"                             # or a list; absent: all
+    bodies = true
+    actions = ["subscribe", "history", "schema"]
+
+Who may instead be ``who.api_key``, ``who.certificate`` or ``who.anonymous = true``. Grants add up. A file that
+cannot be used is refused at the start; later the one before stays in force.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace_server.access.policy import Policy, PolicyRule, Who
+from tailrace_server.capture.grant import ALL_COLUMNS, READING, Action, Columns
+from tailrace_server.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MEMBERS: Final = frozenset(
+    {
+        *("name", "who", "catalogs", "entity_types", "columns", "hidden_columns"),
+        *("primary_key", "bodies", "actions"),
+    }
+)
+_WHO: Final = frozenset({"anonymous", "issuer", "claims", "api_key", "certificate"})
+_BRACES: Final = re.compile(r"[{}]")
+_PLACE: Final = re.compile(r"\{[^{}]+\}")
+
+
+def read_policy(file: Path) -> Policy:
+    """Return the policy that a file states.
+
+    Raises:
+        ConfigError: It cannot be read, or says something that has no meaning; names file and place.
+    """
+    where = f"policy: {file}"
+    try:
+        value = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{where}: {(error.strerror or str(error)).lower()}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where}: not TOML: {error}") from error
+    tables = value.pop("grant", [])
+    if value:
+        raise ConfigError(f"{where}: unknown: {', '.join(sorted(value))}; it has [[grant]] alone")
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise ConfigError(f"{where}: grants are written as [[grant]]")
+    return Policy(
+        tuple(
+            _rule(table, place, f"{where}, grant {place}") for place, table in enumerate(tables, 1)
+        )
+    )
+
+
+class PolicyFile:
+    """A policy file, and the policy in force: the last one of it that could be used."""
+
+    def __init__(self, file: Path) -> None:
+        """Read it.
+
+        Raises:
+            ConfigError: It cannot be used.
+        """
+        self.file = file
+        self.policy = read_policy(file)
+        self.error: str | None = None
+        """Why the file as it is now is not in force; None: it is."""
+
+    def reload(self) -> None:
+        """Read it again; where it cannot be used, the policy before stays.
+
+        Raises:
+            ConfigError: It cannot be used.
+        """
+        try:
+            self.policy = read_policy(self.file)
+        except ConfigError as error:
+            self.error = str(error)
+            raise
+        self.error = None
+
+
+def _rule(table: dict[str, Any], place: int, where: str) -> PolicyRule:
+    _refuse_unknown(table, _MEMBERS, where)
+    name = table.get("name", f"grant {place}")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{where}: name must be a text")
+    if "catalogs" not in table:
+        raise ConfigError(f'{where}: catalogs is missing; catalogs = ["*"] is all of them')
+    types = table.get("entity_types")
+    keys = table.get("primary_key")
+    bodies = table.get("bodies", True)
+    if not isinstance(bodies, bool):
+        raise ConfigError(f"{where}: bodies must be true or false")
+    return PolicyRule(
+        name,
+        _who(table.get("who"), where),
+        _texts(table["catalogs"], f"{where}: catalogs"),
+        None if types is None else frozenset(_texts(types, f"{where}: entity_types")),
+        _columns(table, where),
+        None if keys is None else _keys(keys, f"{where}: primary_key"),
+        bodies,
+        _actions(table.get("actions"), where),
+    )
+
+
+def _refuse_unknown(table: dict[str, Any], known: frozenset[str], where: str) -> None:
+    if "where" in table:
+        raise ConfigError(f"{where}: where: filters of rows by their values are not there yet")
+    for name in table:
+        if name not in known:
+            raise ConfigError(f"{where}: unknown: {name}; it has {', '.join(sorted(known))}")
+
+
+def _who(value: object, where: str) -> Who:
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(
+            f"{where}: who is missing: an issuer, claims, a key, a certificate or anonymous"
+        )
+    _refuse_unknown(value, _WHO, f"{where}: who")
+    for name in ("issuer", "api_key", "certificate"):
+        if name in value and (not isinstance(value[name], str) or not value[name]):
+            raise ConfigError(f"{where}: who.{name} must be a text")
+    anonymous = value.get("anonymous", False)
+    if anonymous not in (True, False) or not isinstance(anonymous, bool):
+        raise ConfigError(f"{where}: who.anonymous must be true or false")
+    kinds = [
+        kind
+        for kind, names in (
+            ("anonymous", anonymous),
+            ("a JWT", "issuer" in value or "claims" in value),
+            ("an API key", "api_key" in value),
+            ("a certificate", "certificate" in value),
+        )
+        if names
+    ]
+    if len(kinds) != 1:
+        said = " and ".join(kinds) or "nobody"
+        raise ConfigError(f"{where}: who names {said}; a grant is for one kind of identity")
+    if "claims" in value and "issuer" not in value:
+        raise ConfigError(f"{where}: who.claims needs who.issuer: another issuer may say anything")
+    return Who(
+        anonymous,
+        value.get("issuer"),
+        _claims(value.get("claims", {}), f"{where}: who.claims"),
+        value.get("api_key"),
+        value.get("certificate"),
+    )
+
+
+def _claims(value: object, where: str) -> tuple[tuple[str, tuple[str | int | bool, ...]], ...]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} must be a table: name = value")
+    found = []
+    for name, wanted in sorted(value.items()):
+        values = wanted if isinstance(wanted, list) else [wanted]
+        if not values or not all(isinstance(each, str | int) for each in values):
+            raise ConfigError(
+                f"{where}.{name} must be a text, a whole number, true or false, or a list of these"
+            )
+        found.append((name, tuple(values)))
+    return tuple(found)
+
+
+def _columns(table: dict[str, Any], where: str) -> Columns:
+    if "columns" in table and "hidden_columns" in table:
+        raise ConfigError(f"{where}: give columns or hidden_columns, not both")
+    if "columns" in table:
+        names = _texts(table["columns"], f"{where}: columns")
+        return Columns(frozenset(names), listed=True)
+    if "hidden_columns" in table:
+        return Columns(frozenset(_texts(table["hidden_columns"], f"{where}: hidden_columns")))
+    return ALL_COLUMNS
+
+
+def _keys(value: object, where: str) -> tuple[str, ...]:
+    keys = _texts(value, where)
+    for key in keys:
+        if _BRACES.search(_PLACE.sub("", key)):
+            raise ConfigError(f"{where}: {key!r}: braces stand around the name of a claim")
+        if key.startswith("["):
+            try:
+                members = json.loads(key)
+            except ValueError:
+                members = None
+            if not isinstance(members, list):
+                raise ConfigError(
+                    f"{where}: {key!r}: a key of several columns is a JSON array, with claims in its texts"
+                )
+    return keys
+
+
+def _actions(value: object, where: str) -> frozenset[Action]:
+    if value is None:
+        return READING
+    names = _texts(value, f"{where}: actions")
+    known = {each.value for each in Action}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{where}: actions: {name!r} is none of {', '.join(Action)}")
+    return frozenset(map(Action, names))
+
+
+def _texts(value: object, where: str) -> tuple[str, ...]:
+    values = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(values, list)
+        or not values
+        or not all(isinstance(each, str) and each for each in values)
+    ):
+        raise ConfigError(f"{where} must be a text, or a list of at least one")
+    return tuple(values)

@@ -1,0 +1,167 @@
+"""What a policy comes to: a claim is a value, whatever it has in it, and one that is missing gives nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace_server.access.identity import Identity, IdentityKind
+from tailrace_server.access.policy import keys_of
+from tailrace_server.access.policy_file import read_policy
+from tailrace_server.capture.grant import Action, Allowance, Columns, Grant, KeyPatterns
+from tailrace_server.errors import ConfigError
+
+ISSUER = "https://login.example"
+
+
+def jwt(**claims: Any) -> Identity:
+    return Identity(IdentityKind.JWT, ISSUER, str(claims.get("sub", "anna")), claims)
+
+
+def policy_of(tmp_path: Path, text: str) -> Any:
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    return read_policy(file)
+
+
+def test_grants_of_one_identity_add_up_and_others_get_nothing(tmp_path: Path) -> None:
+    policy = policy_of(
+        tmp_path,
+        f"""
+        [[grant]]
+        who.issuer = "{ISSUER}"
+        who.claims = {{ role = "customer" }}
+        catalogs = ["shop", "shop-*"]
+        entity_types = "orders"
+        hidden_columns = "margin"
+        primary_key = "{{sub}}"
+
+        [[grant]]
+        who.issuer = "{ISSUER}"
+        who.claims = {{ groups = ["staff", "owners"] }}
+        catalogs = "shop"
+        columns = ["id", "status"]
+        bodies = false
+        actions = ["subscribe", "statistics"]
+
+        [[grant]]
+        who.api_key = "etl"
+        catalogs = "*"
+        """,
+    )
+    orders = Allowance(frozenset({"orders"}), frozenset({"4711"}), Columns(frozenset({"margin"})))
+    staff = Allowance(
+        columns=Columns(frozenset({"id", "status"}), listed=True),
+        bodies=False,
+        actions=frozenset({Action.SUBSCRIBE, Action.STATISTICS}),
+    )
+    anna = jwt(sub="4711", role="customer", groups=["visitors", "staff"])
+    assert policy.grant(anna, "shop") == Grant((orders, staff))
+    assert policy.grant(anna, "shop-2") == Grant((orders,))
+    assert policy.grant(anna, "depot") is None
+    assert policy.grant(jwt(sub="4711", role="customers"), "shop") is None
+    # The same claims of another issuer are nothing.
+    other = Identity(IdentityKind.JWT, "https://elsewhere.example", "anna", anna.claims)
+    assert policy.grant(other, "shop") is None
+    assert policy.grant(None, "shop") is None
+    etl = Identity(IdentityKind.API_KEY, "", "etl")
+    assert policy.grant(etl, "depot") == Grant((Allowance(),))
+    # A certificate, or a subject, of a key's name is not the key.
+    assert policy.grant(Identity(IdentityKind.CERTIFICATE, "", "etl"), "depot") is None
+    assert policy.grant(jwt(sub="etl"), "depot") is None
+    # Of the log of catalogs each sees what happens to those that it may know.
+    system = policy.grant(anna, "system")
+    assert {each.primary_keys for each in system.allowances} == {
+        KeyPatterns(("shop", "shop-*")),
+        KeyPatterns(("shop",)),
+    }
+    assert policy.grant(etl, "system") == Grant((Allowance(),))
+
+
+@pytest.mark.parametrize(
+    ("claims", "keys"),
+    [
+        ({"sub": "7"}, ["7"]),
+        ({"sub": 7}, ["7"]),
+        ({"sub": ["7", 8]}, ["7", "8"]),
+        ({"sub": "*"}, ["*"]),
+        ({"sub": "{tenant}", "tenant": "1"}, ["{tenant}"]),
+        ({}, []),
+        ({"sub": ""}, []),
+        ({"sub": None}, []),
+        ({"sub": []}, []),
+        ({"sub": True}, []),
+        ({"sub": 7.0}, []),
+        ({"sub": {"a": 1}}, []),
+        ({"sub": [["7"], {}, None, ""]}, []),
+    ],
+)
+def test_a_claim_is_a_value(claims: dict[str, Any], keys: list[str]) -> None:
+    assert list(keys_of("{sub}", claims)) == keys
+
+
+def test_a_claim_in_a_key_of_several_columns_takes_one_place() -> None:
+    assert list(keys_of('["{tenant}", 7]', {"tenant": 'x","y'})) == [r'["x\",\"y",7]']
+    assert list(keys_of('["{tenant}","a-{sub}"]', {"tenant": 5, "sub": "é"})) == ['[5,"a-é"]']
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=5,
+    )
+)
+def test_any_claim_gives_texts_or_nothing(value: Any) -> None:
+    held = value if isinstance(value, list) else [value]
+    assert all(
+        any(key == str(each) for each in held if type(each) in (str, int))
+        for key in keys_of("{sub}", {"sub": value})
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[grant]", "not TOML"),
+        ("[[grants]]", "unknown: grants"),
+        ("[[grant]]\ncatalogs = '*'", "who is missing"),
+        ("[[grant]]\nwho.anonymous = true", "catalogs is missing"),
+        ("[[grant]]\nwho.api_key = 'a'\nwho.issuer = 'b'\ncatalogs = '*'", "one kind of identity"),
+        ("[[grant]]\nwho.anonymous = false\ncatalogs = '*'", "who names nobody"),
+        ("[[grant]]\nwho.claims = {a = 1}\ncatalogs = '*'", "who.claims needs who.issuer"),
+        ("[[grant]]\nwho.anonymous = true\ncatalogs = []", "at least one"),
+        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\ncolumn = 'a'", "unknown: column"),
+        (
+            "[[grant]]\nwho.anonymous = true\ncatalogs = '*'\ncolumns = 'a'\nhidden_columns = 'b'",
+            "not both",
+        ),
+        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nwhere = 'a > 1'", "not there yet"),
+        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nactions = 'drop'", "'drop' is none of"),
+        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '{sub'", "braces"),
+        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '[1'", "JSON array"),
+        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nbodies = 1", "bodies must be"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_its_place(
+    tmp_path: Path, text: str, told: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"policy: .*policy\.toml") as refused:
+        policy_of(tmp_path, text)
+    assert told in str(refused.value)
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.decode("latin-1")))
+def test_no_file_is_a_fault_of_ours(text: str) -> None:
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "policy.toml"
+        file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        with suppress(ConfigError):
+            read_policy(file)
