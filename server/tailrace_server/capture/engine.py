@@ -207,7 +207,7 @@ class Engine:
                 self.settings, limits, use, content, codec, demand, peer, admission
             )
             subscription = await observer.subscribe(start, options)
-        if self._stopping:  # during the wait: ``stop_subscriptions`` has not seen this one
+        if bool(self._stopping):  # during the wait: ``stop_subscriptions`` has not seen this one
             subscription.stop()
         door.end_if_refused(subscription)  # nor has who ended what a new policy does not grant
         return subscription

@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "catalog": Command(f"{_CLI}.catalog", "app", "cli"),
     "log": Command(f"{_CLI}.log", "app", "log"),
     "keys": Command(f"{_CLI}.keys", "app", "cli"),
+    "policy": Command(f"{_CLI}.policy", "app", "server"),
 }
 """By name, in the order of the help. What a command needs only for some of its work, as Spark for files that
 are large, it says when it comes to that."""

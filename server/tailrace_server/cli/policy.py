@@ -1,0 +1,114 @@
+"""``tailrace policy``: a policy file, explained and tried, without a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tailrace.criteria import canonical
+from tailrace.errors import InvalidRequest, NotPermitted
+from tailrace.v1.change_capture_pb2 import SubscribeRequest
+from tailrace_server.access.identity import Identity, IdentityKind
+from tailrace_server.access.policy_file import read_policy
+from tailrace_server.access.policy_words import columns_words, policy_words, why_words
+from tailrace_server.api import requests
+from tailrace_server.api.json_requests import decode, from_json
+from tailrace_server.api.rest.responses import criteria
+from tailrace_server.capture.grant import Action
+from tailrace_server.capture.granting.narrowing import narrowed
+from tailrace_server.cli.errors import DONE
+
+app = typer.Typer(no_args_is_help=True, help="Policy files: who is granted what.")
+_ANONYMOUS: Final = "anonymous"
+_KINDS: Final = {"api_key": IdentityKind.API_KEY, "certificate": IdentityKind.CERTIFICATE}
+_CRITERIA_MAX: Final = 1_000
+NOT_GRANTED: Final = 1
+"""Exit status of ``policy test`` where the request would be refused."""
+
+PolicyPath = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The file of `tailrace serve --policy`.")
+]
+
+
+@app.command()
+def check(file: PolicyPath) -> int:
+    """Say in words what a policy file grants, or what is wrong with it."""
+    for line in policy_words(read_policy(file)):
+        typer.echo(line)
+    return DONE
+
+
+@app.command("test")
+def try_request(
+    file: PolicyPath,
+    as_: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="CLAIMS",
+            help='Who asks: a token\'s claims as JSON, with "iss"; {"api_key": NAME}; '
+            '{"certificate": NAME}; or anonymous.',
+        ),
+    ],
+    request: Annotated[
+        str,
+        typer.Option(
+            "--request",
+            metavar="JSON",
+            help='What is asked for: a subscribe as docs/rest.md has it, with "catalog".',
+        ),
+    ],
+    action: Annotated[
+        Action, typer.Option("--action", metavar="ACTION", help="What it is asked for to do.")
+    ] = Action.SUBSCRIBE,
+) -> int:
+    """Say what somebody would get of a request, and which grants make it so."""
+    policy, identity = read_policy(file), _identity(as_)
+    value = decode(request, "--request")
+    catalog = value.pop("catalog", None) if isinstance(value, dict) else None
+    if not isinstance(catalog, str):
+        raise InvalidRequest('--request: "catalog" is missing')
+    message = from_json(SubscribeRequest, value, criteria_max=_CRITERIA_MAX)
+    asked, content = requests.criteria(message.criteria), requests.content(message.body)
+    for line in why_words(policy, identity, catalog):
+        typer.echo(line)
+    grant = policy.grant(identity, catalog)
+    if grant is None:
+        typer.echo(f"NOT_PERMITTED: nothing of catalog {catalog!r} is granted")
+        return NOT_GRANTED
+    try:
+        found = narrowed(canonical(asked), content, grant, action)
+    except NotPermitted as error:
+        typer.echo(f"NOT_PERMITTED: {error}")
+        return NOT_GRANTED
+    if found.is_whole:
+        typer.echo("granted: all that is asked for")
+        return DONE
+    typer.echo("granted: " + json.dumps(criteria(found.criteria), ensure_ascii=False))
+    for each in grant.of(action):
+        types = "every entity type" if each.entity_types is None else sorted(each.entity_types)
+        typer.echo(f"columns of {types}: {columns_words(each.columns)}")
+    return DONE
+
+
+def _identity(text: str) -> Identity | None:
+    """Return who ``--as`` speaks of; None is anonymous.
+
+    Raises:
+        InvalidRequest: It speaks of nobody.
+    """
+    if text == _ANONYMOUS:
+        return None
+    value: Any = decode(text, "--as")
+    if isinstance(value, dict):
+        for name, kind in _KINDS.items():
+            if value.keys() == {name} and isinstance(value[name], str):
+                return Identity(kind, "", value[name])
+        if isinstance(value.get("iss"), str):
+            return Identity(IdentityKind.JWT, value["iss"], str(value.get("sub", "")), value)
+    raise InvalidRequest(
+        '--as: must be "anonymous", {"api_key": NAME}, {"certificate": NAME}, or claims with "iss"'
+    )
