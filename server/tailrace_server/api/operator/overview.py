@@ -40,7 +40,7 @@ _PUBLISHERS_SHOWN: Final = 100
 _WRITERS_SHOWN: Final = 5
 _RATE_OVER_S: Final = 60
 _ASK_AGAIN_S: Final = 2.0
-_ASK_AGAIN_MOST_S: Final = 30.0
+_ASK_AGAIN_MOST_S: Final = 120.0
 _SHARE: Final = 50
 _COUNTERS: Final = (
     *("subscriptions", "subscriptions_opened", "subscriptions_failed"),

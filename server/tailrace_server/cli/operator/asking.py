@@ -97,7 +97,10 @@ def ask(
         ) from error
     found = _object(body)
     if status in _REFUSED:
-        raise Unauthenticated(str((found or {}).get("detail", f"{address} answers {status}")))
+        detail = str((found or {}).get("detail", f"{address} answers {status}"))
+        if status == 401 and not token:
+            detail = f"{address} asks who you are: give --token-file FILE, or TAILRACE_TOKEN"
+        raise Unauthenticated(detail)
     if status != 200 or found is None or "ask_again_s" not in found:
         detail = (found or {}).get("detail", "no server of ours, or an older one, is there")
         raise TransportError(f"{address} answers {status}: {detail}")

@@ -36,7 +36,7 @@ async def test_an_empty_server_says_so(log_root: Path) -> None:
         [],
     ]
     assert found["memory"]["budget_bytes"] == engine.settings.memory_bytes
-    assert 2 <= found["ask_again_s"] <= 30
+    assert 2 <= found["ask_again_s"] <= 120
 
 
 async def test_catalogs_name_versions_rates_and_writers(

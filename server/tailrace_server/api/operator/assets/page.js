@@ -52,7 +52,14 @@ const poll = async () => {
   if (timer === 0 && !document.hidden && !paused) timer = setTimeout(poll, pace * 1000);
 };
 
+// Who may not see the figures is shown none, and no empty tables that look like figures.
+const reveal = (visible) => {
+  $("figures").hidden = !visible;
+  $("lines-section").hidden = !visible;
+};
+
 const refuse = (status, detail) => {
+  if (status === 401 || status === 403) reveal(false);
   $("lost").hidden = false;
   $("lost").textContent = detail;
   badge(status === 401 || status === 403 ? "not permitted" : "refused", "bad-text");
@@ -280,6 +287,7 @@ const showSubscribers = ({ subscriptions, counters }) => {
 };
 
 const show = (found) => {
+  reveal(true);
   badge(found.status, found.status === "serving" ? "good" : "warn");
   $("build").textContent = `${found.version}, up for ${seconds(found.up_s)}; asked every ${found.ask_again_s} s`;
   faults(found.faults);
