@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import httpx
 
 from tailrace.transport.grpc import SERVICE
 from tailrace.v1.capture_pb2 import BODY_AFTER
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
 from tailrace_server.api.rest.requests import ARROW_TYPE, JSON_TYPE, LINES_TYPE
 from tailrace_server.api.send_guard import MEMORY
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
 from tests.support.peers import GRAPHQL, GRPC, REST, Peer, Way, frame, message
 from tests.support.raw_http2 import END_HEADERS, HEADERS, call_fields, data_frames, fields, request
 from tests.support.raw_http2 import frame as http2_frame
@@ -25,7 +29,6 @@ from tests.support.unfinished import UnfinishedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from contextlib import ExitStack
 
     from tests.process.commands import ServerProcess
 
@@ -242,6 +245,80 @@ async def _keys(server: ServerProcess, stack: ExitStack) -> None:
     await peers[0].until(b"SERVER_FULL")
 
 
+async def _paths_of_no_text(server: ServerProcess, stack: ExitStack) -> None:
+    """Calls whose path is not UTF-8: one of them used to end gRPC for everybody else."""
+    call = request(b"/x\x92", b"")
+    for peer in _connect(server.grpc, stack, 50):
+        others = [request(b"/x\x92", b"", stream) for stream in range(3, 40, 2)]
+        await _say_all([peer], GRPC.hello, call, *others)
+
+
+async def _sockets_that_close(server: ServerProcess, stack: ExitStack) -> None:
+    """Bursts of WebSockets that subscribe and are gone, most of them before they have read anything."""
+
+    async def begin(peer: Peer, way: Way) -> None:
+        with suppress(AssertionError, OSError):  # let go of already: a busy machine takes its time
+            await peer.open(way)
+            for number in range(1, 6):
+                await peer.say(way.subscribe(number))
+
+    for way in (REST, GRAPHQL):
+        with ExitStack() as burst:
+            peers = _connect(server.http, burst, _MANY // 2)
+            await asyncio.gather(*(begin(peer, way) for peer in peers))
+
+
+async def _schemas_that_change(server: ServerProcess, stack: ExitStack) -> None:
+    """Forty new columns, a commit each, while sockets of GraphQL look at the catalog's rows."""
+    with LogWriter.open(server.root, "wide") as writer:
+        writer.append([Mutation("product", "1", after=b'{"id":1}')])
+    path = b"/v1/catalogs/wide/graphql"
+    peers = _connect(server.http, stack, 50)
+
+    async def subscribe(peer: Peer) -> None:
+        with suppress(AssertionError, OSError):  # let go of already: a busy machine takes its time
+            await peer.say(GRAPHQL.hello.replace(b"/v1/catalogs/shop/graphql", path))
+            await peer.until(GRAPHQL.welcome)
+            await peer.say(GRAPHQL.subscribe(1))
+            await peer.until(GRAPHQL.begun)
+
+    await asyncio.gather(*map(subscribe, peers))
+    with LogWriter.open(server.root, "wide") as writer:
+        for number in range(40):
+            writer.append([Mutation("product", "1", after=b'{"id":1,"c%d":1}' % number)])
+            writer.commit(publish=True)
+            await asyncio.sleep(0)
+    ask = json.dumps({"query": "{ __typename }"}).encode()
+    head = _post(_GRAPHQL, f"Content-Length: {len(ask)}").replace(_GRAPHQL.encode(), path)
+    await _say_all(_connect(server.http, stack, 5), head + ask)
+
+
+async def _reservations_unused(server: ServerProcess, stack: ExitStack) -> None:
+    """More event streams than may be reserved, none of which is opened; the oldest make room."""
+    put = f"PUT {_GRAPHQL} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    peers = _connect(server.http, stack, 50)
+    await _say_all(peers, *([put] * 30))
+
+
+async def _reserved_streams_unread(server: ServerProcess, stack: ExitStack) -> None:
+    """Reserved streams with an operation each, which nobody reads."""
+    try:
+        async with httpx.AsyncClient(base_url=f"http://{server.http}", trust_env=False) as http:
+            for peer, version in _versions(_connect(server.http, stack, 2 * LARGE_ROWS)):
+                token = (await http.put(_GRAPHQL)).text
+                query = (
+                    f"subscription {{ onCatalogChange(sinceVersion: {version}) {{ afterText }} }}"
+                )
+                headers = {"x-graphql-event-stream-token": token}
+                asked = {"query": query, "extensions": {"operationId": "1"}}
+                await http.post(_GRAPHQL, json=asked, headers=headers)
+                get = f"GET {_GRAPHQL}?token={token} HTTP/1.1\r\nHost: localhost"
+                await _say_all([peer], f"{get}\r\nAccept: text/event-stream\r\n\r\n".encode())
+    except httpx.HTTPError as error:  # a server at its bounds refuses the attacker, too
+        raise ConnectionError(str(error)) from error
+    await asyncio.sleep(_WHILE_S)
+
+
 INBOUND: Final = "inbound_memory"
 """The guard of the budget for what peers send."""
 
@@ -265,4 +342,9 @@ ATTACKS: Final = (
     Attack("history that nobody reads, over gRPC", _history_unread_over_grpc, None, True),
     Attack("pages of history that nobody reads", _pages_unread, None, True),
     Attack("criteria of a megabyte", _keys),
+    Attack("paths that are no text, over gRPC", _paths_of_no_text),
+    Attack("sockets that close in bursts", _sockets_that_close),
+    Attack("schemas that change under GraphQL clients", _schemas_that_change),
+    Attack("reservations that nobody opens", _reservations_unused),
+    Attack("reserved streams that nobody reads", _reserved_streams_unread, None, True),
 )
