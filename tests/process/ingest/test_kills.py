@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 SEEDS = int(os.environ.get("KILL_SEEDS", "2"))
-KILLS_EACH = 8
-"""Random kills for each seed."""
+KILLS_EACH = int(os.environ.get("KILLS_EACH", "3"))
+"""Random kills for each seed; `make test-long` has more of both."""
 FILES_AHEAD = 20
 """More batches than an ingest does before it is killed at random."""
 
