@@ -126,7 +126,8 @@ async def _serve(
     tls = tls_files(settings.transport_security)
     engine = Engine(settings.log, settings.engine, RecordedAdmissions(audit))
     access = Access(settings.access, settings.transport_security.tls_client_ca, audit)
-    grpc = GrpcServer(engine, settings.grpc_face, tls=tls, door=access.door)
+    proxies = settings.transport_security.proxies
+    grpc = GrpcServer(engine, settings.grpc_face, tls=tls, door=access.door, proxies=proxies)
     statistics = partial(engine.statistics, ANONYMOUS)
     registry = metrics.registry(statistics, grpc.statistics, version=version("tailrace"))
     watch = FaceWatch(settings.probe_interval_s)
@@ -239,6 +240,7 @@ def _http(
         lines=lines,
         accepting=False,
         tls=tls,
+        proxies=settings.transport_security.proxies,
     )
 
 

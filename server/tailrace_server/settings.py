@@ -38,7 +38,8 @@ from pydantic_settings import (
 from tailrace_server.access.settings import AccessSettings, AuditSettings
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.http.origins import Origins
-from tailrace_server.api.settings import HttpSettings
+from tailrace_server.api.settings import HttpSettings, listed
+from tailrace_server.api.transport_security.proxies import TrustedProxies
 from tailrace_server.api.transport_security.settings import TransportSecuritySettings
 from tailrace_server.capture.settings import EngineSettings, setting
 from tailrace_server.errors import ConfigError
@@ -356,7 +357,11 @@ class _Variables(EnvSettingsSource):
     """The environment as a source; a class of its own so that tests may hand in another one."""
 
 
-_KINDS: Final = get_type_hints(ServerSettings)
+_KINDS: Final = {
+    name: kind
+    for cls in (ServerSettings, *(cls for _, cls in GROUPS.values()))
+    for name, kind in get_type_hints(cls).items()
+}
 
 
 def _type(each: Setting) -> Any:
@@ -372,6 +377,10 @@ def _type(each: Setting) -> Any:
         return Annotated[bool, BeforeValidator(_yes_or_no)]
     if isinstance(each.default, str) and each.unit == "origins":
         return Annotated[str, BeforeValidator(_origins)]
+    if isinstance(each.default, str) and each.unit == "networks":
+        return Annotated[str, BeforeValidator(_networks)]
+    if each.name == "root_path":
+        return Annotated[str, BeforeValidator(_root_path)]
     if isinstance(each.default, str) and each.unit == "names":
         return Annotated[str, BeforeValidator(_host_names)]
     if each.unit in _PATHS:
@@ -393,19 +402,36 @@ def _yes_or_no(value: object) -> bool:
 
 
 def _origins(value: object) -> str:
-    listed = [origin.strip() for origin in str(value).split(",") if origin.strip()]
-    Origins(listed)
-    return ",".join(listed)
+    found = listed(str(value))
+    Origins(found)
+    return ",".join(found)
+
+
+def _networks(value: object) -> str:
+    found = listed(str(value))
+    TrustedProxies(found)
+    return ",".join(found)
+
+
+def _root_path(value: object) -> str:
+    found = str(value).rstrip("/")
+    if found and re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", found) is None:
+        raise ValueError(
+            "it is a path as /changes, of letters, digits and -._~ between its slashes"
+        )
+    if found.split("/")[1:2] in (["v1"], ["health"], ["metrics"], ["page"]):
+        raise ValueError("the server has paths of its own that begin so; take another, as /changes")
+    return found
 
 
 def _host_names(value: object) -> str:
-    listed = [name.strip() for name in str(value).split(",") if name.strip()]
-    for name in listed:
+    found = listed(str(value))
+    for name in found:
         if name != "*" and re.fullmatch(r"(\*\.)?[^\s:/*\[\]]+", name) is None:
             raise ValueError(
                 f"{name!r} is no name without scheme and port such as db.example.com, nor *.example.com, nor *"
             )
-    return ",".join(listed)
+    return ",".join(found)
 
 
 def _path(value: object) -> Path | None:

@@ -19,20 +19,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-_POLICY: Final = (
-    # Editors and viewers set styles of their own; everything else is a file of ours.
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; "
-    "font-src data:; connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
 STRICT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""For a page that is ours alone: no style or script in the page, no connection but to where it came from."""
+"""No style or script in the page, no connection but to where it came from."""
 _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
 }
 
 
@@ -45,7 +38,7 @@ class Assets:
         *,
         versioned: tuple[str, ...],
         own: tuple[str, ...],
-        policy: str = _POLICY,
+        policy: str = STRICT_POLICY,
     ) -> None:
         """Name the files beside the pages: ``versioned`` are kept compressed, ``own`` as they are.
 
@@ -88,7 +81,6 @@ class Assets:
         data = await asyncio.to_thread(_read, path)
         headers = {
             "Cache-Control": "public, max-age=31536000, immutable" if versioned else "no-cache",
-            "X-Content-Type-Options": "nosniff",
             "Vary": "Accept-Encoding",
         }
         if versioned:

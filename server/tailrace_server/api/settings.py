@@ -48,11 +48,22 @@ class HttpSettings:
         "by which requests may name the server (`Host`) besides addresses, `localhost`, `--http` and the "
         "machine's name, separated by commas; `*.example.com` for all below one, or *",
     )
+    root_path: str = setting(
+        "",
+        "path",
+        "below which a proxy has put the server, as /changes, whether or not it takes that away again; "
+        "documents name it",
+    )
+    http_origins: str = setting(
+        "",
+        "origins",
+        "whose pages may read answers over HTTP (CORS) besides our own, separated by commas; "
+        "`https://*.example.com` for all names below one, or * for every page",
+    )
     ws_origins: str = setting(
         "",
         "origins",
-        "whose pages may open WebSockets and read answers (CORS) besides our own, separated by commas; "
-        "`https://*.example.com` for all names below one, or * for every page",
+        "whose pages may open WebSockets besides our own, and read answers too; written as http_origins",
     )
     ws_subscriptions: int = setting(
         100, "subscriptions", "open at once on one socket; above it the new one ends with an error"
@@ -137,7 +148,7 @@ class HttpSettings:
     @property
     def hosts(self) -> tuple[str, ...]:
         """Those of ``http_hosts``, one by one."""
-        return tuple(filter(None, map(str.strip, self.http_hosts.split(","))))
+        return listed(self.http_hosts)
 
     @property
     def origins(self) -> Origins:
@@ -146,4 +157,18 @@ class HttpSettings:
         Raises:
             ValueError: One is none.
         """
-        return Origins(filter(None, map(str.strip, self.ws_origins.split(","))))
+        return Origins(listed(self.ws_origins))
+
+    @property
+    def readers(self) -> Origins:
+        """Those whose pages may read answers.
+
+        Raises:
+            ValueError: One is none.
+        """
+        return Origins((*listed(self.http_origins), *listed(self.ws_origins)))
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return what a setting lists, separated by commas."""
+    return tuple(filter(None, map(str.strip, text.split(","))))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextvars import ContextVar
 from inspect import isasyncgenfunction
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -20,13 +19,15 @@ from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
 from tailrace_server.api.grpc.abort import abort
-from tailrace_server.api.peers import GRPC
+from tailrace_server.api.peers import GRPC, grpc_address
 from tailrace_server.api.transport_security.certificate_names import names_over_grpc
+from tailrace_server.api.transport_security.proxies import NO_PROXIES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from tailrace_server.access.door import Door
+    from tailrace_server.api.transport_security.proxies import TrustedProxies
     from tailrace_server.capture.principal import Principal
 
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -48,23 +49,27 @@ def entrance() -> Entrance:
     return _entrance.get()
 
 
-def credentials_of(context: Context) -> Credentials:
-    """Return what a call shows of its sender.
+def credentials_of(context: Context, proxies: TrustedProxies = NO_PROXIES) -> Credentials:
+    """Return what a call shows of its sender; ``proxies`` are believed who is behind them.
 
     Raises:
         Unauthenticated: It has two credentials, or one of another form.
     """
+    metadata = context.invocation_metadata() or ()
     values = [
         value if isinstance(value, str) else value.decode("latin-1")
-        for name, value in context.invocation_metadata() or ()
+        for name, value in metadata
         if name == "authorization"
     ]
-    address = _address(context.peer())
+    address, _ = grpc_address(context.peer(), metadata, proxies)
     return Credentials(bearer_token(values), names_over_grpc(context), address, GRPC)
 
 
 def guarded(
-    services: Mapping[str, Mapping[str, Handler]], door: Door, on_error: OnError
+    services: Mapping[str, Mapping[str, Handler]],
+    door: Door,
+    on_error: OnError,
+    proxies: TrustedProxies = NO_PROXIES,
 ) -> dict[str, Mapping[str, Handler]]:
     """Return the same services, whose handlers are reached by callers that the door admits.
 
@@ -72,23 +77,26 @@ def guarded(
         services: Handlers by method, by service.
         door: The door.
         on_error: Called with the machine code of each refusal.
+        proxies: Whose word is taken for the client behind them.
     """
     return {
         service: handlers
         if service in _PUBLIC
-        else {name: _guarded(handler, door, on_error) for name, handler in handlers.items()}
+        else {
+            name: _guarded(handler, door, on_error, proxies) for name, handler in handlers.items()
+        }
         for service, handlers in services.items()
     }
 
 
-def _guarded(handler: Any, door: Door, on_error: OnError) -> Handler:
+def _guarded(handler: Any, door: Door, on_error: OnError, proxies: TrustedProxies) -> Handler:
     """Return a handler that does the same for who is admitted, and ends the call of everybody else."""
     made: Handler
     forms = {"request_deserializer": handler.request_deserializer}
     forms["response_serializer"] = handler.response_serializer
 
     async def admitted(context: Context) -> bool:
-        error = await _admit(door, context)
+        error = await _admit(door, context, proxies)
         if error is None:
             return True
         on_error(error.code)
@@ -135,18 +143,12 @@ def _guarded(handler: Any, door: Door, on_error: OnError) -> Handler:
     return made
 
 
-async def _admit(door: Door, context: Context) -> TailraceError | None:
+async def _admit(door: Door, context: Context, proxies: TrustedProxies) -> TailraceError | None:
     """Note who makes a call for its handler; return why it may not, if so."""
     try:
-        credentials = Credentials() if door.is_open else credentials_of(context)
+        credentials = Credentials() if door.is_open else credentials_of(context, proxies)
         found = await door.admit(credentials)
     except TailraceError as error:
         return error
     _entrance.set(Entrance(door, credentials, found))
     return None
-
-
-def _address(peer: str) -> str:
-    """Return the address in what grpc calls a peer, as ``ipv4:127.0.0.1:50112``."""
-    kind, _, address = unquote(peer).partition(":")
-    return address.rpartition(":")[0].strip("[]") if kind.startswith("ipv") else ""

@@ -26,6 +26,7 @@ from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.grpc.standard_services import standard_services
 from tailrace_server.api.grpc.unread import UnreadWatch, pending_calls_max
 from tailrace_server.api.send_guard import SendGuard
+from tailrace_server.api.transport_security.proxies import NO_PROXIES
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from tailrace_server.api.transport_security.files import TlsFiles
+    from tailrace_server.api.transport_security.proxies import TrustedProxies
     from tailrace_server.capture.engine import Engine
 
 _UNCOMPRESSED: Final = 1
@@ -75,11 +77,13 @@ class GrpcServer:
         *,
         tls: TlsFiles | None = None,
         door: Door | None = None,
+        proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         """Keep what to serve, and who lets callers in; nothing listens before ``start``.
 
-        Without ``tls`` it speaks plain text.
+        Without ``tls`` it speaks plain text. The word of ``proxies`` is taken for the client behind them.
         """
+        self._proxies = proxies
         self._door = door or Door()
         self._settings = settings or GrpcSettings()
         self._tls = tls
@@ -89,7 +93,7 @@ class GrpcServer:
         bounds = engine.settings
         self._age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
         self._service = ChangeCaptureService(
-            engine, self._settings, self._guard, self._unread, self._age
+            engine, self._settings, self._guard, self._unread, self._age, proxies
         )
         self._watching: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # made at import time
@@ -161,7 +165,7 @@ class GrpcServer:
                     int(settings.ping_interval_min_s * 1000),
                 ),
             ),
-            guarded(self.services(), self._door, self._service.count_error),
+            guarded(self.services(), self._door, self._service.count_error, self._proxies),
             self._on_crash,
             self._unread.took,
         )

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tailrace_server.api.grpc.unread import UnreadWatch
     from tailrace_server.api.requests import Wish
     from tailrace_server.api.send_guard import SendGuard
+    from tailrace_server.api.transport_security.proxies import TrustedProxies
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
@@ -77,8 +78,10 @@ class ChangeCaptureService:
         guard: SendGuard,
         unread: UnreadWatch,
         age: ConnectionAge,
+        proxies: TrustedProxies,
     ) -> None:
         """Serve an engine; ``unread`` is told of every request, and knows the age of connections."""
+        self._proxies = proxies
         self._age = age
         self._unread = unread
         self._engine = engine
@@ -211,7 +214,7 @@ class ChangeCaptureService:
             codec=_codec_of(wish),
             demand=demand,
             limits=wish.limits,
-            peer=over_grpc(context.peer(), context.invocation_metadata()),
+            peer=over_grpc(context.peer(), context.invocation_metadata(), self._proxies),
         )
 
     async def _first(self, context: Context) -> DemandRequest:

@@ -36,6 +36,7 @@ from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.http.guard import caller_of, with_door
 from tailrace_server.api.http.hosts import with_hosts
 from tailrace_server.api.http.protocol import AnsweredConnection
+from tailrace_server.api.http.proxies import with_proxies
 from tailrace_server.api.operator import OperatorFace, RecentLines
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
@@ -47,6 +48,7 @@ from tailrace_server.api.transport_security.certificate_names import (
     CERTIFICATE_NAMES,
     names_of_transport,
 )
+from tailrace_server.api.transport_security.proxies import NO_PROXIES
 from tailrace_server.api.transport_security.self_probe import opened
 from tailrace_server.api.websocket import Sockets
 from tailrace_server.capture.faults import ServerFault
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tailrace_server.api.transport_security.files import TlsFiles, TlsMaterial
+    from tailrace_server.api.transport_security.proxies import TrustedProxies
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.loop_turns import LoopTurns
     from tailrace_server.capture.principal import Principal
@@ -75,6 +78,11 @@ _TLS_SHUTDOWN_S: Final = 2.0
 _HEALTH: Final = "/health"
 _AT_ONCE: Final = (_HEALTH, "/metrics")
 _CLOSE: Final = (b"connection", b"close")
+_EVERYWHERE: Final = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+]
+"""What every answer says to a browser; pages have a policy of their own besides."""
 
 
 class _Uvicorn(uvicorn.Server):
@@ -136,6 +144,7 @@ class HttpFace:
         accepting: bool = True,
         door: Door | None = None,
         tls: TlsFiles | None = None,
+        proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         """Bind the address; nothing is answered before ``serve``.
 
@@ -149,6 +158,7 @@ class HttpFace:
             accepting: False where ``accept`` will say that requests are to be answered.
             door: Who lets callers in; None = everybody is.
             tls: What it speaks; None is plain text.
+            proxies: Whose word is taken for the client behind them.
 
         Raises:
             CannotStart: The address is in use or not ours.
@@ -201,18 +211,24 @@ class HttpFace:
         self._server = _Uvicorn(
             uvicorn.Config(
                 _with_connection(
-                    _in_turns(
-                        with_hosts(
-                            _with_origins(
-                                with_door(
-                                    self._once_accepting(application), self._door, self.sockets
+                    with_proxies(
+                        _in_turns(
+                            with_hosts(
+                                _with_origins(
+                                    with_door(
+                                        self._once_accepting(application),
+                                        self._door,
+                                        self.sockets,
+                                    ),
+                                    settings,
                                 ),
-                                settings,
+                                hosts,
+                                self.sockets,
                             ),
-                            hosts,
-                            self.sockets,
+                            engine.turns,
                         ),
-                        engine.turns,
+                        proxies,
+                        settings.root_path,
                     )
                 ),
                 http=self.sockets.http_protocol(),
@@ -227,6 +243,9 @@ class HttpFace:
                 access_log=False,
                 timeout_keep_alive=max(1, round(settings.http_keepalive_s)),
                 server_header=False,
+                # Else uvicorn believes every proxy on loopback, and whom FORWARDED_ALLOW_IPS names.
+                proxy_headers=False,
+                headers=_EVERYWHERE,
             )
         )
         self._server.handshake_s = settings.request_head_s
@@ -421,9 +440,9 @@ def _with_origins(application: ASGIApp, settings: HttpSettings) -> ASGIApp:
 
     Without an answer of ours a browser keeps what it was sent from a page of another origin.
     """
-    if not settings.ws_origins:
+    if not settings.ws_origins and not settings.http_origins:
         return application
-    origins = settings.origins
+    origins = settings.readers
     return CORSMiddleware(
         application,
         allow_origins=("*",) if origins.any else (),

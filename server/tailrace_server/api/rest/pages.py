@@ -12,16 +12,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.api.assets import Assets
+from tailrace_server.api.assets import STRICT_POLICY, Assets
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+_OWN_STYLE: Final = "'sha256-hxMHPWsJKxnbIchS5PxfP/9Ipo9IhwZEbB+Wb8Dt+uw='"
+"""Of the one style element that RapiDoc 9.3.8 makes; a browser that refuses another names its hash."""
 _ASSETS: Final = Assets(
     Path(__file__).parent / "assets",
     versioned=("rapidoc-9.3.8.min.js",),
     own=("docs.js", "docs.css", "live.js", "token.js"),
+    # RapiDoc's templates have styles of elements; no other style and no script in the page is allowed.
+    policy=STRICT_POLICY.replace("style-src 'self'", f"style-src 'self' {_OWN_STYLE}")
+    + "; style-src-attr 'unsafe-inline'",
 )
 FILES: Final = _ASSETS.files
 

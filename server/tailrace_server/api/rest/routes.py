@@ -95,11 +95,21 @@ class RestFace:
 
     async def _openapi(self, request: Request) -> Response:
         no_parameters(request)
-        return _json(openapi.document())
+        if not (root_path := self._settings.root_path):
+            return _json(openapi.document())
+        return _json({**openapi.document(), "servers": [{"url": root_path}]})
 
     async def _asyncapi(self, request: Request) -> Response:
         no_parameters(request)
-        return _json(asyncapi.document())
+        if not (root_path := self._settings.root_path):
+            return _json(asyncapi.document())
+        secure = request.url.scheme == "https"
+        server = {
+            "host": request.headers.get("host", ""),
+            "pathname": root_path,
+            "protocol": "wss" if secure else "ws",
+        }
+        return _json({**asyncapi.document(), "servers": {"here": server}})
 
     async def _tickets(self, request: Request) -> Response:
         no_parameters(request)

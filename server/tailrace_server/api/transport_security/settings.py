@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - get_type_hints reads it
+from typing import Literal
 
+from tailrace_server.api.transport_security.proxies import TrustedProxies
 from tailrace_server.capture.settings import setting
 
 
@@ -33,3 +35,25 @@ class TransportSecuritySettings:
         "yes or no",
         "whether to listen on more than loopback without TLS, or where nobody has to say who they are",
     )
+    trusted_proxies: str = setting(
+        "",
+        "networks",
+        "addresses and networks, separated by commas, whose word is taken for the client behind them; "
+        "nobody else's is",
+    )
+    proxy_headers: Literal["x-forwarded", "forwarded"] = setting(
+        "x-forwarded",
+        "name",
+        "what these proxies write: X-Forwarded-For, -Proto and -Host, or Forwarded (RFC 7239); the other form "
+        "is passed over, since they let it pass from anybody",
+    )
+
+    @property
+    def proxies(self) -> TrustedProxies:
+        """Those of ``trusted_proxies``.
+
+        Raises:
+            ValueError: One is none.
+        """
+        named = filter(None, map(str.strip, self.trusted_proxies.split(",")))
+        return TrustedProxies(named, rfc7239=self.proxy_headers == "forwarded")

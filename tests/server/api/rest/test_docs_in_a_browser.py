@@ -36,6 +36,7 @@ async def test_both_documents_are_shown_and_nobody_else_is_asked(serve: Serve) -
         page = await browser.new_page()
         page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
         page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda note: faults.extend([note.text] * (note.type == "error")))
 
         await page.goto(f"{root}/v1/docs")
         for summary in sorted(set(operations)):
