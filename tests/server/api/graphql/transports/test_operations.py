@@ -53,7 +53,11 @@ async def test_signals_and_every_field_come_in_one_stream(
     served = await serve()
     async with client(served) as one:
         id = await one.subscribe(EVERYTHING, x=True)
-        acknowledgement, *changes, heartbeat = await one.payloads(id, count + 2)
+        acknowledgement = await one.payload(id)
+        changes: list[Any] = []
+        # On a machine that stands still a heartbeat comes among the changes, too.
+        while (heartbeat := await one.payload(id))["data"]["live"] or len(changes) < count:
+            changes += [heartbeat] if heartbeat["data"]["live"] else []
         await one.complete(id)
         await until(lambda: served.engine.statistics(ANONYMOUS).subscriptions == 0)
     assert acknowledgement["data"] == heartbeat["data"] == {"live": None}
