@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tailrace_server.access.audit.trail import TrailStatistics
+from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.api import metrics
 from tailrace_server.api.graphql.documents import DocumentStatistics
 from tailrace_server.api.grpc import GrpcStatistics
@@ -67,6 +68,7 @@ def rows() -> Iterator[str]:
     metrics.register_graphql(registry, lambda: zeros(DocumentStatistics))
     metrics.register_faces(registry, tuple)
     metrics.register_tls(registry, lambda: TlsStatistics(datetime.now(UTC), 0, 0))
+    metrics.register_quotas(registry, Quotas())
     metrics.register_audit(registry, lambda: TrailStatistics(0, 0, 0, 0.0, ""))
     yield from rows_of(registry.collect())
 

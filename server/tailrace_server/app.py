@@ -39,6 +39,7 @@ from tailrace_server import process
 from tailrace_server.access.admissions import RecordedAdmissions
 from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.configured import Access
+from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.api import metrics
 from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
@@ -124,8 +125,9 @@ async def _serve(
 ) -> None:
     assert settings.log is not None
     tls = tls_files(settings.transport_security)
-    engine = Engine(settings.log, settings.engine, RecordedAdmissions(audit))
-    access = Access(settings.access, settings.transport_security.tls_client_ca, audit)
+    quotas = Quotas(settings.quotas)
+    engine = Engine(settings.log, settings.engine, RecordedAdmissions(audit, quotas))
+    access = Access(settings.access, settings.transport_security.tls_client_ca, audit, quotas)
     proxies = settings.transport_security.proxies
     grpc = GrpcServer(engine, settings.grpc_face, tls=tls, door=access.door, proxies=proxies)
     statistics = partial(engine.statistics, ANONYMOUS)
@@ -135,6 +137,7 @@ async def _serve(
     if tls is not None:
         metrics.register_tls(registry, tls.statistics)
     metrics.register_audit(registry, audit.statistics)
+    metrics.register_quotas(registry, quotas)
     http = _http(engine, registry, settings, watch, lines, tls, access.door)
     watch.add(grpc)
     if http is not None:

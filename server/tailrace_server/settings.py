@@ -35,7 +35,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from tailrace_server.access.settings import AccessSettings, AuditSettings
+from tailrace_server.access.settings import AccessSettings, AuditSettings, QuotaSettings
 from tailrace_server.api.grpc.settings import GrpcSettings
 from tailrace_server.api.http.origins import Origins
 from tailrace_server.api.settings import HttpSettings, listed
@@ -125,6 +125,7 @@ class ServerSettings:
     )
     access: AccessSettings = dataclasses.field(default_factory=AccessSettings)
     auditing: AuditSettings = dataclasses.field(default_factory=AuditSettings)
+    quotas: QuotaSettings = dataclasses.field(default_factory=QuotaSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ GROUPS: Final[Mapping[str, tuple[str, type]]] = {
     "http_faces": ("bounds of the HTTP faces", HttpSettings),
     "access": ("who is let in", AccessSettings),
     "auditing": ("the audit", AuditSettings),
+    "quotas": ("quotas", QuotaSettings),
 }
 """What a field of ``ServerSettings`` holds that has settings of its own: its title and its class."""
 
@@ -366,6 +368,9 @@ _KINDS: Final = {
 
 def _type(each: Setting) -> Any:
     """Return the annotation that reads and bounds a setting's value."""
+    if each in SECTIONS["quotas"] and each.name != "quota_address_share":
+        count = Annotated[int, Field(ge=1, le=1 << 62)]
+        return Annotated[count | None, BeforeValidator(_count_or_off)]
     if each.unit == "bytes":
         return Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=1 << 62)]
     if each.unit == "seconds" and each.default is None:
@@ -444,6 +449,13 @@ def _path(value: object) -> Path | None:
 
 def _address_or_off(value: object) -> Address | None:
     return None if value in (None, "off") else Address.parse(value)
+
+
+def _count_or_off(value: object) -> object:
+    """Return a number as it is, an amount of bytes as a number, and None for ``off``."""
+    if value in (None, "off"):
+        return None
+    return value if isinstance(value, int) or str(value).isdecimal() else parse_bytes(value)
 
 
 def _seconds_or_off(value: object) -> float | None:

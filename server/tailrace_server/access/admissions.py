@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from tailrace.errors import TailraceError
-from tailrace_server.access.audit.audit import unrecorded
+from tailrace_server.access.audit.audit import address_of, unrecorded
 from tailrace_server.access.audit.events import (
     AuditLine,
     Ended,
@@ -15,6 +15,7 @@ from tailrace_server.access.audit.events import (
     HistoryEnded,
     Subscribed,
 )
+from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.capture.criteria_form import criteria_form
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Content, Criteria
     from tailrace_server.access.audit.audit import Audit
+    from tailrace_server.access.quotas.quotas import Taken
     from tailrace_server.capture.admission import Ending
     from tailrace_server.capture.delivery.peer import Peer
     from tailrace_server.capture.faults import ServerFault
@@ -34,9 +36,10 @@ _VALUES_SHOWN = 100
 class RecordedAdmissions:
     """Admits for one engine."""
 
-    def __init__(self, audit: Audit) -> None:
-        """Record there."""
+    def __init__(self, audit: Audit, quotas: Quotas | None = None) -> None:
+        """Record there, and charge to those quotas."""
         self._audit = audit
+        self._quotas = quotas or Quotas()
 
     def subscription(
         self,
@@ -47,7 +50,7 @@ class RecordedAdmissions:
         content: Content,
     ) -> RecordedAdmission:
         """Return what a subscription is admitted with."""
-        return RecordedAdmission(self._audit, caller, peer, catalog, asked, content)
+        return RecordedAdmission(self._audit, self._quotas, caller, peer, catalog, asked, content)
 
     def history(
         self,
@@ -58,7 +61,7 @@ class RecordedAdmissions:
         content: Content,
     ) -> RecordedAdmission:
         """Return what a read of history is admitted with."""
-        return RecordedRead(self._audit, caller, peer, catalog, asked, content)
+        return RecordedRead(self._audit, self._quotas, caller, peer, catalog, asked, content)
 
     @contextmanager
     def action(
@@ -89,6 +92,8 @@ class RecordedAdmission:
         "_effective",
         "_id",
         "_peer",
+        "_quotas",
+        "_taken",
     )
 
     begins: type[AuditLine] = Subscribed
@@ -97,6 +102,7 @@ class RecordedAdmission:
     def __init__(
         self,
         audit: Audit,
+        quotas: Quotas,
         caller: Principal,
         peer: Peer,
         catalog: str,
@@ -105,11 +111,13 @@ class RecordedAdmission:
     ) -> None:
         """Take nothing yet."""
         self._audit = audit
+        self._quotas = quotas
         self._caller = caller
         self._peer = peer
         self._catalog = catalog
         self._asked = self._effective = asked
         self._content = content
+        self._taken: Taken | None = None
         self._id = ""
         """Of what has begun and not ended; empty before and after."""
 
@@ -119,14 +127,18 @@ class RecordedAdmission:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
-        """Record a refusal."""
+        """Record a refusal; what was left by any error has nothing to give back any more."""
+        if error is not None:
+            self._give_back()
         if isinstance(error, TailraceError):
             self._audit.refused(error, self._peer, self._caller, self._catalog)
 
     def take(self, effective: Sequence[Criteria]) -> None:
-        """Note what it is served by."""
+        """Take what it needs, and note what it is served by."""
         self._audit.refuse_unrecorded()
         self._effective = effective
+        if self._quotas.is_on:
+            self._taken = self._take(sum(len(each.primary_key) for each in effective))
 
     def began(self, id: str, start: str = "") -> None:
         """Record the criteria, which are not kept for longer."""
@@ -143,12 +155,23 @@ class RecordedAdmission:
                 raise unrecorded("its queue is full")
         self._asked = self._effective = ()
 
+    def _take(self, keys: int) -> Taken:
+        criteria = {"criteria": (self._catalog, hash(tuple(self._effective)))}
+        amounts = {"subscriptions": 1, "keys": keys}
+        return self._quotas.take(self._caller, address_of(self._peer), amounts, criteria)
+
+    def _give_back(self) -> None:
+        if self._taken is not None:
+            self._taken.give_back()
+            self._taken = None
+
     def passed(self, nbytes: int) -> float:
         """Let the next bytes go at once."""
         return 0.0
 
     def ended(self, ending: Callable[[], Ending]) -> None:
         """Record why, and what was given."""
+        self._give_back()
         if not self._id:
             return
         found = ending()
@@ -174,3 +197,14 @@ class RecordedRead(RecordedAdmission):
 
     begins = HistoryBegun
     ends = HistoryEnded
+
+    def _take(self, keys: int) -> Taken:
+        address = address_of(self._peer)
+        self._quotas.begin_history(self._caller, address)
+        return self._quotas.take(self._caller, address, {"history_reads": 1, "keys": keys})
+
+    def passed(self, nbytes: int) -> float:
+        """Charge the bytes, and let the next wait until a second has room for them."""
+        if not self._quotas.is_on:
+            return 0.0
+        return self._quotas.history(self._caller, address_of(self._peer), nbytes)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.access.audit.audit import Audit
     from tailrace_server.access.door import Authenticator
+    from tailrace_server.access.quotas.quotas import Quotas
     from tailrace_server.access.settings import AccessSettings
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
@@ -42,6 +43,7 @@ class Access:
         settings: AccessSettings,
         client_ca: Path | None = None,
         audit: Audit | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """Read the files that settings name.
 
@@ -49,6 +51,7 @@ class Access:
             settings: Who is let in.
             client_ca: Whose certificates clients show; None: nobody's.
             audit: Where it is recorded; None = nowhere.
+            quotas: Who may do how much; None = the defaults.
 
         Raises:
             ConfigError: One of them cannot be used.
@@ -77,7 +80,7 @@ class Access:
         policy = None if settings.policy is None else PolicyFile(settings.policy)
         if policy is not None:
             self._files.append(_WatchedFile(policy))
-        self.door = Door(authenticators, policy, audit)
+        self.door = Door(authenticators, policy, audit, quotas)
 
     async def run(self, engine: Engine) -> None:
         """Keep keys and policy fresh, and end streams, until cancelled; returns at once if there are none."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tailrace.errors import NotPermitted, TailraceError, TokenExpired, Unauthenticated
 from tailrace_server.access.audit.audit import Audit
+from tailrace_server.access.quotas.quotas import Quotas
 from tailrace_server.access.tickets import Tickets
 from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.faults import ServerFault
@@ -151,11 +152,13 @@ class Door:
         authenticators: Sequence[Authenticator] = (),
         policy: PolicyFile | None = None,
         audit: Audit | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """Ask these, in this order; none = everybody is anonymous. Who comes in, or not, is recorded.
 
         Without a policy it is as ``Identified.grant`` has it.
         """
+        self.quotas = quotas or Quotas()
         self._authenticators = tuple(authenticators)
         self.tickets = Tickets()
         self._policy = policy
@@ -197,8 +200,12 @@ class Door:
             return self.anonymous
         peer = Peer(credentials.transport, credentials.address)
         try:
+            # Before a signature is checked: that is what whoever guesses would have us do.
+            self.quotas.refuse_after_failures(credentials.address)
             found = await self._identified(credentials)
         except TailraceError as error:
+            if isinstance(error, Unauthenticated) and credentials.token is not None:
+                self.quotas.failed(credentials.address)
             self._audit.refused(error, peer)
             raise
         self._audit.authenticated(found, peer)
@@ -212,8 +219,11 @@ class Door:
         """
         peer = Peer(credentials.transport, credentials.address)
         try:
+            self.quotas.refuse_after_failures(credentials.address)
             found = self.tickets.redeem(ticket)
         except TailraceError as error:
+            if isinstance(error, Unauthenticated):
+                self.quotas.failed(credentials.address)
             self._audit.refused(error, peer)
             raise
         self._audit.authenticated(found, peer)

@@ -69,3 +69,39 @@ class AuditSettings:
         "bytes",
         "of lines that wait to be written, some 8,000; what does not fit is lost, and counted",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaSettings:
+    """How much one principal may have. Off unless a number is given, but for failures."""
+
+    quota_connections: int | None = setting(
+        None, "connections", "of one principal on which something is under way"
+    )
+    quota_streams: int | None = setting(
+        None, "calls", "of one principal under way: gRPC calls, WebSockets, event streams, requests"
+    )
+    quota_subscriptions: int | None = setting(
+        None, "subscriptions", "of one principal that are open"
+    )
+    quota_criteria: int | None = setting(
+        None, "criteria", "distinct sets of one principal: each is compared with every change"
+    )
+    quota_keys: int | None = setting(
+        None, "keys", "in all criteria of one principal's open subscriptions and reads"
+    )
+    quota_history_reads: int | None = setting(None, "reads", "of history by one principal at once")
+    quota_history_bytes: int | None = setting(
+        None, "bytes", "of history a second for one principal; above it reads are slowed down"
+    )
+    quota_requests: int | None = setting(
+        None, "requests", "of one principal a second: calls, requests, handshakes"
+    )
+    quota_address_share: int = setting(
+        10, "principals", "whose quotas one address may use together; an office has one address"
+    )
+    quota_failed_authentications: int | None = setting(
+        100,
+        "failures",
+        "of one address a minute; then its credentials are not looked at until there is one to spare",
+    )

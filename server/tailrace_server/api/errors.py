@@ -14,6 +14,7 @@ On the JSON faces it is a Problem Details object (RFC 9457): an HTTP answer of i
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -172,6 +173,11 @@ def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple
 def http_status(error: TailraceError) -> int:
     """Return the status of an HTTP answer that tells an error."""
     return next(HTTP_STATUS[cls] for cls in type(error).__mro__ if cls in HTTP_STATUS)
+
+
+def retry_after(error: errors.QuotaExceeded) -> str:
+    """Return the value of ``Retry-After``: whole seconds, not too early."""
+    return str(math.ceil(error.retry_after_s))
 
 
 def problem(error: TailraceError) -> dict[str, object]:

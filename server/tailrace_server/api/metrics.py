@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from tailrace_server.access.audit.trail import TrailStatistics
+    from tailrace_server.access.quotas.quotas import Quotas
     from tailrace_server.api.face_watch import FaceStatistics
     from tailrace_server.api.graphql.documents import DocumentStatistics
     from tailrace_server.api.grpc import GrpcStatistics
@@ -265,6 +266,37 @@ def register_audit(
 ) -> None:
     """Add the audit to a registry."""
     metrics.register(AuditCollector(statistics))
+
+
+class QuotaCollector(Collector):
+    """What of quotas is used, and what was refused."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        """Read from ``quotas`` at each scrape."""
+        self._quotas = quotas
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of this moment."""
+        used = GaugeMetricFamily(
+            "tailrace_quota_used",
+            "What is held now of quotas that are set, by quota and by how its principals prove who they are.",
+            labels=["quota", "class"],
+        )
+        refused = CounterMetricFamily(
+            "tailrace_quota_refused",
+            "Times that a quota was used up, by the same.",
+            labels=["quota", "class"],
+        )
+        for (quota, kind), amount in sorted(self._quotas.used.items()):
+            used.add_metric([quota, kind], amount)
+        for (quota, kind), amount in sorted(self._quotas.refused.items()):
+            refused.add_metric([quota, kind], amount)
+        yield from (used, refused)
+
+
+def register_quotas(metrics: CollectorRegistry, quotas: Quotas) -> None:
+    """Add quotas to a registry."""
+    metrics.register(QuotaCollector(quotas))
 
 
 class FaceCollector(Collector):

@@ -146,6 +146,8 @@ class HistoryRead:
         self._admission = admission
         self._captures = self._nbytes = 0
         """Handed over so far."""
+        self._wait_s = 0.0
+        """How long the next message has to wait for the caller's quota."""
         self._block: tuple[Run, FrameBlock] | None = None
         """The block that the next message is cut from, of its run; None where the cache alone has it."""
         self._last: tuple[int, int, int] | None = None
@@ -269,6 +271,8 @@ class HistoryRead:
                     yield self._handed(frames)
                     del frames
                     self.last.taken(self)
+                    if self.error is None and self._wait_s > 0.0:
+                        await self._pause(self._wait_s)
                     if self.error is None and (refusal := self.caller.refusal()) is not None:
                         self.end(refusal)
                     if self.error is not None:
@@ -289,6 +293,7 @@ class HistoryRead:
         self._last = frames.last
         self._captures += frames.count
         self._nbytes += len(frames.data)
+        self._wait_s = self._admission.passed(len(frames.data))
         return frames
 
     def _next_row(self) -> int | None:
@@ -365,6 +370,18 @@ class HistoryRead:
             self._block = None
             del block, frames
             await self._turn()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, keeping no block, until the caller's quota has room; the end of the read ends it."""
+        self._block = None
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._waiter
+        except TimeoutError:
+            return
+        finally:
+            self._waiter = None
 
     async def _turn(self) -> None:
         """Wait until a large message may be on its way.

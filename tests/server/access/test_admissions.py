@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -9,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog.testing
 
-from tailrace.criteria import Content, Criteria, Operation, Since
-from tailrace.errors import CatalogUnknown, InvalidRequest, NotPermitted, ServerFull
+from tailrace.criteria import After, Content, Criteria, Operation, Since
+from tailrace.cursor import Cursor
+from tailrace.errors import CatalogUnknown, InvalidRequest, NotPermitted, QuotaExceeded, ServerFull
 from tailrace.position import Position
 from tailrace_server.access.admissions import RecordedAdmissions
 from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.door import Identified
-from tailrace_server.access.settings import AuditSettings
+from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.settings import AuditSettings, QuotaSettings
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.engine import Engine
+from tailrace_server.capture.history import HistoryRead
 from tailrace_server.capture.principal import ANONYMOUS
 from tests.server.access.audit.test_audit import ANNA, OneToken
 from tests.support.inprocess import ModelWriter, receive
@@ -196,3 +200,62 @@ async def test_a_subscription_that_does_not_fit_into_a_required_audit_is_not_ope
                 )
             assert not engine.publishers(ANONYMOUS)
             assert engine.criteria.bytes == 0
+
+
+async def test_history_that_outruns_its_quota_waits_and_the_next_read_is_told_when_to_come(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    """A byte a second: what the first message owes is not paid while the test runs."""
+    write(writer, "1")
+    write(writer, "2")
+    quotas = Quotas(QuotaSettings(quota_history_bytes=1, quota_history_reads=2))
+    admissions = RecordedAdmissions(Audit(), quotas)
+    async with Engine(log_root, admissions=admissions) as engine:
+        read = await engine.history(ANONYMOUS, "shop", codec=JSON, peer=PEER)
+        messages = aiter(read)
+        with read:
+            assert (await anext(messages)).count
+            with pytest.raises(QuotaExceeded, match="history_bytes"):
+                await engine.history(ANONYMOUS, "shop", codec=JSON, peer=PEER)
+            waiting = asyncio.ensure_future(anext(messages))
+            await until(lambda: read._waiter is not None)
+            read.end(InvalidRequest("enough"))
+            with pytest.raises(InvalidRequest, match="enough"):
+                await waiting
+        assert not any(quotas.used.values())
+
+
+async def test_what_a_subscription_has_of_quotas_is_given_back_on_every_way_to_its_end(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    write(writer, "1")
+    quotas = Quotas(QuotaSettings(quota_subscriptions=1, quota_keys=2, quota_history_reads=1))
+    admissions = RecordedAdmissions(Audit(), quotas)
+    keys = [Criteria(primary_key=("1", "2"))]
+    async with Engine(log_root, admissions=admissions) as engine:
+        # 1. It leaves, it is ended by an error, and it never came to be.
+        for end in ("cancel", "stop"):
+            one = await engine.subscribe(ANONYMOUS, "shop", keys, codec=JSON, peer=PEER)
+            assert quotas.used == {("subscriptions", "anonymous"): 1, ("keys", "anonymous"): 2}
+            getattr(one, end)()
+            assert not any(quotas.used.values())
+        ahead = After(Cursor.parse(str(one.resume_cursor())))
+        with pytest.raises(InvalidRequest):
+            await engine.subscribe(ANONYMOUS, "shop", keys, start=ahead, codec=JSON, demand=-1)
+        assert not any(quotas.used.values())
+        # 2. So do reads: to the end, left in between, refused, and cancelled as they begin.
+        read = await engine.history(ANONYMOUS, "shop", codec=JSON, peer=PEER)
+        assert quotas.used["history_reads", "anonymous"] == 1
+        read.close()
+        with pytest.raises(InvalidRequest):
+            await engine.history(ANONYMOUS, "shop", codec=JSON, limit=0, peer=PEER)
+        beginning = asyncio.ensure_future(engine.history(ANONYMOUS, "shop", codec=JSON, peer=PEER))
+        await asyncio.sleep(0)
+        beginning.cancel()
+        found = await asyncio.gather(beginning, return_exceptions=True)
+        if isinstance(found[0], HistoryRead):
+            found[0].close()
+        assert not any(quotas.used.values())
+        # 3. What is left when the engine ends.
+        await engine.subscribe(ANONYMOUS, "shop", keys, codec=JSON, peer=PEER)
+    assert not any(quotas.used.values())

@@ -89,7 +89,7 @@ class Audit:
         """Record that somebody has proven who they are."""
         if self._trail is None:
             return
-        proof, now = (caller.name, _host(peer), peer.transport), self._monotonic()
+        proof, now = (caller.name, address_of(peer), peer.transport), self._monotonic()
         told = self._proofs.get(proof)
         if told is not None and now - told < _AGAIN_AFTER_S:
             return
@@ -138,7 +138,7 @@ class Audit:
             principal=name,
             kind=proven_by,
             issuer=issuer,
-            address=_host(peer),
+            address=address_of(peer),
             transport="" if peer is IN_PROCESS else peer.transport,
             catalog=catalog,
             **fields,
@@ -222,7 +222,7 @@ def _who(caller: Principal | None) -> tuple[str, str, str]:
     return caller.name, "", ""
 
 
-def _host(peer: Peer) -> str:
+def address_of(peer: Peer) -> str:
     """Return the address without its port."""
     host, _, port = peer.address.rpartition(":")
     return host.strip("[]") if port.isdigit() and host else peer.address

@@ -23,8 +23,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from tailrace.errors import InvalidRequest
-from tailrace_server.api.errors import logged, problem
+from tailrace.errors import InvalidRequest, QuotaExceeded
+from tailrace_server.api.errors import logged, problem, retry_after
 from tailrace_server.api.graphql import graphiql
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog
 from tailrace_server.api.graphql.documents import DocumentCache
@@ -216,7 +216,10 @@ class GraphqlFace:
         self._sockets.count_error("http", found.code)
         status = problem(found)["status"]
         assert isinstance(status, int)
-        return _json({"errors": error_list(found)}, form, status)
+        answer = _json({"errors": error_list(found)}, form, status)
+        if isinstance(found, QuotaExceeded):
+            answer.headers["Retry-After"] = retry_after(found)
+        return answer
 
     def _data(self, body: bytes, form: str) -> ASGIApp:
         """Return an answer; a large one goes out in pieces, each of which has the send deadline."""

@@ -18,6 +18,7 @@ from tailrace.errors import TailraceError
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
+from tailrace_server.access.quotas.quotas import Quotas, Taken
 from tailrace_server.api.grpc.abort import abort
 from tailrace_server.api.peers import GRPC, grpc_address
 from tailrace_server.api.transport_security.certificate_names import names_over_grpc
@@ -95,21 +96,22 @@ def _guarded(handler: Any, door: Door, on_error: OnError, proxies: TrustedProxie
     forms = {"request_deserializer": handler.request_deserializer}
     forms["response_serializer"] = handler.response_serializer
 
-    async def admitted(context: Context) -> bool:
-        error = await _admit(door, context, proxies)
-        if error is None:
-            return True
-        on_error(error.code)
-        await abort(error, context)
-        return False
+    async def admitted(context: Context) -> Taken | None:
+        found = await _admit(door, context, proxies)
+        if isinstance(found, Taken):
+            return found
+        on_error(found.code)
+        await abort(found, context)
+        return None
 
     if not handler.response_streaming:
         behaviour = handler.stream_unary or handler.unary_unary
 
         async def one(request: Any, context: Context) -> object:
-            if await admitted(context):
+            if (taken := await admitted(context)) is None:
+                return b""
+            with taken:
                 return await behaviour(request, context)
-            return b""
 
         make: Any = (
             grpc.stream_unary_rpc_method_handler
@@ -128,7 +130,9 @@ def _guarded(handler: Any, door: Door, on_error: OnError, proxies: TrustedProxie
     if isasyncgenfunction(behaviour):
 
         async def answers(request: Any, context: Context) -> AsyncIterator[object]:
-            if await admitted(context):
+            if (taken := await admitted(context)) is None:
+                return
+            with taken:
                 async for answer in behaviour(request, context):
                     yield answer
 
@@ -136,19 +140,33 @@ def _guarded(handler: Any, door: Door, on_error: OnError, proxies: TrustedProxie
         return made
 
     async def writes(request: Any, context: Context) -> None:
-        if await admitted(context):
+        if (taken := await admitted(context)) is None:
+            return
+        with taken:
             await behaviour(request, context)
 
     made = make(writes, **forms)
     return made
 
 
-async def _admit(door: Door, context: Context, proxies: TrustedProxies) -> TailraceError | None:
-    """Note who makes a call for its handler; return why it may not, if so."""
+async def _admit(door: Door, context: Context, proxies: TrustedProxies) -> Taken | TailraceError:
+    """Note who makes a call for its handler, and return what it takes of quotas; or why it may not."""
     try:
         credentials = Credentials() if door.is_open else credentials_of(context, proxies)
         found = await door.admit(credentials)
+        taken = _taken(door.quotas, found, context, proxies)
     except TailraceError as error:
         return error
     _entrance.set(Entrance(door, credentials, found))
-    return None
+    return taken
+
+
+def _taken(quotas: Quotas, caller: Principal, context: Context, proxies: TrustedProxies) -> Taken:
+    """Count a call, and take a stream and its connection until it has ended.
+
+    Raises:
+        QuotaExceeded: The caller, or its address, has no more.
+    """
+    address = credentials_of(context, proxies).address if quotas.is_on else ""
+    quotas.request(caller, address)
+    return quotas.take(caller, address, {"streams": 1}, {"connections": context.peer()})

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
-from tailrace.errors import TailraceError, Unauthenticated
+from tailrace.errors import QuotaExceeded, TailraceError, Unauthenticated
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
-from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status
+from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status, retry_after
+from tailrace_server.api.rest.event_stream import later
+from tailrace_server.api.rest.requests import EVENTS_TYPE
 from tailrace_server.api.transport_security.certificate_names import names_over_http
 from tailrace_server.capture.principal import NOBODY
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tailrace_server.access.door import Door
+    from tailrace_server.access.quotas.quotas import Quotas, Taken
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.principal import Principal
 
@@ -88,9 +91,31 @@ def with_door(application: ASGIApp, door: Door, sockets: Sockets) -> ASGIApp:
             else:
                 principal = NOBODY
         scope[_ENTRANCE] = Entrance(door, credentials, principal)
-        await application(scope, receive, send)
+        if not door.quotas.is_on or (not is_socket and _is_public(scope)):
+            await application(scope, receive, send)
+            return
+        try:
+            taken = _taken(door.quotas, principal, scope)
+        except QuotaExceeded as error:
+            await _refuse(error, sockets, scope, receive, send)
+            return
+        with taken:
+            await application(scope, receive, send)
 
     return guarded
+
+
+def _taken(quotas: Quotas, caller: Principal | None, scope: Scope) -> Taken:
+    """Count a request, and take a stream and its connection until it is answered.
+
+    Raises:
+        QuotaExceeded: The caller, or its address, has no more.
+    """
+    client = scope.get("client")
+    address = client[0] if client else ""
+    quotas.request(caller, address)
+    # A connection has one request at a time, and behind a proxy nothing else tells them apart.
+    return quotas.take(caller, address, {"streams": 1, "connections": 1})
 
 
 def _credentials_of(scope: Scope) -> Credentials:
@@ -134,6 +159,14 @@ def _is_public(scope: Scope) -> bool:
     return _PAGE.fullmatch(path) is not None and _opens_page(scope)
 
 
+def _is_event_source(scope: Scope) -> bool:
+    """Return whether a request asks for a stream of events as a browser's ``EventSource`` does."""
+    if scope["type"] != "http" or scope["method"] != "GET":
+        return False
+    accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    return EVENTS_TYPE.encode() in accept
+
+
 def _opens_page(scope: Scope) -> bool:
     accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
     wanted: bytes = accept.partition(b",")[0].partition(b";")[0].strip().lower()
@@ -150,6 +183,12 @@ async def _refuse(
     sockets.count_error("http", error.code)
     status = http_status(error)
     headers: dict[str, Any] = {"Cache-Control": "no-store"}
+    if isinstance(error, QuotaExceeded):
+        headers["Retry-After"] = retry_after(error)
+        if _is_event_source(scope):
+            # To a browser every status is final: it is told in a stream that ends, and comes back.
+            await later("error", encoded_problem(error))(scope, receive, send)
+            return
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="tailrace"'
     response = Response(encoded_problem(error), status, headers, PROBLEM_TYPE)

@@ -27,7 +27,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
+from tailrace.errors import CatalogUnknown, InvalidRequest, QuotaExceeded, TailraceError
 from tailrace_server.access.tickets import Tickets
 from tailrace_server.api.errors import (
     PROBLEM_TYPE,
@@ -35,6 +35,7 @@ from tailrace_server.api.errors import (
     encoded_refusal,
     http_status,
     logged,
+    retry_after,
 )
 from tailrace_server.api.http.guard import caller_of, entrance_of
 from tailrace_server.api.peers import REST_WEBSOCKET, over_http
@@ -190,7 +191,8 @@ class RestFace:
 
 def refused(error: TailraceError) -> Response:
     """Return an error as an answer."""
-    return Response(encoded_problem(error), http_status(error), media_type=PROBLEM_TYPE)
+    headers = {"Retry-After": retry_after(error)} if isinstance(error, QuotaExceeded) else None
+    return Response(encoded_problem(error), http_status(error), headers, PROBLEM_TYPE)
 
 
 def http_problem(request: Request, error: Exception) -> Response:

@@ -1,0 +1,315 @@
+"""What each principal and each address has, and how much it may have.
+
+A use is charged to two accounts: that of its principal, and that of its address, which may have several times
+as much, since people share addresses. Anonymous callers have no account of their own. Whatever is taken is
+given back by `Taken`, once, however its use ends.
+
+There are at most so many accounts. The one that was used longest ago goes first, unless it holds something:
+those are as many as the open connections at most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from tailrace.errors import QuotaExceeded
+from tailrace_server.access.identity import Identity, IdentityKind
+from tailrace_server.access.quotas.addresses import block_of
+from tailrace_server.access.quotas.token_bucket import TokenBucket
+from tailrace_server.access.settings import QuotaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+
+    from tailrace_server.capture.principal import Principal
+
+_ACCOUNTS_MAX: Final = 50_000
+_AGAIN_S: Final = 5.0
+"""When to come again for what is held: nobody knows when it is given back."""
+_MINUTE_S: Final = 60.0
+
+FAILURES: Final = "failed_authentications"
+REQUESTS: Final = "requests"
+HISTORY_BYTES: Final = "history_bytes"
+_ANONYMOUS: Final = "anonymous"
+_CLASSES: Final = {
+    IdentityKind.JWT: "token",
+    IdentityKind.API_KEY: "api_key",
+    IdentityKind.CERTIFICATE: "certificate",
+}
+
+
+class Account:
+    """What one principal or one address has."""
+
+    __slots__ = ("buckets", "distinct", "held")
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.held: Counter[str] = Counter()
+        """By quota."""
+        self.distinct: Counter[tuple[str, Hashable]] = Counter()
+        """How often each thing is held of which the distinct ones count."""
+        self.buckets: dict[str, TokenBucket] = {}
+
+
+class Quotas:
+    """All accounts of a server. Lives on the event loop."""
+
+    def __init__(
+        self,
+        settings: QuotaSettings | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with no account."""
+        self._settings = settings = settings or QuotaSettings()
+        self._monotonic = monotonic
+        self._accounts: OrderedDict[tuple[str, ...], Account] = OrderedDict()
+        """The one used longest ago first."""
+        self._limits: dict[str, float | None] = {
+            "connections": settings.quota_connections,
+            "streams": settings.quota_streams,
+            "subscriptions": settings.quota_subscriptions,
+            "criteria": settings.quota_criteria,
+            "keys": settings.quota_keys,
+            "history_reads": settings.quota_history_reads,
+            HISTORY_BYTES: settings.quota_history_bytes,
+            REQUESTS: settings.quota_requests,
+        }
+        self.is_on = any(limit is not None for limit in self._limits.values())
+        self.used: Counter[tuple[str, str]] = Counter()
+        """What is held now, by quota and class of principal."""
+        self.refused: Counter[tuple[str, str]] = Counter()
+        """How often there was no more, since the server began."""
+
+    @property
+    def accounts(self) -> int:
+        """How many there are."""
+        return len(self._accounts)
+
+    def take(
+        self,
+        caller: Principal | None,
+        address: str,
+        amounts: Mapping[str, int],
+        distinct: Mapping[str, Hashable] | None = None,
+    ) -> Taken:
+        """Take amounts, by quota, until what is returned gives them back.
+
+        Args:
+            caller: Whose; None: nobody is proven yet.
+            address: Its address, without a port.
+            amounts: How much of each quota.
+            distinct: Things of which only the distinct ones count, by quota.
+
+        Raises:
+            QuotaExceeded: One has less; nothing was taken.
+        """
+        taken = Taken(self, class_of(caller))
+        if not self.is_on:
+            return taken
+        wanted = [(quota, amount) for quota, amount in amounts.items() if self._limits[quota]]
+        things = [
+            (quota, thing) for quota, thing in (distinct or {}).items() if self._limits[quota]
+        ]
+        # 1. Nothing is taken before all accounts have enough.
+        accounts = self._of(caller, address)
+        for account, share in accounts:
+            for quota, amount in wanted:
+                self._refuse_above(quota, account.held[quota], amount, share, taken.of)
+            for quota, thing in things:
+                if not account.distinct[quota, thing]:
+                    self._refuse_above(quota, account.held[quota], 1, share, taken.of)
+        # 2. From here on nothing fails.
+        for quota, amount in (*wanted, *((quota, 1) for quota, _ in things)):
+            taken.count(quota, amount)
+        for account, _ in accounts:
+            for quota, amount in wanted:
+                taken.note(account, quota, amount)
+            for quota, thing in things:
+                taken.note_distinct(account, quota, thing)
+        return taken
+
+    def request(self, caller: Principal | None, address: str) -> None:
+        """Count a request.
+
+        Raises:
+            QuotaExceeded: There were as many in the last second as there may be.
+        """
+        limit = self._limits[REQUESTS]
+        if limit is not None:
+            self._spend(caller, address, REQUESTS, 1, limit)
+
+    def begin_history(self, caller: Principal | None, address: str) -> None:
+        """Refuse a read while earlier ones have more bytes than their seconds had.
+
+        Raises:
+            QuotaExceeded: They have.
+        """
+        limit = self._limits[HISTORY_BYTES]
+        if limit is not None:
+            self._spend(caller, address, HISTORY_BYTES, 0, limit)
+
+    def history(self, caller: Principal | None, address: str, nbytes: int) -> float:
+        """Count bytes of history that were handed over; return how long to wait before the next, seconds."""
+        limit = self._limits[HISTORY_BYTES]
+        if limit is None:
+            return 0.0
+        now, wait_s = self._monotonic(), 0.0
+        for account, share in self._of(caller, address):
+            bucket = _bucket(account, HISTORY_BYTES, limit * share, limit * share, now)
+            bucket.take(nbytes, now)
+            wait_s = max(wait_s, bucket.wait_s(0, now))
+        return wait_s
+
+    def refuse_after_failures(self, address: str) -> None:
+        """Refuse to look at a credential from an address that has shown too many wrong ones.
+
+        Raises:
+            QuotaExceeded: With the time after which one more is looked at.
+        """
+        limit = self._settings.quota_failed_authentications
+        account = self._accounts.get(("address", block_of(address)))
+        if limit is None or account is None or FAILURES not in account.buckets:
+            return
+        bucket, now = account.buckets[FAILURES], self._monotonic()
+        wait_s = bucket.wait_s(1, now)
+        if wait_s:
+            self.refused[FAILURES, _ANONYMOUS] += 1
+            raise QuotaExceeded(FAILURES, limit, limit - bucket.level(now), _rounded(wait_s))
+
+    def failed(self, address: str) -> None:
+        """Count a credential that proved nothing; peers without an address are not told apart, nor counted."""
+        limit = self._settings.quota_failed_authentications
+        if limit is not None and address:
+            now = self._monotonic()
+            account = self._account(("address", block_of(address)))
+            _bucket(account, FAILURES, limit / _MINUTE_S, limit, now).take(1, now)
+
+    def _spend(
+        self, caller: Principal | None, address: str, quota: str, amount: int, limit: float
+    ) -> None:
+        now = self._monotonic()
+        buckets = [
+            (_bucket(account, quota, limit * share, limit * share, now), limit * share)
+            for account, share in self._of(caller, address)
+        ]
+        for bucket, most in buckets:
+            wait_s = bucket.wait_s(amount, now)
+            if wait_s:
+                self.refused[quota, class_of(caller)] += 1
+                raise QuotaExceeded(quota, most, most - bucket.level(now), _rounded(wait_s))
+        for bucket, _ in buckets:
+            bucket.take(amount, now)
+
+    def _refuse_above(self, quota: str, held: int, amount: int, share: int, of: str) -> None:
+        limit = self._limits[quota]
+        assert limit is not None
+        if held + amount > limit * share:
+            self.refused[quota, of] += 1
+            raise QuotaExceeded(quota, limit * share, held, _AGAIN_S)
+
+    def _of(self, caller: Principal | None, address: str) -> list[tuple[Account, int]]:
+        """Return the accounts that a use is charged to, and how many times the quota each may have."""
+        found = []
+        if address:
+            block = ("address", block_of(address))
+            found.append((self._account(block), self._settings.quota_address_share))
+        identity = getattr(caller, "identity", None)
+        if isinstance(identity, Identity):
+            key = ("principal", identity.kind.value, identity.issuer, identity.name)
+            found.append((self._account(key), 1))
+        return found
+
+    def _account(self, key: tuple[str, ...]) -> Account:
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = Account()
+            self._make_room()
+        self._accounts.move_to_end(key)
+        return account
+
+    def _make_room(self) -> None:
+        """Forget the account that was used longest ago; those that hold something are as good as new."""
+        for _ in range(len(self._accounts)):
+            if len(self._accounts) <= _ACCOUNTS_MAX:
+                return
+            key, oldest = self._accounts.popitem(last=False)
+            if not any(oldest.held.values()):
+                return
+            self._accounts[key] = oldest
+
+
+class Taken:
+    """What one use has taken; used by ``with``, or given back by hand."""
+
+    __slots__ = ("_counted", "_distinct", "_held", "_quotas", "of")
+
+    def __init__(self, quotas: Quotas, of: str) -> None:
+        """Begin with nothing, for a class of principals."""
+        self._quotas = quotas
+        self.of = of
+        self._held: list[tuple[Account, str, int]] = []
+        self._distinct: list[tuple[Account, str, Hashable]] = []
+        self._counted: list[tuple[str, int]] = []
+
+    def __enter__(self) -> Taken:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+    def count(self, quota: str, amount: int) -> None:
+        """Count what was taken, once, whatever accounts it is charged to."""
+        self._quotas.used[quota, self.of] += amount
+        self._counted.append((quota, amount))
+
+    def note(self, account: Account, quota: str, amount: int) -> None:
+        """Take an amount from an account."""
+        account.held[quota] += amount
+        self._held.append((account, quota, amount))
+
+    def note_distinct(self, account: Account, quota: str, thing: Hashable) -> None:
+        """Take one of an account, if it does not hold the same thing already."""
+        account.distinct[quota, thing] += 1
+        if account.distinct[quota, thing] == 1:
+            account.held[quota] += 1
+        self._distinct.append((account, quota, thing))
+
+    def give_back(self) -> None:
+        """Give everything back. Idempotent."""
+        for account, quota, amount in self._held:
+            _give(account, quota, amount)
+        for account, quota, thing in self._distinct:
+            account.distinct[quota, thing] -= 1
+            if not account.distinct[quota, thing]:
+                del account.distinct[quota, thing]
+                _give(account, quota, 1)
+        for quota, amount in self._counted:
+            self._quotas.used[quota, self.of] -= amount
+        self._held, self._distinct, self._counted = [], [], []
+
+
+def _give(account: Account, quota: str, amount: int) -> None:
+    account.held[quota] -= amount
+    assert account.held[quota] >= 0
+
+
+def class_of(caller: Principal | None) -> str:
+    """Return the class that metrics show of a principal, never its name."""
+    identity = getattr(caller, "identity", None)
+    return _CLASSES[identity.kind] if isinstance(identity, Identity) else _ANONYMOUS
+
+
+def _bucket(account: Account, quota: str, rate: float, capacity: float, now: float) -> TokenBucket:
+    bucket = account.buckets.get(quota)
+    if bucket is None:
+        bucket = account.buckets[quota] = TokenBucket(rate, max(1.0, capacity), now)
+    return bucket
+
+
+def _rounded(seconds: float) -> float:
+    """Return a time to wait in milliseconds, never 0."""
+    return max(0.001, round(seconds + 0.0005, 3))
