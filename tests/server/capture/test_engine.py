@@ -243,9 +243,10 @@ async def test_contract_14_16_a_paused_subscriber_is_overrun_resyncs_and_returns
         assert [coordinates(each)[0] for each in received] == [
             version for version in range(2, 12) for _ in range(2)
         ]
-        await heartbeat_at(subscription, 11)
+        while subscription.statistics().mode != "live":  # a heartbeat may be due before the return
+            await heartbeat_at(subscription, 11)
         statistics = subscription.statistics()
-        assert (statistics.mode, statistics.resyncs, statistics.returns) == ("live", 1, 1)
+        assert (statistics.resyncs, statistics.returns) == (1, 1)
         assert other.statistics().resyncs == 0
 
 
