@@ -51,7 +51,7 @@ async def test_contract_16_a_request_that_is_never_finished_has_its_deadline(
     ):
         rest = asyncio.ensure_future(small.run())
         await large.run()
-        assert served.server.statistics().connections_cut == 1
+        await until(lambda: served.server.statistics().connections_cut == 1)
         write(writer, "later")
         await anext(neighbour)
         assert not rest.done()
