@@ -27,6 +27,7 @@ from tailrace_server.access.identity import Identity, IdentityKind
 from tailrace_server.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tailrace_server.access.credentials import Credentials
@@ -142,6 +143,10 @@ class ApiKeys:
             ConfigError: As ``read_keys``.
         """
         self._keys = read_keys(self.file)
+
+    def fingerprints(self) -> Mapping[str, str]:
+        """Return the hash of each key, by name."""
+        return {name: key.sha256 for name, key in self._keys.items()}
 
     async def identify(self, credentials: Credentials) -> Identity | None:
         """Return whose key it is; None of what is no API key."""

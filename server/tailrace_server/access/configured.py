@@ -15,6 +15,7 @@ from tailrace_server.access.issuers import read_issuers
 from tailrace_server.access.jwt_tokens import JwtTokens
 from tailrace_server.access.key_sets import IssuerKeys
 from tailrace_server.access.policy_file import PolicyFile
+from tailrace_server.access.recorded_rules import RecordedRules
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import ConfigError
 
@@ -59,6 +60,7 @@ class Access:
         self._refresh_s = settings.jwks_refresh_s
         self._files: list[_WatchedFile] = []
         self._keys: list[IssuerKeys] = []
+        self._rules = RecordedRules(audit)
         authenticators: list[Authenticator] = []
         if settings.identities is not None:
             issuers = {
@@ -66,10 +68,12 @@ class Access:
             }
             self._keys = [keys for _, keys in issuers.values()]
             self._files += [_WatchedFile(keys) for keys in self._keys if keys.file is not None]
+            self._rules.keys |= {keys.source: keys.fingerprints for keys in self._keys}
             authenticators.append(JwtTokens(issuers))
         if settings.api_keys is not None:
             keys = ApiKeys(settings.api_keys)
             self._files.append(_WatchedFile(keys))
+            self._rules.keys[str(keys.file)] = keys.fingerprints
             authenticators.append(keys)
         if settings.certificate_identities:
             if client_ca is None:
@@ -80,6 +84,7 @@ class Access:
         policy = None if settings.policy is None else PolicyFile(settings.policy)
         if policy is not None:
             self._files.append(_WatchedFile(policy))
+            self._rules.policy = policy
         self.door = Door(authenticators, policy, audit, quotas)
 
     async def run(self, engine: Engine) -> None:
@@ -95,6 +100,7 @@ class Access:
                 for file in self._files:
                     if await file.look():
                         self.door.changed()
+                self._rules.record()
                 await _end_refused(engine)
                 # Whatever was opened until here was granted by what has changed by now.
                 if revision != self.door.revision:

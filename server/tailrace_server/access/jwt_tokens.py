@@ -66,6 +66,8 @@ class JwtTokens:
         token = credentials.token
         if token is None or token.count(".") != 2:
             return None
+        if not token.isascii():
+            raise Unauthenticated("the token is no JWT: it has characters that none has")
         # 1. One that was verified before. Its key may have gone, and its time be over.
         mark = hashlib.blake2b(token.encode(), key=self._salt, digest_size=20).digest()
         known = self._seen.get(mark)

@@ -92,6 +92,15 @@ class IssuerKeys:
         except KeysUnavailable as error:
             raise ConfigError(f"keys: {file}: {error}") from error
 
+    def fingerprints(self) -> Mapping[str, str]:
+        """Return the thumbprint of each key, by its id, or by itself where it has none."""
+        return {key.kid or thumbprint: thumbprint for thumbprint, key in self._keys.items()}
+
+    @property
+    def source(self) -> str:
+        """The issuer that they are of."""
+        return self._issuer.issuer
+
     def has(self, thumbprint: str) -> bool:
         """Return whether a key is still among them."""
         return thumbprint in self._keys

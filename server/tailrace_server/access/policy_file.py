@@ -19,6 +19,7 @@ cannot be used is refused at the start; later the one before stays in force.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tomllib
@@ -48,11 +49,20 @@ def read_policy(file: Path) -> Policy:
     Raises:
         ConfigError: It cannot be read, or says something that has no meaning; names file and place.
     """
+    return _policy(file, _content(file))
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"policy: {file}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _policy(file: Path, content: bytes) -> Policy:
     where = f"policy: {file}"
     try:
-        value = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{where}: {(error.strerror or str(error)).lower()}") from error
+        value = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{where}: not TOML: {error}") from error
     tables = value.pop("grant", [])
@@ -77,7 +87,10 @@ class PolicyFile:
             ConfigError: It cannot be used.
         """
         self.file = file
-        self.policy = read_policy(file)
+        content = _content(file)
+        self.policy = _policy(file, content)
+        self.fingerprint = hashlib.sha256(content).hexdigest()
+        """SHA-256 of the file that is in force."""
         self.error: str | None = None
         """Why the file as it is now is not in force; None: it is."""
 
@@ -88,10 +101,12 @@ class PolicyFile:
             ConfigError: It cannot be used.
         """
         try:
-            self.policy = read_policy(self.file)
+            content = _content(self.file)
+            self.policy = _policy(self.file, content)
         except ConfigError as error:
             self.error = str(error)
             raise
+        self.fingerprint = hashlib.sha256(content).hexdigest()
         self.error = None
 
 

@@ -169,6 +169,12 @@ async def test_no_garbage_is_let_in_and_none_does_harm(token: str) -> None:
     assert issuer.asked == []
 
 
+async def test_a_token_of_half_a_character_is_refused_as_any_other() -> None:
+    """JSON may have one, and a WebSocket's token comes in JSON."""
+    with pytest.raises(Unauthenticated):
+        await FUZZED_DOOR.admit(Credentials("a\ud800.b.c"))
+
+
 @given(st.data())
 async def test_no_change_of_a_good_token_is_let_in(data: st.DataObject) -> None:
     token = GOOD

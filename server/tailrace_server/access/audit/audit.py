@@ -32,7 +32,6 @@ from tailrace_server.access.identity import Identity
 from tailrace_server.access.settings import AuditSettings
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.faults import ServerFault
-from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -214,12 +213,10 @@ def _who(caller: Principal | None) -> tuple[str, str, str]:
     """Return name, kind and issuer."""
     if caller is None:
         return "", "", ""
-    if caller is ANONYMOUS:
-        return caller.name, "anonymous", ""
     identity = getattr(caller, "identity", None)
     if isinstance(identity, Identity):
         return identity.name, identity.kind.value, identity.issuer
-    return caller.name, "", ""
+    return caller.name, "anonymous", ""
 
 
 def address_of(peer: Peer) -> str:
