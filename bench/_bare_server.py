@@ -1,7 +1,7 @@
 """The baseline: grpc.aio that sends the same constant message again and again, made once.
 
 No server on this stack can be faster. Streams begin together, at each call of Start. Arguments: messages in
-all, captures a message, bytes a capture.
+all, captures a message, bytes a capture; for TLS, the files of a certificate and its key.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-async def main(messages: int, captures: int, capture_bytes: int) -> None:
+async def main(
+    messages: int, captures: int, capture_bytes: int, credentials: grpc.ServerCredentials | None
+) -> None:
     """Serve until told to stop; ``captures`` 0 opens streams that stay silent."""
     head = b"\x0a" + _varint(capture_bytes - 1 - len(_varint(capture_bytes - 3)))
     message = (head + b"x" * (capture_bytes - len(head))) * captures
@@ -52,7 +55,10 @@ async def main(messages: int, captures: int, capture_bytes: int) -> None:
             )
         ]
     )
-    port = server.add_insecure_port("127.0.0.1:0")
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     await server.start()
     print(json.dumps({"grpc": f"127.0.0.1:{port}"}), flush=True)
     stopping = asyncio.Event()
@@ -71,4 +77,9 @@ def _varint(number: int) -> bytes:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(*(int(argument) for argument in sys.argv[1:])))
+    _messages, _captures, _capture_bytes = map(int, sys.argv[1:4])
+    _credentials = None
+    if sys.argv[4:]:
+        _certificate, _key = (Path(each).read_bytes() for each in sys.argv[4:])
+        _credentials = grpc.ssl_server_credentials([(_key, _certificate)])
+    uvloop.run(main(_messages, _captures, _capture_bytes, _credentials))

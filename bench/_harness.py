@@ -106,9 +106,12 @@ def stay_with_the_subscribers() -> None:
     os.sched_setaffinity(0, CLIENT_CPU)
 
 
-def bare_server(messages: int, captures: int, capture_bytes: int) -> list[str]:
-    """Return the command of the baseline: grpc.aio that sends constant bytes of the same size."""
-    return ["bench._bare_server", str(messages), str(captures), str(capture_bytes)]
+def bare_server(messages: int, captures: int, capture_bytes: int, *tls: str) -> list[str]:
+    """Return the command of the baseline: grpc.aio that sends constant bytes of the same size.
+
+    ``tls`` is the files of a certificate and its key; without them it speaks plain text.
+    """
+    return ["bench._bare_server", str(messages), str(captures), str(capture_bytes), *tls]
 
 
 def tailrace_server(root: os.PathLike[str] | str, *options: str, http: str = "off") -> list[str]:

@@ -2,11 +2,11 @@
 
 Arguments: address, streams, captures that each must get, options as JSON (``catalog``, ``start``: "oldest" or
 "new", ``criteria``: entity type, ``keys``: a primary key for each stream, then without heartbeats, ``go``: call
-Start on the bare server first). All captures of a bench have one size, so bytes tell the count. A frame may
-have 4 MiB, as our client allows, or ``frame_bytes``. A stream may have 4 MiB on its way, more than the server
-makes in one go; with gRPC's own bandwidth probe fifty streams drift apart, and bare grpc.aio loses as much as
-we do. Prints "subscribed" once every stream has been acknowledged, then one JSON line when every stream has
-everything.
+Start on the bare server first, ``ca``: the file of a CA, for TLS). All captures of a bench have one size, so
+bytes tell the count. A frame may have 4 MiB, as our client allows, or ``frame_bytes``. A stream may have 4 MiB
+on its way, more than the server makes in one go; with gRPC's own bandwidth probe fifty streams drift apart, and
+bare grpc.aio loses as much as we do. Prints "subscribed" once every stream has been acknowledged, then one JSON
+line when every stream has everything.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import asyncio
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -61,7 +62,7 @@ async def main(address: str, streams: int, captures: int, options: dict[str, Any
     keys = options.get("keys")
     frame_bytes = options.get("frame_bytes", _FRAME_BYTES)
     channel_options = [*_OPTIONS, ("grpc.http2.max_frame_size", frame_bytes)]
-    async with grpc.aio.insecure_channel(address, options=channel_options) as channel:
+    async with _channel(address, channel_options, options.get("ca")) as channel:
         subscribe = channel.unary_stream("/tailrace.v1.ChangeCapture/Subscribe", None, None)
         go = channel.unary_unary("/tailrace.v1.ChangeCapture/Start", None, None)
         calls = []
@@ -87,6 +88,13 @@ async def main(address: str, streams: int, captures: int, options: dict[str, Any
             "messages": sum(each.messages for each in everyone),
         }
         print(json.dumps(report), flush=True)
+
+
+def _channel(address: str, options: list[tuple[str, int]], ca: str | None) -> grpc.aio.Channel:
+    if ca is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    credentials = grpc.ssl_channel_credentials(Path(ca).read_bytes())
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 def _request(options: dict[str, Any], key: str | None) -> bytes:

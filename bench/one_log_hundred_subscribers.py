@@ -99,10 +99,10 @@ def write_warm_up(root: Path) -> None:
     )
 
 
-def warm_up(subject: Server, size: int) -> None:
-    """Let a server load what it loads once, and fill its caches, on another catalog."""
+def warm_up(subject: Server, size: int, ca: str | None = None) -> None:
+    """Let a server load what it loads once, and fill its caches, on another catalog; ``ca`` of one over TLS."""
     subject.wait_for(b"compiled encoder")
-    options = {"capture_bytes": size, "catalog": WARM_UP_CATALOG}
+    options = {"capture_bytes": size, "catalog": WARM_UP_CATALOG, "ca": ca}
     with subscribers(subject.address, 2, WARM_UP, **options) as process:
         result(process)
 
