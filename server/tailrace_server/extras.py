@@ -13,6 +13,7 @@ EXTRAS: Final = {
     "cli": ("msgspec", "pydantic", "rich", "typer"),  # pydantic comes with Typer
     "log": ("google_crc32c", "numpy", "orjson", "pyarrow"),
     "server": (
+        "cryptography",
         "fastavro",
         "google",
         "graphql",
@@ -20,6 +21,7 @@ EXTRAS: Final = {
         "grpc_reflection",
         "grpc_status",
         "h11",
+        "joserfc",
         "llvmlite",
         "numba",
         "prometheus_client",

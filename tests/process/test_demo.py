@@ -110,7 +110,7 @@ async def test_a_demo_that_keeps_its_log_serves_it_until_ctrl_c(tmp_path: Path) 
         await demo.line("until Ctrl-C")
         figures = await demo.line("/metrics")
         urls = re.findall(r"http://\S+", "\n".join(demo.lines))
-        assert len(urls) == 5
+        assert len(urls) == 6
         for url in urls:
             answer = await asyncio.to_thread(opened_in_a_browser, url)
             assert answer == 200, url

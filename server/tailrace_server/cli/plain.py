@@ -61,17 +61,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    others: dict[str, list[str]] = {}
+    extras: dict[str, list[str]] = {}
     for name, command in COMMANDS.items():
         if command.extra is not None:
-            others.setdefault(command.extra, []).append(name)
+            extras.setdefault(command.extra, []).append(name)
+    others = {extra: ", ".join(names) for extra, names in extras.items()}
+    width = max(map(len, others.values())) + 2
     parser = _Parser(
         prog="tailrace",
         description="Carry every change of Spark-maintained tables to everyone who asked for it.",
         epilog="not installed:\n"
-        + "".join(
-            f"  {', '.join(names):<28}{install_line(extra)}\n" for extra, names in others.items()
-        ),
+        + "".join(f"  {names:<{width}}{install_line(extra)}\n" for extra, names in others.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
