@@ -100,7 +100,9 @@ async def test_one_subscription_outlives_many_tokens_and_loses_nothing(
             write(writer, str(written))
             written += 1
             await asyncio.sleep(LIFETIME_S / 20)  # the pace of the writer, not a wait for anything
-        return written
+        # The last one comes when all is said: the reader waits for no change that is not written.
+        write(writer, str(written))
+        return written + 1
 
     async with (
         tailrace.connect(guarded.target, token=token, retry=QUICK) as client,
