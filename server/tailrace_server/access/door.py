@@ -14,6 +14,7 @@ policy may change. It may have what the policy in force grants its identity; wit
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -27,7 +28,7 @@ from tailrace_server.capture.grant import READ_ALL
 from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tailrace_server.access.credentials import Credentials
     from tailrace_server.access.identity import Identity
@@ -199,15 +200,8 @@ class Door:
         if self.is_open:
             return self.anonymous
         peer = Peer(credentials.transport, credentials.address)
-        try:
-            # Before a signature is checked: that is what whoever guesses would have us do.
-            self.quotas.refuse_after_failures(credentials.address)
+        with self._recording_refusals(peer, counted=credentials.token is not None):
             found = await self._identified(credentials)
-        except TailraceError as error:
-            if isinstance(error, Unauthenticated) and credentials.token is not None:
-                self.quotas.failed(credentials.address)
-            self._audit.refused(error, peer)
-            raise
         self._audit.authenticated(found, peer)
         return found
 
@@ -218,16 +212,23 @@ class Door:
             Unauthenticated: There is no such ticket, or no more.
         """
         peer = Peer(credentials.transport, credentials.address)
-        try:
-            self.quotas.refuse_after_failures(credentials.address)
+        with self._recording_refusals(peer, counted=True):
             found = self.tickets.redeem(ticket)
-        except TailraceError as error:
-            if isinstance(error, Unauthenticated):
-                self.quotas.failed(credentials.address)
-            self._audit.refused(error, peer)
-            raise
         self._audit.authenticated(found, peer)
         return found
+
+    @contextmanager
+    def _recording_refusals(self, peer: Peer, *, counted: bool) -> Iterator[None]:
+        """Look at a credential in here: a refusal is recorded, a wrong one ``counted`` for its address."""
+        try:
+            # Before a signature is checked: that is what whoever guesses would have us do.
+            self.quotas.refuse_after_failures(peer.address)
+            yield
+        except TailraceError as error:
+            if counted and isinstance(error, Unauthenticated):
+                self.quotas.failed(peer.address)
+            self._audit.refused(error, peer)
+            raise
 
     async def _identified(self, credentials: Credentials) -> Principal:
         for each in self._authenticators:

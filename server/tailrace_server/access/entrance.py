@@ -24,9 +24,8 @@ class Entrance:
     ) -> None:
         """Begin with what the handshake showed; ``principal`` is whom it proved, None: nobody yet."""
         self._door = door
-        self._credentials = credentials.with_token(
-            None
-        )  # it has been looked at, and is kept no longer
+        # The token has been looked at, and is kept no longer.
+        self._credentials = credentials.with_token(None)
         self._principal = principal
 
     @property

@@ -286,7 +286,7 @@ class Engine:
         Args:
             caller: Who asks.
             catalog: Its name, exact.
-            with_version: Visibility by the view, if the log's folder has it.
+            with_version: Shown by the view, if the log's folder has it.
             action: What it is for, if that is not granted with everything.
 
         Raises:
