@@ -17,6 +17,7 @@ from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, LogCorrupted, PositionCompacted
 from tailrace.position import Position
 from tailrace_server.wal.segment.reader import SegmentMissing
+from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,10 +74,7 @@ class EntityRecords:
             raise InvalidRequest(
                 f"catalog {log.view.name!r} has no entity type {entity_type!r}; known: {names}"
             )
-        self._name = entity_type
-        columns = schema.entity_types[entity_type]
-        self._identity = columns[0].id if columns else None
-        self._names: dict[int, str | None] = {}
+        self._names = EntityNames(schema, entity_type)
         self._late_in: tuple[BatchRef | None, set[int]] = (None, set())
         """The batch that was last asked for late versions, and those."""
 
@@ -87,7 +85,7 @@ class EntityRecords:
 
     def columns_in(self, schema: Schema) -> tuple[Column, ...]:
         """Return the entity type's columns in a schema; none before it was known."""
-        name = self._name_in(schema)
+        name = self._names.name_in(schema)
         return () if name is None else schema.entity_types[name]
 
     def require(self, version: int) -> None:
@@ -177,7 +175,7 @@ class EntityRecords:
         head = self._reader.head(ref)
         versions = head.versions
         wanted = (head.areas == Area.DATA) & (versions >= first) & (versions < stop)
-        wanted &= self._is_ours(view, head.type_codes, head.entity_types, versions)
+        wanted &= self._names.rows_in(view, head.type_codes, head.entity_types, versions)
         rows = np.flatnonzero(wanted)
         if not len(rows):
             return
@@ -197,33 +195,3 @@ class EntityRecords:
             number = int(numbers[start])
             columns = self.columns_in(view.schema_of(number))
             yield Version(number, columns, records[start:end])
-
-    def _is_ours(
-        self,
-        view: LogView,
-        codes: np.ndarray[tuple[int], np.dtype[np.int32]],
-        entity_types: tuple[str, ...],
-        versions: np.ndarray[tuple[int], np.dtype[np.int64]],
-    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Return which rows are of the entity type, each under the name that it had at its version."""
-        ours = np.zeros(len(codes), np.bool_)
-        one_schema = view.schema_of(int(versions[0])) is view.schema_of(int(versions[-1]))
-        for number in versions[:1].tolist() if one_schema else np.unique(versions).tolist():
-            name = self._name_in(view.schema_of(number))
-            if name is not None and name in entity_types:
-                mine = codes == entity_types.index(name)
-                ours |= mine if one_schema else mine & (versions == number)
-        return ours
-
-    def _name_in(self, schema: Schema) -> str | None:
-        """Return what the entity type is called in a schema; None where it is not known."""
-        if schema.id not in self._names:
-            self._names[schema.id] = next(
-                (
-                    name
-                    for name, columns in schema.entity_types.items()
-                    if (columns[0].id == self._identity if columns else name == self._name)
-                ),
-                None,
-            )
-        return self._names[schema.id]

@@ -1,0 +1,383 @@
+"""The last record of each key in a range of the log, found in the heads alone.
+
+One pass goes through the heads of the range, oldest first, and keeps of each key where its last record lies.
+What is new is joined with what is kept by a stable sort, so later records win::
+
+    kept      ▆▆▆▆▆▆▆▆▆▆▆▆▆▆          one row a key, by (key hash, key)
+    new       ▂▂▂▂▂▂                   rows in the order of the log
+    reduced   ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆         as soon as there are as many new rows as kept ones
+
+Memory is bounded by narrowing. When the rows or the bytes of their keys become too many, the pass goes on with
+the lower half of its key hashes; the rest is for the next pass, which begins where this one stopped. A row
+takes 45 bytes and its key.
+
+Keys are told apart by their hashes; where those are equal, by the keys themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.criteria import Area, Operation
+from tailrace.position import Position
+from tailrace_server.wal.record.columns import multiplicity_of
+from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from tailrace_server.wal.segment.reader import BatchHead, BatchReader
+    from tailrace_server.wal.segment.refs import BatchRef
+    from tailrace_server.wal.state.entity_names import EntityNames
+    from tailrace_server.wal.state.view import LogView
+
+HASHES_END: Final = 1 << 64
+"""Past every key hash."""
+
+_ROW_BITS: Final = 32
+"""A place is the number of a batch, shifted by this, and the row in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldBounds:
+    """What a fold keeps at once, at most."""
+
+    rows: int = 1 << 20
+    key_bytes: int = 64 << 20
+    image_rows: int = 1 << 18
+    image_bytes: int = 64 << 20
+    part_rows: int = 8_192
+    part_bytes: int = 4 << 20
+    """Keys and images of a part; a larger row is a part alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Winners:
+    """Of each key its last record; columns of equal length, by (key hash, key)."""
+
+    keys: pa.StringArray
+    hashes: npt.NDArray[np.uint64]
+    places: npt.NDArray[np.int64]
+    """Where the record lies: batch and row, see ``batch_and_row``."""
+    versions: npt.NDArray[np.int64]
+    indexes: npt.NDArray[np.int32]
+    lives: npt.NDArray[np.bool_]
+    """Whether the record leaves a row."""
+    diffs: npt.NDArray[np.int64]
+    """Of a counted table the sum of the changes of the row's count; else 0."""
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of the keys."""
+        return int(pc.sum(pc.binary_length(self.keys)).as_py() or 0)
+
+    def taken(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Winners:
+        """Return some of the rows: places or a mask."""
+        if rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
+        return Winners(
+            self.keys.take(pa.array(rows)), *(column[rows] for column in self._numbers())
+        )
+
+    def slice(self, start: int, stop: int) -> Winners:
+        """Return neighbours, sharing memory."""
+        return Winners(
+            self.keys.slice(start, stop - start),
+            *(column[start:stop] for column in self._numbers()),
+        )
+
+    def _numbers(self) -> Iterator[npt.NDArray[Any]]:
+        for each in fields(self)[1:]:
+            yield getattr(self, each.name)
+
+    @classmethod
+    def joined(cls, parts: list[Winners]) -> Winners:
+        """Return the rows of several, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*(part._numbers() for part in parts), strict=True)
+        keys = pa.concat_arrays([part.keys for part in parts])
+        return cls(keys, *map(np.concatenate, columns))
+
+
+_NUMBERS: Final[tuple[Any, ...]] = (np.uint64, np.int64, np.int64, np.int32, np.bool_, np.int64)
+NO_WINNERS: Final = Winners(pa.array([], pa.utf8()), *(np.zeros(0, kind) for kind in _NUMBERS))
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What a range of the log says last of the keys of a range of hashes."""
+
+    winners: Winners
+    """Removed keys are among them, unless nothing lies below the range."""
+    stop: int
+    """Key hash before which the fold is whole; the next one begins there."""
+    truncated: bool
+    """Whether nothing that lies below the range counts any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """One entity type in one log."""
+
+    view: LogView
+    reader: BatchReader
+    names: EntityNames
+    seed_name: str
+    """Name under which all its keys are hashed: a renamed entity type has other hashes in the log."""
+    counted: bool
+    """Whether it has no key, so that its rows are counted."""
+
+    def batches(self, after: int, version: int) -> Iterator[tuple[int, BatchRef]]:
+        """Yield the places and batches that may have records above one version, up to another."""
+        view = self.view
+        for place in range(view.find(Position(after + 1, 0)), len(view)):
+            ref = view.batch(place)
+            if ref.first.version > version:
+                return
+            if self._may_be_in(ref):
+                yield place, ref
+
+    def _may_be_in(self, ref: BatchRef) -> bool:
+        counts, schema = ref.segment.counts, self.view.schema_of(ref.first.version)
+        if counts is None or schema is not self.view.schema_of(ref.last.version):
+            return True
+        return self.names.name_in(schema) in counts
+
+    def records(
+        self, place: int, ref: BatchRef, after: int, version: int, wanted: Wanted
+    ) -> tuple[Winners, bool]:
+        """Return the records of a batch, in their order, and whether a truncate came before them.
+
+        Args:
+            place: The batch's place.
+            ref: The batch.
+            after: Records of this version and below are left out, …
+            version: … and those above this one.
+            wanted: The key hashes to choose.
+        """
+        head = self.reader.head(ref)
+        versions = head.versions
+        rows = head.areas == Area.DATA
+        if ref.first.version <= after or ref.last.version > version:
+            rows &= (versions > after) & (versions <= version)
+        rows &= self.names.rows_in(self.view, head.type_codes, head.entity_types, versions)
+        # 1. A truncate has no key. Nothing before the last one counts.
+        truncates = np.flatnonzero(rows & (head.key_hashes == 0))
+        truncated = bool(len(truncates))
+        if truncated:
+            rows[: truncates[-1] + 1] = False
+        # 2. Choose by hash: that of one name, whatever the entity type was called.
+        chosen = np.flatnonzero(rows)
+        hashes = self._hashes(head, chosen)
+        kept = wanted.of(hashes)
+        if not kept.all():
+            chosen, hashes = chosen[kept], hashes[kept]
+        if not len(chosen):
+            return NO_WINNERS, truncated
+        # 3. Whether a row is left, and of counted rows how their number changed.
+        return (
+            Winners(
+                head.primary_keys.take(pa.array(chosen)),
+                hashes,
+                (place << _ROW_BITS) + chosen,
+                versions[chosen],
+                head.indexes[chosen],
+                head.operations[chosen] == Operation.UPSERT,
+                self._diffs(ref, chosen),
+            ),
+            truncated,
+        )
+
+    def _hashes(self, head: BatchHead, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        hashes = head.key_hashes[rows]
+        if head.entity_types and self.seed_name in head.entity_types:
+            renamed = head.type_codes[rows] != head.entity_types.index(self.seed_name)
+        else:
+            renamed = np.ones(len(rows), np.bool_)
+        if renamed.any():
+            keys = head.primary_keys.take(pa.array(rows[renamed]))
+            seeds = np.full(len(keys), type_seed(self.seed_name), np.uint64)
+            hashes = hashes.copy()
+            hashes[renamed] = key_hashes(seeds, keys)
+        return hashes
+
+    def _diffs(self, ref: BatchRef, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if not self.counted:
+            return np.zeros(len(rows), np.int64)
+        changes = self.reader.body(ref, ("change",))["change"].take(pa.array(rows)).to_pylist()
+        return np.array([multiplicity_of(change or b"") or 0 for change in changes], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Key hashes: a range, and of it those in a set if one is given."""
+
+    start: int = 0
+    stop: int = HASHES_END
+    chosen: npt.NDArray[np.uint64] | None = None
+
+    def of(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Return which hashes are wanted."""
+        found = hashes >= np.uint64(self.start)
+        if self.stop < HASHES_END:
+            found &= hashes < np.uint64(self.stop)
+        return found if self.chosen is None else found & np.isin(hashes, self.chosen)
+
+
+def batch_and_row(
+    places: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the batches and the rows of places."""
+    return places >> _ROW_BITS, places & ((1 << _ROW_BITS) - 1)
+
+
+def fold(
+    table: LogTable, after: int, version: int, wanted: Wanted, bounds: FoldBounds, *, whole: bool
+) -> Fold:
+    """Return the last records of keys, above one version and up to another; as many keys as the bounds allow.
+
+    Args:
+        table: What to fold.
+        after: Version below the range.
+        version: Last version of it.
+        wanted: Key hashes; the result may stop short of their end.
+        bounds: What may be kept.
+        whole: Nothing lies below the range, so removed keys may be forgotten.
+    """
+    pass_ = _Pass(wanted, bounds, whole=whole, counted=table.counted)
+    for place, ref in table.batches(after, version):
+        records, truncated = table.records(place, ref, after, version, pass_.wanted)
+        if truncated:
+            pass_.forget()
+        pass_.add(records)
+    return pass_.end()
+
+
+@dataclass
+class _Pass:
+    """What one pass keeps."""
+
+    wanted: Wanted
+    bounds: FoldBounds
+    whole: bool
+    """Whether nothing lies below that a removed key has to hide."""
+    counted: bool
+    truncated: bool = False
+    _parts: list[Winners] = field(default_factory=lambda: [NO_WINNERS])
+    """What is kept, reduced, and behind it what is new."""
+    _new_rows: int = 0
+    _new_bytes: int = 0
+    _rows_max: int = 0
+    """New rows at which they are reduced."""
+
+    def __post_init__(self) -> None:
+        self._rows_max = min(self.bounds.rows, 1 << 17)
+
+    def forget(self) -> None:
+        """Drop all: a truncate stands behind it."""
+        self._parts, self._new_rows, self._new_bytes = [NO_WINNERS], 0, 0
+        self.truncated = self.whole = True
+
+    def add(self, records: Winners) -> None:
+        """Append records, in the order of the log."""
+        if not len(records):
+            return
+        self._parts.append(records)
+        self._new_rows += len(records)
+        self._new_bytes += records.key_bytes
+        if self._new_rows >= self._rows_max or self._new_bytes >= self.bounds.key_bytes:
+            self._reduce()
+
+    def end(self) -> Fold:
+        """Return what is kept."""
+        self._reduce()
+        return Fold(self._parts[0], self.wanted.stop, self.truncated)
+
+    def _reduce(self) -> None:
+        kept = reduced(Winners.joined(self._parts))
+        if self.whole and not self.counted:
+            kept = kept if kept.lives.all() else kept.taken(kept.lives)
+        # What is new may be as much as what is kept before it is sorted in, so each row is sorted a few
+        # times only; and no more than the bound, so memory is at most twice that.
+        kept = self._narrowed(kept)
+        self._rows_max = min(self.bounds.rows, max(self._rows_max, len(kept)))
+        self._parts, self._new_rows, self._new_bytes = [kept], 0, 0
+
+    def _narrowed(self, kept: Winners) -> Winners:
+        while len(kept) > self.bounds.rows or kept.key_bytes > self.bounds.key_bytes:
+            # Rows of one hash stay together: a place to go on from is a hash.
+            stop = int(kept.hashes[len(kept) // 2])
+            if stop == kept.hashes[0]:
+                above = kept.hashes[kept.hashes > kept.hashes[0]]
+                if not len(above):
+                    return kept
+                stop = int(above[0])
+            self.wanted = Wanted(self.wanted.start, stop, self.wanted.chosen)
+            count = int(np.searchsorted(kept.hashes, np.uint64(stop), "left"))
+            kept = kept.taken(np.arange(count))  # a slice would keep the memory of all
+        return kept
+
+
+def reduced(rows: Winners) -> Winners:
+    """Return the last row of each key, by (key hash, key); the diffs of a key are added up.
+
+    Args:
+        rows: In the order of the log.
+    """
+    if len(rows) < 2:
+        return rows
+    order = np.argsort(rows.hashes, kind="stable")
+    hashes = rows.hashes[order]
+    neighbours = hashes[1:] == hashes[:-1]
+    # 1. Mostly one hash is one key. Where it is not, its rows are put into the order of their keys.
+    places = np.flatnonzero(neighbours)
+    if len(places):
+        differ = places[~_are_equal(rows.keys, order[places], order[places + 1])]
+        for hash in np.unique(hashes[differ]):
+            start, stop = (
+                np.searchsorted(hashes, hash, "left"),
+                np.searchsorted(hashes, hash, "right"),
+            )
+            texts = rows.keys.take(pa.array(order[start:stop])).to_pylist()
+            order[start:stop] = order[start:stop][sorted(range(len(texts)), key=texts.__getitem__)]
+        if len(differ):
+            neighbours[places] = _are_equal(rows.keys, order[places], order[places + 1])
+    # 2. The last row of each key stays.
+    ends = np.append(~neighbours, True)
+    if ends.all():
+        return rows.taken(order)
+    kept = rows.taken(order[ends])
+    starts = np.flatnonzero(np.insert(~neighbours, 0, True))
+    diffs = np.add.reduceat(rows.diffs[order], starts)
+    return replace(kept, diffs=diffs)
+
+
+def _are_equal(
+    keys: pa.StringArray, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    equal = pc.equal(keys.take(pa.array(left)), keys.take(pa.array(right)))
+    found: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False)
+    return found
+
+
+__all__ = [
+    "HASHES_END",
+    "Fold",
+    "FoldBounds",
+    "LogTable",
+    "Wanted",
+    "Winners",
+    "batch_and_row",
+    "fold",
+]
