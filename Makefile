@@ -69,6 +69,7 @@ test-long: $(READY)
 	FUZZ_S=3600 FUZZ_SEED=$(FUZZ_SEED) $(PYTEST) -m slow -n 3 -rP $(wildcard tests/robustness/test_fuzz_*.py)
 	HOSTILE_S=120 $(PYTEST) -m slow -rP -k at_once tests/robustness/test_hostile_peers.py
 	TOKENS=200 TOKEN_S=2 $(PYTEST) -m slow --timeout 1800 -k outlives_many_tokens tests/client/test_tokens.py
+	OVER_TLS=all $(PYTEST) -n 2 -k TLS tests/conformance
 	KILL_SEEDS=25 KILLS_EACH=8 $(PYTEST) -m slow -n 2 -k at_any_moment tests/process/ingest/test_kills.py
 
 programs:

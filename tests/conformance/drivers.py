@@ -33,6 +33,7 @@ from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.capture.codecs import PROTOBUF
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
+from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.graphql_driver import GraphqlEvents, GraphqlWebSocket
 from tests.conformance.http_drivers import RestWebSocket, ServerSentEvents
 from tests.conformance.reading import PATIENCE_S
@@ -60,7 +61,8 @@ class InProcess(Driver):
 
     @classmethod
     @asynccontextmanager
-    async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
+    async def serve(cls, engine: Engine, entrance: Entrance = OPEN) -> AsyncIterator[Driver]:
+        assert entrance is OPEN, "nobody comes in from outside"
         yield cls(engine)
 
     async def subscribe(
@@ -140,10 +142,11 @@ class _InProcessSubscription:
 
 
 class _OverGrpc(Driver):
-    def __init__(self, engine: Engine, server: GrpcServer, target: str) -> None:
+    def __init__(self, engine: Engine, server: GrpcServer, target: str, entrance: Entrance) -> None:
         super().__init__(engine)
         self._server = server
         self.target = target
+        self.entrance = entrance
 
     async def stop(self) -> None:
         """Stop the server in good order."""
@@ -157,11 +160,13 @@ class OurClient(_OverGrpc):
 
     @classmethod
     @asynccontextmanager
-    async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
-        async with _server(engine) as (server, target):
-            driver = cls(engine, server, target)
+    async def serve(cls, engine: Engine, entrance: Entrance = OPEN) -> AsyncIterator[Driver]:
+        async with _server(engine, entrance) as (server, target):
+            driver = cls(engine, server, target, entrance)
             no_retry = tailrace.Retry(attempts_max=0)
-            async with tailrace.connect(target, retry=no_retry) as driver.client:
+            async with tailrace.connect(
+                target, tls=entrance.ca, token=entrance.token, retry=no_retry
+            ) as driver.client:
                 yield driver
 
     async def subscribe(
@@ -236,9 +241,10 @@ class BareStub(_OverGrpc):
 
     @classmethod
     @asynccontextmanager
-    async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
-        async with _server(engine) as (server, target):
-            driver = cls(engine, server, target)
+    async def serve(cls, engine: Engine, entrance: Entrance = OPEN) -> AsyncIterator[Driver]:
+        assert entrance is OPEN, "our client goes through it, by the same calls"
+        async with _server(engine, entrance) as (server, target):
+            driver = cls(engine, server, target, entrance)
             options = (("grpc.use_local_subchannel_pool", 1),)
             async with (
                 grpc.aio.insecure_channel(target, options) as channel,
@@ -343,8 +349,8 @@ class _StubSubscription:
 
 
 @asynccontextmanager
-async def _server(engine: Engine) -> AsyncIterator[tuple[GrpcServer, str]]:
-    server = GrpcServer(engine)
+async def _server(engine: Engine, entrance: Entrance) -> AsyncIterator[tuple[GrpcServer, str]]:
+    server = GrpcServer(engine, **entrance.served)
     target = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
     try:
         yield server, target
@@ -385,9 +391,11 @@ DRIVERS: Final[dict[str, type[Driver]]] = {
 
 
 @asynccontextmanager
-async def serving(root: Path, way_in: str, settings: EngineSettings) -> AsyncIterator[Driver]:
+async def serving(
+    root: Path, way_in: str, settings: EngineSettings, entrance: Entrance = OPEN
+) -> AsyncIterator[Driver]:
     """Serve a log root and reach it in one of the ways."""
-    async with Engine(root, settings) as engine, DRIVERS[way_in].serve(engine) as driver:
+    async with Engine(root, settings) as engine, DRIVERS[way_in].serve(engine, entrance) as driver:
         yield driver
 
 

@@ -6,8 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
-import websockets
-from websockets.asyncio.client import ClientConnection, connect
 
 import tailrace
 from tailrace.criteria import Content
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     import httpx
+    from websockets.asyncio.client import ClientConnection
 
     from tailrace.capture import Capture, Heartbeat
     from tailrace.criteria import Criteria, Start
@@ -57,12 +56,10 @@ class GraphqlWebSocket(OverHttp):
         demand: int | None = None,
     ) -> DrivenSubscription:
         assert demand is None, self.cannot["demand"]
-        url = f"ws://127.0.0.1:{self.face.address.port}/v1/catalogs/{catalog}/graphql"
-        socket = await self.stack.enter_async_context(
-            connect(url, subprotocols=[_SUBPROTOCOL], max_size=None, max_queue=None)
-        )
+        # A token comes with `connection_init`, as browsers send it; over REST it is in the handshake.
+        socket = await self.connect(f"/v1/catalogs/{catalog}/graphql", SUBPROTOCOL, {})
         subscription = _Subscription(socket)
-        await subscription.begin(_asked(criteria, start, content))
+        await subscription.begin(self.entrance.init, _asked(criteria, start, content))
         return subscription
 
     async def read(
@@ -233,8 +230,8 @@ class _Subscription:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
 
-    async def begin(self, payload: dict[str, Any]) -> None:
-        await self._send({"type": "connection_init"})
+    async def begin(self, init: dict[str, Any], payload: dict[str, Any]) -> None:
+        await self._send({"type": "connection_init", **init})
         assert (await self._receive()).type == "connection_ack"
         await self._send({"type": "subscribe", "id": "1", "payload": payload})
         answer = await self._next()
@@ -288,4 +285,3 @@ def _error(errors: list[dict[str, Any]]) -> TailraceError:
 
 _RENAMED: Final = {"limit": "first", "from_time": "from", "to_time": "to"}
 _TURNED: Final = {"after": "before", "before": "after"}
-_SUBPROTOCOL: Final = websockets.Subprotocol(SUBPROTOCOL)

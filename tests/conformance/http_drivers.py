@@ -21,6 +21,7 @@ from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.units import Address
 from tests.conformance import json_captures
+from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.json_captures import JsonAcknowledgement
 from tests.conformance.reading import PATIENCE_S
 from tests.conformance.ways import DrivenSubscription, Driver, Page
@@ -40,22 +41,31 @@ class OverHttp(Driver):
     settings: ClassVar[HttpSettings | None] = None
     """Bounds of the listener; None: the defaults."""
 
-    def __init__(self, engine: Engine, face: HttpFace, http: httpx.AsyncClient) -> None:
+    def __init__(
+        self, engine: Engine, face: HttpFace, http: httpx.AsyncClient, entrance: Entrance
+    ) -> None:
         super().__init__(engine)
         self.face = face
         self.http = http
+        self.entrance = entrance
         self.stack = AsyncExitStack()
         self._held: list[AsyncIterator[bytes]] = []
 
     @classmethod
     @asynccontextmanager
-    async def serve(cls, engine: Engine) -> AsyncIterator[Driver]:
-        async with listening(engine, settings=cls.settings) as face:
-            url = f"http://127.0.0.1:{face.address.port}"
-            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http:
-                driver = cls(engine, face, http)
-                async with driver.stack:
-                    yield driver
+    async def serve(cls, engine: Engine, entrance: Entrance = OPEN) -> AsyncIterator[Driver]:
+        async with (
+            listening(engine, settings=cls.settings, **entrance.served) as face,
+            httpx.AsyncClient(
+                base_url=entrance.url("http", face.address.port),
+                headers=entrance.headers,
+                verify=entrance.context or False,
+                timeout=PATIENCE_S,
+            ) as http,
+        ):
+            driver = cls(engine, face, http, entrance)
+            async with driver.stack:
+                yield driver
 
     async def stop(self) -> None:
         """Stop the server in good order."""
@@ -71,6 +81,21 @@ class OverHttp(Driver):
         found = answer.aiter_bytes()
         self._held.append(found)
         return found
+
+    async def connect(
+        self, path: str, subprotocol: str, headers: Mapping[str, str]
+    ) -> ClientConnection:
+        """Open a WebSocket, until the driver ends."""
+        return await self.stack.enter_async_context(
+            connect(
+                self.entrance.url("ws", self.face.address.port) + path,
+                subprotocols=[websockets.Subprotocol(subprotocol)],
+                additional_headers=headers,
+                ssl=self.entrance.context,
+                max_size=None,
+                max_queue=None,
+            )
+        )
 
     async def read(
         self,
@@ -115,10 +140,8 @@ class RestWebSocket(OverHttp):
         content: Content = Content.HEADER,
         demand: int | None = None,
     ) -> DrivenSubscription:
-        url = f"ws://127.0.0.1:{self.face.address.port}/v1/catalogs/{catalog}/changes/live"
-        socket = await self.stack.enter_async_context(
-            connect(url, subprotocols=[_SUBPROTOCOL], max_size=None, max_queue=None)
-        )
+        path = f"/v1/catalogs/{catalog}/changes/live"
+        socket = await self.connect(path, SUBPROTOCOL, self.entrance.headers)
         subscription = _SocketSubscription(socket)
         payload = {
             **json_captures.start(start),
@@ -303,4 +326,3 @@ async def listening(engine: Engine, **options: Any) -> AsyncIterator[HttpFace]:
 
 
 _STOP_S: Final = 1.0
-_SUBPROTOCOL: Final = websockets.Subprotocol(SUBPROTOCOL)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tailrace.criteria import Content
+from tests.conformance.entrances import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace_server.capture.engine import Engine
+    from tests.conformance.entrances import Entrance
 
 
 class Acknowledged(Protocol):
@@ -78,8 +80,10 @@ class Driver:
         self.engine = engine
 
     @classmethod
-    def serve(cls, engine: Engine) -> AbstractAsyncContextManager[Driver]:
-        """Serve an engine and reach it."""
+    def serve(
+        cls, engine: Engine, entrance: Entrance = OPEN
+    ) -> AbstractAsyncContextManager[Driver]:
+        """Serve an engine and reach it, by an entrance."""
         raise NotImplementedError
 
     async def subscribe(
