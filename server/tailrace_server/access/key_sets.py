@@ -4,7 +4,7 @@
 
     file       read at the start, and again when it has changed
     address    fetched in a thread, every `jwks_refresh_s`, and when a token names a key that is not there, then
-               at most every 30 s; bounded in time and size, and never led to another scheme
+               at most every 30 s; bounded in time and size, and never led to plain text or a file
 
 A key set that cannot be had again leaves the one before in force: an issuer that is away locks nobody out.
 """
@@ -12,14 +12,24 @@ A key set that cannot be had again leaves the one before in force: an issuer tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 import ssl
+import threading
 import time
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.error import URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import (
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    Request,
+    build_opener,
+)
 
 import structlog
 from joserfc.errors import JoseError
@@ -29,11 +39,14 @@ from tailrace_server.access.issuers import require_address
 from tailrace_server.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from http.client import HTTPResponse
     from typing import IO
+    from urllib.request import OpenerDirector
 
     from tailrace_server.access.issuers import Issuer
 
+_Connection = TypeVar("_Connection", HTTPConnection, HTTPSConnection)
 PublicKey = RSAKey | ECKey | OKPKey
 
 _TIMEOUT_S: Final = 5.0
@@ -179,39 +192,106 @@ def _fetched(issuer: Issuer) -> Mapping[str, PublicKey]:
     return _parse(_read(address))
 
 
-class _SameScheme(HTTPRedirectHandler):
-    """Follows no redirect to another scheme: not from TLS to plain text, nor to a file."""
+class _OnlyAddresses(HTTPRedirectHandler):
+    """Follows redirects to what could be a setting: TLS anywhere, plain text on this machine, and no file."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
+        try:
+            require_address(newurl, "led to another address")
+        except ConfigError as error:
+            raise URLError(str(error)) from None
         if urlsplit(newurl).scheme != urlsplit(req.full_url).scheme:
             raise URLError(f"led to another scheme: {newurl[:100]}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
+class _Deadline:
+    """The time of one fetch: when it is over, its connections are cut.
+
+    The time-out of a socket is one of each read: who sends a byte a second would have us wait for ever, be it
+    in a handshake or in the middle of a header.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.is_over = False
+        self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(seconds, self._cut)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        with self._lock:
+            for each in self._sockets:
+                each.close()
+            self._sockets.clear()
+
+    def connect(self, *arguments: Any, **options: Any) -> socket.socket:
+        """Connect as ``socket.create_connection`` does."""
+        opened = socket.create_connection(*arguments, **options)
+        with self._lock:
+            # A second handle of the same connection: TLS takes the first one away.
+            self._sockets.append(opened.dup())
+            if self.is_over:
+                opened.shutdown(socket.SHUT_RDWR)
+        return opened
+
+    def _cut(self) -> None:
+        with self._lock:
+            self.is_over = True
+            for each in self._sockets:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+
+def _opener(deadline: _Deadline) -> OpenerDirector:
+    """Return what opens addresses, whose connections end with the deadline."""
+
+    def within(kind: type[_Connection]) -> Callable[..., _Connection]:
+        def made(*arguments: Any, **options: Any) -> _Connection:
+            connection = kind(*arguments, **options)
+            connection._create_connection = deadline.connect  # type: ignore[attr-defined]
+            return connection
+
+        return made
+
+    class Plain(HTTPHandler):
+        def http_open(self, req: Request) -> HTTPResponse:
+            return self.do_open(within(HTTPConnection), req)
+
+    class Encrypted(HTTPSHandler):
+        def https_open(self, req: Request) -> HTTPResponse:
+            context = ssl.create_default_context()
+            return self.do_open(within(HTTPSConnection), req, context=context)
+
+    return build_opener(Plain(), Encrypted(), _OnlyAddresses())
+
+
 def _read(address: str) -> bytes:
-    opener = build_opener(HTTPSHandler(context=ssl.create_default_context()), _SameScheme())
-    until = time.monotonic() + _TIMEOUT_S
-    data = bytearray()
+    deadline = _Deadline(_TIMEOUT_S)
+    request = Request(address, headers={"Accept": "application/json"})
     try:
-        with opener.open(
-            Request(address, headers={"Accept": "application/json"}), timeout=_TIMEOUT_S
-        ) as answer:
-            # The time-out of a socket is one of each read: who sends a byte a second would have us wait.
-            while chunk := answer.read1(_BYTES_MAX):
-                data += chunk
-                if len(data) > _BYTES_MAX:
-                    raise KeysUnavailable(f"{address} sends more than {_BYTES_MAX} bytes")
-                if time.monotonic() > until:
-                    raise KeysUnavailable(f"{address} did not answer within {_TIMEOUT_S:g} s")
-    except KeysUnavailable:
-        raise
-    except (OSError, ValueError) as error:  # URLError and TimeoutError are OSErrors
-        raise KeysUnavailable(f"{address}: {getattr(error, 'reason', error)}") from error
+        with deadline, _opener(deadline).open(request, timeout=_TIMEOUT_S) as answer:
+            data: bytes = answer.read(_BYTES_MAX + 1)
     except Exception as error:  # http.client has errors of its own for answers that are no HTTP
-        raise KeysUnavailable(f"{address}: {type(error).__name__}") from error
-    return bytes(data)
+        if deadline.is_over:
+            reason = f"{address} did not answer within {_TIMEOUT_S:g} s"
+        elif isinstance(error, OSError | ValueError):  # URLError and TimeoutError are OSErrors
+            reason = f"{address}: {getattr(error, 'reason', error)}"
+        else:
+            reason = f"{address}: {type(error).__name__}"
+        raise KeysUnavailable(reason) from error
+    if deadline.is_over:
+        raise KeysUnavailable(f"{address} did not answer within {_TIMEOUT_S:g} s")
+    if len(data) > _BYTES_MAX:
+        raise KeysUnavailable(f"{address} sends more than {_BYTES_MAX} bytes")
+    return data
 
 
 def _json(data: bytes) -> dict[str, Any]:
@@ -247,7 +327,7 @@ def _parse(data: bytes) -> Mapping[str, PublicKey]:
                 for key in (KeySet.import_key_set({"keys": public}).keys if public else ())
                 if isinstance(key, RSAKey | ECKey | OKPKey) and key.get("use") in (None, "sig")
             ]
-    except (JoseError, ValueError, TypeError, KeyError) as error:
+    except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise KeysUnavailable(f"not keys: {type(error).__name__}") from error
     if not keys:
         raise KeysUnavailable("there is no public key for signatures")

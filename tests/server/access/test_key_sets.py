@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tailrace.errors import Unauthenticated
+from tailrace.errors import TransportError, Unauthenticated
 from tailrace_server.access import key_sets
 from tailrace_server.access.configured import Access
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.issuers import Issuer, read_issuers
 from tailrace_server.access.key_sets import IssuerKeys
-from tailrace_server.access.settings import AccessSettings
+from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.settings import AccessSettings, QuotaSettings
 from tailrace_server.errors import ConfigError
+from tests.support.inprocess import PATIENCE_S
 from tests.support.issuer import AUDIENCE, TokenIssuer
 
 if TYPE_CHECKING:
@@ -91,7 +94,10 @@ HUGE = json.dumps({"keys": [{"kty": "OKP", "x": "A" * (300 << 10)}]}).encode()
         ((200, {}, b'{"keys": [{"kty": "RSA", "n": 7}]}'), "not keys"),
         ((200, {}, HUGE), "more than 262144 bytes"),
         ((302, {"Location": "file:///etc/passwd"}, b""), "not allowed"),
-        ((302, {"Location": "ftp://127.0.0.1/keys"}, b""), "another scheme"),
+        ((302, {"Location": "ftp://127.0.0.1/keys"}, b""), "another address"),
+        ((302, {"Location": "http://keys.example/jwks"}, b""), "another address"),
+        ((302, {"Location": "https://keys.example/jwks"}, b""), "another scheme"),
+        ((302, {"Location": "http://127.0.0.1@keys.example/jwks"}, b""), "another address"),
         ((404, {}, b""), "Not Found"),
     ],
 )
@@ -103,6 +109,52 @@ async def test_an_answer_that_is_no_key_set_is_told(
     keys = IssuerKeys(found)
     assert await keys.candidates("1") == []
     assert any(each in keys.error for each in said.split("|")), keys.error
+
+
+@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nX-A: "])
+async def test_an_issuer_that_sends_a_byte_now_and_then_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bytes
+) -> None:
+    """Each byte is in time, and there is no end of them."""
+    monkeypatch.setattr(key_sets, "_TIMEOUT_S", 0.3)
+
+    ended = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            writer.write(begun)
+            while not reader.at_eof():
+                writer.write(b"a" if begun else b"")
+                await writer.drain()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        await reader.read(1000)
+        writer.close()
+        ended.set()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    async with server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        [found] = read_issuers(TokenIssuer(address).settings(tmp_path, keys=f"{address}/jwks"))
+        keys = IssuerKeys(found)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await keys.candidates("1") == []
+            await ended.wait()
+        assert "did not answer within" in keys.error
+
+
+async def test_while_an_issuer_is_away_whoever_comes_is_asked_to_come_again(
+    issuer: TokenIssuer, tmp_path: Path
+) -> None:
+    """It is not the fault of callers, who are not to give up, nor to be taken for guessing."""
+    issuer.answers["/jwks"] = 500, {}, b"out of order"
+    file = issuer.settings(tmp_path, keys=f"{issuer.address}/jwks")
+    quotas = Quotas(QuotaSettings(quota_failed_authentications=1))
+    door = Access(AccessSettings(identities=file), quotas=quotas).door
+    for _ in range(3):
+        with pytest.raises(TransportError, match="cannot be had now") as told:
+            await door.admit(Credentials(issuer.token(), address="10.0.0.1"))
+        assert told.value.retriable
 
 
 async def test_a_discovery_document_of_somebody_else_is_refused(
