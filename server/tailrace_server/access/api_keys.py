@@ -153,13 +153,22 @@ class ApiKeys:
         token = credentials.token
         if token is None or not token.startswith(_PREFIX):
             return None
+        if (found := self.recognise(credentials)) is None:
+            raise Unauthenticated(_UNKNOWN)
+        return found
+
+    def recognise(self, credentials: Credentials) -> Identity | None:
+        """Return whose key it is; None of all others, also of keys that are wrong."""
+        token = credentials.token
+        if token is None or not token.startswith(_PREFIX):
+            return None
         name, _, secret = token.removeprefix(_PREFIX).partition("_")
         key = self._keys.get(name)
         found = _hash(token)
         # The hash is made and compared for unknown names too: no time tells which names there are.
         same = hmac.compare_digest(found, key.sha256 if key is not None else _hash("nobody"))
         if key is None or not same or not secret:
-            raise Unauthenticated(_UNKNOWN)
+            return None
         return Identity(IdentityKind.API_KEY, "", name, key_id=key.sha256)
 
     def accepts(self, identity: Identity) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,10 +21,9 @@ from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tailrace_server.access.audit.audit import Audit
     from tailrace_server.access.door import Authenticator
+    from tailrace_server.access.issuers import Issuer
     from tailrace_server.access.quotas.quotas import Quotas
     from tailrace_server.access.settings import AccessSettings
     from tailrace_server.capture.delivery.subscription import Subscription
@@ -62,29 +62,35 @@ class Access:
         self._keys: list[IssuerKeys] = []
         self._rules = RecordedRules(audit)
         authenticators: list[Authenticator] = []
+        # First: a key whose name has dots may look like a JWT, and no JWT looks like a key.
+        if settings.api_keys is not None:
+            seen = _state_of(settings.api_keys)
+            api_keys = ApiKeys(settings.api_keys)
+            self._files.append(_WatchedFile(api_keys, seen))
+            self._rules.keys[str(api_keys.file)] = api_keys.fingerprints
+            authenticators.append(api_keys)
         if settings.identities is not None:
-            issuers = {
-                each.issuer: (each, IssuerKeys(each)) for each in read_issuers(settings.identities)
-            }
+            issuers: dict[str, tuple[Issuer, IssuerKeys]] = {}
+            for issuer in read_issuers(settings.identities):
+                seen = _state_of(issuer.keys) if isinstance(issuer.keys, Path) else None
+                keys = IssuerKeys(issuer)
+                issuers[issuer.issuer] = issuer, keys
+                if keys.file is not None:
+                    self._files.append(_WatchedFile(keys, seen))
             self._keys = [keys for _, keys in issuers.values()]
-            self._files += [_WatchedFile(keys) for keys in self._keys if keys.file is not None]
             self._rules.keys |= {keys.source: keys.fingerprints for keys in self._keys}
             authenticators.append(JwtTokens(issuers))
-        if settings.api_keys is not None:
-            keys = ApiKeys(settings.api_keys)
-            self._files.append(_WatchedFile(keys))
-            self._rules.keys[str(keys.file)] = keys.fingerprints
-            authenticators.append(keys)
         if settings.certificate_identities:
             if client_ca is None:
                 raise ConfigError(
                     "certificate_identities: no client shows a certificate without tls_client_ca"
                 )
             authenticators.append(CertificateNames())
-        policy = None if settings.policy is None else PolicyFile(settings.policy)
-        if policy is not None:
-            self._files.append(_WatchedFile(policy))
-            self._rules.policy = policy
+        policy = None
+        if settings.policy is not None:
+            seen = _state_of(settings.policy)
+            self._rules.policy = policy = PolicyFile(settings.policy)
+            self._files.append(_WatchedFile(policy, seen))
         self.door = Door(authenticators, policy, audit, quotas)
 
     async def run(self, engine: Engine) -> None:
@@ -115,21 +121,28 @@ class Access:
 
 
 class _WatchedFile:
-    """A file of keys or of the policy, which is read again when it has changed."""
+    """A file of keys or of the policy, which is read again when it has changed and then stood still.
 
-    def __init__(self, keys: ApiKeys | IssuerKeys | PolicyFile) -> None:
+    What is half written may be a file of its own that says more: a grant whose last line is to hide a column.
+    """
+
+    def __init__(
+        self, keys: ApiKeys | IssuerKeys | PolicyFile, seen: tuple[int, ...] | None
+    ) -> None:
+        """Watch; ``seen`` is its state from before it was read."""
         assert keys.file is not None
         self._keys = keys
         self._what = "grants" if isinstance(keys, PolicyFile) else "keys"
         self._file = keys.file
-        self._seen = _state_of(keys.file)
+        self._taken = self._before = seen
 
     async def look(self) -> bool:
         """Read it again if it has changed, and return whether that counts; what is wrong with it is logged."""
         now = await asyncio.to_thread(_state_of, self._file)
-        if now == self._seen:
+        stood_still, self._before = now == self._before, now
+        if now == self._taken or not stood_still:
             return False
-        self._seen = now
+        self._taken = now
         try:
             await asyncio.to_thread(self._keys.reload)
         except ConfigError as error:

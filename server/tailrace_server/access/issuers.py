@@ -55,7 +55,7 @@ def read_issuers(file: Path) -> tuple[Issuer, ...]:
         raise ConfigError(
             f"identities: {file}: {(error.strerror or str(error)).lower()}"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"identities: {file}: not TOML: {error}") from error
     tables = value.pop("issuer", [])
     if value:

@@ -12,6 +12,7 @@ from tailrace_server.access.configured import Access
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.settings import AccessSettings
 from tailrace_server.errors import ConfigError
+from tests.support.issuer import TokenIssuer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +43,18 @@ async def test_a_key_proves_its_name_until_it_is_removed(tmp_path: Path) -> None
     write_keys(file, {})
     keys.reload()
     assert not keys.accepts(found)
+
+
+async def test_a_key_whose_name_has_dots_is_no_jwt(tmp_path: Path) -> None:
+    text, key = new_key("reports.eu.example")
+    file = tmp_path / "keys"
+    write_keys(file, {key.name: key})
+    issuer = TokenIssuer("https://login.example")
+    (tmp_path / "jwks.json").write_bytes(issuer.jwks())
+    identities = issuer.settings(tmp_path, keys="jwks.json")
+    door = Access(AccessSettings(api_keys=file, identities=identities)).door
+    assert (await door.admit(Credentials(text))).name == "api_key reports.eu.example"
+    assert (await door.admit(Credentials(issuer.token()))).name.startswith("jwt anna")
 
 
 def test_a_file_that_is_replaced_keeps_its_rights(tmp_path: Path) -> None:

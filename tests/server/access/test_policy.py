@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -147,6 +148,11 @@ def test_any_claim_gives_texts_or_nothing(value: Any) -> None:
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '{sub'", "braces"),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '[1'", "JSON array"),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nbodies = 1", "bodies must be"),
+        (f"[[grant]]\nbodies = {'9' * 5_000}", "not TOML"),
+        (
+            f"[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '{'[' * 9_999}'",
+            "JSON array",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_its_place(
@@ -155,6 +161,72 @@ def test_what_has_no_meaning_is_refused_with_its_place(
     with pytest.raises(ConfigError, match=r"policy: .*policy\.toml") as refused:
         policy_of(tmp_path, text)
     assert told in str(refused.value)
+
+
+VALUES = st.recursive(
+    st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "*", "[", "{sub}", '["{sub}", 1]', "{", "shop", "subscribe", ISSUER])
+    | st.text(max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["anonymous", "issuer", "claims", "api_key", "sub", "x"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=6,
+)
+MEMBERS = {
+    "name": VALUES,
+    "who": VALUES
+    | st.just({"anonymous": True})
+    | st.fixed_dictionaries(
+        {"issuer": st.just(ISSUER)},
+        optional={"claims": st.dictionaries(st.just("sub"), VALUES, max_size=1)},
+    ),
+    "catalogs": VALUES | st.just("*"),
+    **dict.fromkeys(("entity_types", "columns", "hidden_columns", "primary_key"), VALUES),
+    **dict.fromkeys(("bodies", "actions"), VALUES),
+    "unknown": VALUES,
+}
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_toml(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+@given(
+    st.lists(st.fixed_dictionaries({}, optional=MEMBERS), max_size=3),
+    st.dictionaries(st.sampled_from(["sub", "x"]), VALUES, max_size=2),
+)
+def test_what_is_nearly_a_policy_is_refused_or_grants_no_more_than_it_says(
+    grants: list[dict[str, Any]], claims: dict[str, Any]
+) -> None:
+    text = "".join(
+        "[[grant]]\n" + "".join(f"{name} = {_toml(each)}\n" for name, each in grant.items())
+        for grant in grants
+    )
+    with TemporaryDirectory() as folder:
+        try:
+            policy = policy_of(Path(folder), text)
+        except ConfigError:
+            return
+    for identity in (None, jwt(**claims), Identity(IdentityKind.API_KEY, "", "x")):
+        for catalog in ("shop", "system", "*", "", "[", "\0"):
+            grant = policy.grant(identity, catalog)
+            if grant is None:
+                continue
+            assert policy.rules_for(identity)
+            for allowance in grant.allowances:
+                assert allowance.actions
+                assert allowance.primary_keys is None or allowance.primary_keys
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200).map(lambda data: data.decode("latin-1")))
