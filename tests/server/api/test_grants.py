@@ -25,6 +25,7 @@ from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.issuer import TokenIssuer, issuing
 from tests.support.model import ModelLog, ModelMutation
+from tests.support.polling import until_answered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -196,6 +197,31 @@ async def test_contract_47_no_byte_of_what_is_not_granted_comes_over_grpc(
         told[role] = repr(found)
     assert SECRET not in told["customer"]
     assert told["root"].count(SECRET) > 10
+
+
+async def test_an_answer_that_is_kept_counts_for_who_is_granted_the_same(
+    granting: Granting,
+) -> None:
+    """Two people at one browser, or one whose grants have changed: each is asked for an answer of its own."""
+    path = "/v1/catalogs/shop/changes?untilVersion=2&body=after"
+    async with granting.http("root") as root, granting.http("customer") as customer:
+        whole, cut = await root.get(path), await customer.get(path)
+        tag = whole.headers["etag"]
+        assert "private" in whole.headers["cache-control"]
+        assert "authorization" in whole.headers["vary"].lower()
+        again = await customer.get(path, headers={"if-none-match": tag})
+        assert (again.status_code, again.content) == (200, cut.content)
+        for http, mine in ((root, tag), (customer, cut.headers["etag"])):
+            assert (await http.get(path, headers={"if-none-match": mine})).status_code == 304
+        text = granting.policy.read_text()
+        granting.policy.write_text(text.replace('hidden_columns = "vaultcolumn"', "bodies = true"))
+
+        async def shown() -> bool:
+            return b"vaultvalue" in (await customer.get(path)).content
+
+        await until_answered(shown)
+        kept = await customer.get(path, headers={"if-none-match": cut.headers["etag"]})
+        assert kept.status_code == 200
 
 
 async def test_what_is_refused_is_refused_alike_whether_or_not_it_exists(

@@ -155,7 +155,7 @@ async def changes(
         header = responses.history_header(history, catalog=view.name)
         headers = _headers(header, kind)
         if is_closed(bounds, history, view):
-            tag = _tag(message, kind, form, limit, view)
+            tag = _tag(message, kind, form, limit, view, history.use.identity)
             headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
             if tag in request.headers.get("if-none-match", ""):
                 return Response(status_code=304, headers=headers)
@@ -205,19 +205,27 @@ def _agreed(kind: str, form: CaptureForm) -> tuple[str, CaptureForm]:
 
 
 def _tag(
-    message: ReadChangesRequest, kind: str, form: CaptureForm, limit: int | None, view: LogView
+    message: ReadChangesRequest,
+    kind: str,
+    form: CaptureForm,
+    limit: int | None,
+    view: LogView,
+    granted: str,
 ) -> str:
-    """Return the tag of a closed range. Weak: the figures around the captures may differ."""
+    """Return the tag of a closed range. Weak: the figures around the captures may differ.
+
+    Whoever is granted less, or more by now, has another one: a browser keeps answers for whoever sits there.
+    """
     asked = message.SerializeToString(deterministic=True)
     shape = (kind, form.objects.name, str(limit))
-    parts = (view.uuid.hex, str(view.oldest), *shape, asked.hex())
+    parts = (view.uuid.hex, str(view.oldest), granted, *shape, asked.hex())
     return f'W/"{hashlib.blake2s("|".join(parts).encode(), digest_size=12).hexdigest()}"'
 
 
 def _headers(header: dict[str, Any], kind: str) -> dict[str, str]:
     return {
         "Content-Type": kind,
-        "Vary": "Accept, Accept-Encoding",
+        "Vary": "Accept, Accept-Encoding, Authorization",
         "Cache-Control": "no-store",
         **{field: str(header[member]).lower() for field, member in HEADERS.items()},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from tailrace.criteria import canonical
@@ -37,6 +38,15 @@ class GrantUse:
     def effective(self) -> tuple[Criteria, ...]:
         """The criteria that it is served by, where they are less than what was asked for; else empty."""
         return () if self.narrowed.is_whole else self.narrowed.criteria
+
+    @property
+    def identity(self) -> str:
+        """Digest of what is given of what was asked for; empty: all of it."""
+        if self.narrowed.is_whole:
+            return ""
+        shown = b"" if self.narrowed.shown is None else self.narrowed.shown.identity
+        text = repr(self.narrowed.criteria).encode("utf-8", "surrogatepass")
+        return blake2b(text + shown, digest_size=16).hexdigest()
 
     def looked_at(self, records: int, matched: int) -> int:
         """Return how many records it may know were looked at: of a part of the catalog, those that matched."""
