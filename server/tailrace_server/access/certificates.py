@@ -15,6 +15,10 @@ class CertificateNames:
 
     async def identify(self, credentials: Credentials) -> Identity | None:
         """Return whose certificate it is; None without one, or beside a token. Its claim ``names`` has all."""
+        return self.recognise(credentials)
+
+    def recognise(self, credentials: Credentials) -> Identity | None:
+        """Return the same: TLS has verified it."""
         if credentials.token is not None or not credentials.certificate_names:
             return None
         names = credentials.certificate_names

@@ -42,6 +42,8 @@ MISSING: Final = (
 )
 _GRANTS_KEPT: Final = 1_000
 """Catalogs whose grants a principal remembers."""
+_TOKEN_CHARACTERS_MAX: Final = 16 << 10
+"""Of the longest token that is looked at."""
 
 
 class Authenticator(Protocol):
@@ -53,6 +55,13 @@ class Authenticator(Protocol):
         Raises:
             Unauthenticated: They are of this kind, and prove nothing; says why, never what came.
             TokenExpired: They would, and their time is over.
+        """
+
+    def recognise(self, credentials: Credentials) -> Identity | None:
+        """Return who it is where no signature has to be checked for that; None of all others, wrong ones too.
+
+        Raises:
+            TokenExpired: As ``identify``.
         """
 
     def accepts(self, identity: Identity) -> bool:
@@ -114,9 +123,15 @@ class Identified:
             raise NotPermitted(
                 "the new token is of somebody else than the one that the stream was opened with"
             )
+        # Its claims may grant less. Then its streams have to be looked at, and with them all others: that is
+        # not done for each of the many renewals that change nothing.
+        before = dict(self._granted)
+        is_stale = self._revision != self._door.revision or len(before) > _GRANTS_KEPT
         self.identity = other.identity
         self._authenticator = other._authenticator
-        self._door.changed()  # its claims may grant less
+        self._granted = {}
+        if is_stale or any(self.grant(catalog) != held for catalog, held in before.items()):
+            self._door.changed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +216,7 @@ class Door:
             return self.anonymous
         peer = Peer(credentials.transport, credentials.address)
         with self._recording_refusals(peer, counted=credentials.token is not None):
-            found = await self._identified(credentials)
+            found = self._recognised(credentials) or await self._identified(credentials)
         self._audit.authenticated(found, peer)
         return found
 
@@ -221,8 +236,6 @@ class Door:
     def _recording_refusals(self, peer: Peer, *, counted: bool) -> Iterator[None]:
         """Look at a credential in here: a refusal is recorded, a wrong one ``counted`` for its address."""
         try:
-            # Before a signature is checked: that is what whoever guesses would have us do.
-            self.quotas.refuse_after_failures(peer.address)
             yield
         except TailraceError as error:
             if counted and isinstance(error, Unauthenticated):
@@ -230,13 +243,25 @@ class Door:
             self._audit.refused(error, peer)
             raise
 
-    async def _identified(self, credentials: Credentials) -> Principal:
+    def _recognised(self, credentials: Credentials) -> Principal | None:
+        """Return whose credential it is, where that costs next to nothing to tell."""
+        if len(credentials.token or "") > _TOKEN_CHARACTERS_MAX:
+            raise Unauthenticated(f"the token has more than {_TOKEN_CHARACTERS_MAX} characters")
         for each in self._authenticators:
-            identity = await each.identify(credentials)
+            identity = each.recognise(credentials)
             if identity is not None:
                 return Identified(identity, each, self)
+        return None
+
+    async def _identified(self, credentials: Credentials) -> Principal:
         if credentials.token is None:
             if self.policy is not None and self.policy.grants_anything(None):
                 return self.anonymous
             raise Unauthenticated(MISSING)
+        # Before a signature is checked: that is what whoever guesses would have us do.
+        self.quotas.refuse_after_failures(credentials.address)
+        for each in self._authenticators:
+            identity = await each.identify(credentials)
+            if identity is not None:
+                return Identified(identity, each, self)
         raise Unauthenticated("the token is neither a JWT of a known issuer nor an API key")

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from tailrace_server.access.door import Door
     from tailrace_server.capture.principal import Principal
 
-_TOKEN_CHARACTERS_MAX = 16 << 10
-"""Longest token that is looked at; headers of requests have less room."""
-
 
 class Entrance:
     """Where one connection stands: before the door, or inside as somebody."""
@@ -61,8 +58,6 @@ class Entrance:
         """
         if token is None and self._principal is not None:
             return
-        if token is not None and len(token) > _TOKEN_CHARACTERS_MAX:
-            raise Unauthenticated(f"the token has more than {_TOKEN_CHARACTERS_MAX} characters")
         found = await self._door.admit(self._credentials.with_token(token))
         if isinstance(self._principal, Identified):
             self._principal.renew(found)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tailrace_server.capture.principal import Principal
+
 
 class IdentityKind(Enum):
     """How somebody proves who they are."""
@@ -36,8 +38,24 @@ class Identity:
 
     def is_same(self, other: Identity) -> bool:
         """Return whether both are the same somebody, whatever token each has shown."""
-        return (self.kind, self.issuer, self.name) == (other.kind, other.issuer, other.name)
+        return self.key == other.key
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from every other."""
+        return self.kind.value, self.issuer, self.name
 
     def __str__(self) -> str:
         """Return it for people to read, as ``jwt anna of https://issuer.example``."""
         return f"{self.kind.value} {self.name}" + (f" of {self.issuer}" if self.issuer else "")
+
+
+def key_of(principal: Principal) -> tuple[str, ...]:
+    """Return what tells a principal from every other; the anonymous are all one."""
+    identity = getattr(principal, "identity", None)
+    return identity.key if isinstance(identity, Identity) else (principal.name,)
+
+
+def is_same(one: Principal, other: Principal) -> bool:
+    """Return whether two principals are the same somebody, whatever each has shown."""
+    return key_of(one) == key_of(other)

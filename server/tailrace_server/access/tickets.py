@@ -6,17 +6,15 @@ in logs of proxies opens nothing.
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import Unauthenticated
+from tailrace_server.access.handles import Handles
 
 if TYPE_CHECKING:
     from tailrace_server.capture.principal import Principal
 
 _LIFETIME_S: Final = 30.0
-_TICKETS_MAX: Final = 10_000
 
 
 class Tickets:
@@ -24,23 +22,14 @@ class Tickets:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._waiting: dict[str, tuple[float, Principal]] = {}
-        """When each is over, by the loop's time, and whose it is; oldest first."""
+        self._waiting = Handles()
 
     expires_in_ms: Final = round(_LIFETIME_S * 1000)
     """How long a new one may wait for its use."""
 
     def issue(self, principal: Principal) -> str:
         """Return a new ticket; where too many wait, the oldest goes."""
-        now = asyncio.get_running_loop().time()
-        while self._waiting:
-            oldest, (over_at, _) = next(iter(self._waiting.items()))
-            if over_at > now and len(self._waiting) < _TICKETS_MAX:
-                break
-            del self._waiting[oldest]
-        ticket = secrets.token_urlsafe(24)
-        self._waiting[ticket] = now + _LIFETIME_S, principal
-        return ticket
+        return self._waiting.make(principal, _LIFETIME_S)
 
     def redeem(self, ticket: str) -> Principal:
         """Return whose ticket it is, once.
@@ -48,8 +37,9 @@ class Tickets:
         Raises:
             Unauthenticated: It was used, is over, or never was; or its owner is no longer let in.
         """
-        over_at, principal = self._waiting.pop(ticket, (0.0, None))
-        if principal is None or over_at <= asyncio.get_running_loop().time():
+        principal = self._waiting.holder(ticket)
+        self._waiting.forget(ticket)
+        if principal is None:
             raise Unauthenticated(
                 f"the ticket was used, or is older than {_LIFETIME_S:g} s; POST /v1/tickets gives another"
             )

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tailrace.errors import NotPermitted, TokenExpired, Unauthenticated
+from tailrace.errors import NotPermitted, QuotaExceeded, TokenExpired, Unauthenticated
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Door, Identified
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.identity import Identity, IdentityKind
+from tailrace_server.access.policy_file import PolicyFile
+from tailrace_server.access.quotas.quotas import Quotas
+from tailrace_server.access.settings import QuotaSettings
 from tailrace_server.capture.principal import ANONYMOUS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ANNA = Identity(IdentityKind.JWT, "https://issuer.example", "anna", {"team": "a"}, key_id="1")
 JOB = Identity(IdentityKind.API_KEY, "", "job", key_id="2")
@@ -29,6 +36,9 @@ class Known:
         if credentials.certificate_names:
             return HOST
         return self.identities.get(credentials.token or "")
+
+    def recognise(self, credentials: Credentials) -> Identity | None:
+        return HOST if credentials.certificate_names else None
 
     def accepts(self, identity: Identity) -> bool:
         return any(identity.key_id == each.key_id for each in self.identities.values())
@@ -96,6 +106,63 @@ async def test_a_newer_token_of_the_same_sender_renews_and_one_of_another_does_n
         await entrance.admit("garbage")
     await entrance.admit(None)
     assert entrance.principal is principal
+
+
+async def test_only_a_renewal_by_which_less_is_granted_has_all_streams_looked_at(
+    tmp_path: Path,
+) -> None:
+    """Ten thousand clients renew all the time: each of them would have every stream of others judged again."""
+    file = tmp_path / "policy.toml"
+    file.write_text(
+        '[[grant]]\nwho.issuer = "https://issuer.example"\nwho.claims = { team = ["a", "b"] }\n'
+        'catalogs = "shop"\nprimary_key = "{team}"\n'
+    )
+    tokens = {
+        name: replace(ANNA, claims={"team": team, "jti": name})
+        for name, team in (("1", "a"), ("2", "a"), ("3", "b"))
+    }
+    door = Door([Known(**tokens)], PolicyFile(file))
+    entrance = Entrance(door, Credentials())
+    await entrance.admit("1")
+    keys = _keys_of(entrance)
+    before = door.revision
+    await entrance.admit("2")
+    assert door.revision == before
+    assert _keys_of(entrance) == keys
+    await entrance.admit("3")
+    assert door.revision != before
+    assert _keys_of(entrance) != keys
+
+
+def _keys_of(entrance: Entrance) -> object:
+    grant = entrance.principal.grant("shop")
+    assert grant is not None
+    return grant.allowances[0].primary_keys
+
+
+async def test_a_token_that_is_too_long_is_counted_as_every_wrong_one() -> None:
+    """Whether it comes in a header or in a message."""
+    quotas = Quotas(QuotaSettings(quota_failed_authentications=2))
+    door = Door([Known(a=ANNA)], quotas=quotas)
+    long = Credentials("x" * 17_000, address="10.0.0.1")
+    with pytest.raises(Unauthenticated, match="16384"):
+        await door.admit(long)
+    with pytest.raises(Unauthenticated, match="16384"):
+        await Entrance(door, long).admit("x" * 17_000)
+    with pytest.raises(QuotaExceeded):
+        await door.admit(Credentials("y", address="10.0.0.1"))
+
+
+async def test_tickets_of_one_push_out_nobody_elses() -> None:
+    door = Door([Known(a=ANNA, b=JOB)])
+    anna, job = await door.admit(Credentials("a")), await door.admit(Credentials("b"))
+    ticket, mine = door.tickets.issue(job), [door.tickets.issue(anna) for _ in range(150)]
+    assert door.tickets.redeem(ticket) is job
+    with pytest.raises(Unauthenticated):
+        door.tickets.redeem(mine[0])
+    assert door.tickets.redeem(mine[-1]) is anna
+    with pytest.raises(Unauthenticated):
+        door.tickets.redeem(mine[-1])
 
 
 def test_a_token_is_not_shown() -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import time
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from joserfc import jws
+from joserfc.errors import SecurityWarning
 from joserfc.jwk import OctKey
 
 from tailrace.errors import TailraceError, TokenExpired, Unauthenticated
+from tailrace_server.access import jwt_tokens
 from tailrace_server.access.configured import Access
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Door, Identified
@@ -84,6 +88,12 @@ async def test_what_is_wrong_with_a_token_is_said(issuer: TokenIssuer, tmp_path:
         _with_head(issuer.token(), {"alg": "EdDSA", "kid": "1", "crit": ["b64"], "b64": False}): "",
         issuer.token()[:-2]: "signature is not by a key",
         issuer.token()[:-40] + "A" * 40: "signature is not by a key",
+        issuer.token() + "=": "cannot be read",
+        issuer.token().replace(".", ".\n", 1): "cannot be read",
+        _with_head(issuer.token(), {"alg": "EdDSA", "kid": "1", "crit": ["exp"]}): "`crit`",
+        _signed(issuer, {"sub": "a\ud800"}): "cannot be read",
+        _signed(issuer, {"sub": "anna", "team": ["\udfff"]}): "cannot be read",
+        _signed(issuer, {"exp": float("nan")}): "cannot be read",
         "a.b.c": "cannot be read",
         "..": "cannot be read",
         issuer.token(pad="x" * 20_000): "more than 16384 characters",
@@ -91,6 +101,23 @@ async def test_what_is_wrong_with_a_token_is_said(issuer: TokenIssuer, tmp_path:
     for token, reason in reasons.items():
         assert reason in await refused(door, token)
     assert (await door.admit(Credentials(issuer.token()))).name.startswith("jwt anna")
+
+
+def _signed(issuer: TokenIssuer, claims: dict[str, object]) -> str:
+    """Return a token whose claims are what no library would sign: half a character, a number that is none."""
+    body = {
+        "iss": issuer.address,
+        "aud": AUDIENCE,
+        "sub": "anna",
+        "exp": time.time() + 600,
+        **claims,
+    }
+    key = issuer.keys[-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SecurityWarning)
+        return jws.serialize_compact(
+            {"alg": "EdDSA", "kid": key.kid}, json.dumps(body).encode(), key, ["EdDSA"]
+        )
 
 
 def _with_head(token: str, head: dict[str, object]) -> str:
@@ -121,6 +148,29 @@ async def test_a_token_is_known_again_until_it_expires_or_its_key_is_gone(
     assert not tokens.accepts(first)
     with pytest.raises(Unauthenticated):
         await tokens.identify(Credentials(token))
+
+
+async def test_one_token_costs_one_check_also_when_it_has_expired(
+    issuer: TokenIssuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old token is easily had, and its check is what costs."""
+    verified, verify = list[str](), jwt_tokens._verify
+
+    def counted(token: str, *others: Any) -> None:
+        verified.append(token)
+        verify(token, *others)
+
+    monkeypatch.setattr(jwt_tokens, "_verify", counted)
+    door, old = door_of(issuer, tmp_path), issuer.token(-1)
+    for _ in range(3):
+        assert "TokenExpired" in await refused(door, old)
+    assert verified == [old]
+    # The last character of a signature may have bits that mean nothing, and whoever has one token has many.
+    last = "AQgw".index(old[-1])
+    for other in {*"ABCDQRSTghijwxyz"} - {old[-1]}:
+        if "ABCDQRSTghijwxyz".index(other) // 4 == last:
+            assert "cannot be read" in await refused(door, old[:-1] + other)
+    assert verified == [old]
 
 
 async def test_tokens_that_are_known_are_bounded(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.json import Encoder
 
 CriteriaForm = Sequence[Mapping[str, object]]
@@ -53,7 +53,24 @@ class AuditLine(Struct, kw_only=True, tag_field="event"):
 
     def encoded(self) -> bytes:
         """Return the line, with its end."""
-        return _encode(self) + b"\n"
+        try:
+            return _encode(self) + b"\n"
+        except UnicodeEncodeError:
+            # Half a character, as a path or a certificate may have: the line is more than its form.
+            return _encode(_written_out(to_builtins(self))) + b"\n"
+
+
+def _written_out(value: object) -> object:
+    """Return a value of JSON in which what is no text has the form of an escape."""
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_written_out(name): _written_out(each) for name, each in value.items()}
+        case list() | tuple():
+            return [*map(_written_out, value)]
+        case _:
+            return value
 
 
 class Authenticated(AuditLine, tag="authenticated"):

@@ -34,6 +34,9 @@ class OneToken:
     async def identify(self, credentials: Credentials) -> Identity | None:
         return ANNA if credentials.token == SECRET else None
 
+    def recognise(self, credentials: Credentials) -> Identity | None:
+        return None
+
     def accepts(self, identity: Identity) -> bool:
         return True
 
@@ -98,6 +101,18 @@ async def test_the_same_proof_is_recorded_once_a_minute(tmp_path: Path) -> None:
         await door.admit(Credentials(SECRET, address="10.0.0.2"))
     addresses = [each["address"] for each in lines_of(path) if each["event"] == "authenticated"]
     assert addresses == ["10.0.0.1", "10.0.0.1", "10.0.0.2"]
+
+
+async def test_what_is_no_text_is_written_out(tmp_path: Path) -> None:
+    """The path of a file may have a byte that is no character, and what happened is recorded all the same."""
+    path = tmp_path / "audit"
+    with closing(Audit(AuditSettings(audit=path))) as audit:
+        audit.policy_loaded("/etc/p\udc80", 3, "ab12")
+        audit.put(Ended, ANONYMOUS, PEER, "shop\nx", reason="\ud800", captures=3)
+    policy, ended = lines_of(path)[1:-1]
+    assert (policy["file"], policy["grants"]) == ("/etc/p\\udc80", 3)
+    assert (ended["event"], ended["reason"], ended["captures"]) == ("ended", "\\ud800", 3)
+    assert ended["catalog"] == "shop\nx"
 
 
 def test_rules_and_operators_are_recorded(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import QuotaExceeded, Unauthenticated
+from tailrace_server.access.certificates import CertificateNames
 from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.door import Door, Identified
 from tailrace_server.access.identity import Identity, IdentityKind
@@ -23,13 +24,21 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """Knows one token, and counts what it is asked."""
+    """Knows one token, and counts what it is asked; what it has verified it knows again at once."""
 
-    asked = 0
+    def __init__(self) -> None:
+        self.asked = 0
+        self.verified = set[str | None]()
 
     async def identify(self, credentials: Credentials) -> Identity | None:
         self.asked += 1
-        return ANNA.identity if credentials.token == "anna" else None
+        if credentials.token != "anna":
+            return None
+        self.verified.add(credentials.token)
+        return ANNA.identity
+
+    def recognise(self, credentials: Credentials) -> Identity | None:
+        return ANNA.identity if credentials.token in self.verified else None
 
     def accepts(self, identity: Identity) -> bool:
         return True
@@ -131,7 +140,7 @@ def test_history_is_slowed_down_and_a_new_read_waits_for_the_debt() -> None:
 
 
 async def test_an_address_that_guesses_is_not_looked_at_for_a_while() -> None:
-    """Not even a right token is: what is checked costs time, and whoever guesses may guess right."""
+    """No token is verified for it, not even a right one, since that is what costs time."""
     clock, known = Clock(), Known()
     quotas = Quotas(QuotaSettings(quota_failed_authentications=3), clock)
     door = Door([known], quotas=quotas)
@@ -145,6 +154,26 @@ async def test_an_address_that_guesses_is_not_looked_at_for_a_while() -> None:
     assert (await door.admit(Credentials("anna", address="2001:db9::1"))).name
     clock.now = caught.value.retry_after_s
     assert (await door.admit(Credentials("anna", address="2001:db8::4"))).name
+
+
+async def test_who_is_known_is_let_in_beside_one_who_guesses() -> None:
+    """They may share the address, as behind a proxy: of him it is told without a check who he is."""
+    clock, known = Clock(), Known()
+    quotas = Quotas(QuotaSettings(quota_failed_authentications=1), clock)
+    door = Door([known, CertificateNames()], quotas=quotas)
+    await door.admit(Credentials("anna", address="10.0.0.1"))
+    with pytest.raises(Unauthenticated):
+        await door.admit(Credentials("guessed", address="10.0.0.1"))
+    with pytest.raises(QuotaExceeded):
+        await door.admit(Credentials("guessed", address="10.0.0.1"))
+    for credentials in (
+        Credentials("anna", address="10.0.0.1"),
+        Credentials(certificate_names=("cn:x",), address="10.0.0.1"),
+    ):
+        assert (await door.admit(credentials)).name
+    assert known.asked == 2, "the guess that was looked at, and anna's first"
+    ticket = door.tickets.issue(ANNA)
+    assert door.redeem(ticket, Credentials(address="10.0.0.1")) is ANNA
 
 
 async def test_a_request_without_a_credential_is_no_failure() -> None:

@@ -27,6 +27,7 @@ import structlog
 from starlette.exceptions import HTTPException
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.access.identity import is_same
 from tailrace_server.api.byte_budget import INBOUND
 from tailrace_server.api.connection_age import EndsWithAge
 from tailrace_server.api.errors import logged
@@ -374,7 +375,7 @@ class Reservations:
         if (
             found is None
             or found.catalog.name != catalog.name
-            or found.entrance.principal.name != caller.name
+            or not is_same(found.entrance.principal, caller)
         ):
             seconds = self._settings.graphql_reservation_s
             raise HTTPException(
