@@ -23,6 +23,7 @@ POLICY: Final = """
 who.issuer = {issuer}
 who.claims = {{ role = "reader" }}
 catalogs = "*"
+actions = ["subscribe", "history", "schema", "statistics", "operate"]
 """
 
 
