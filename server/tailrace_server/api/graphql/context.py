@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tailrace.errors import CatalogUnknown, InvalidRequest
+from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
 from tailrace_server.capture.codecs.columns import no_schema
@@ -68,18 +68,23 @@ class Context:
                     f"the fields before have read {limit} bytes of history, the limit of an operation; "
                     "ask for this page by itself"
                 )
-            page = await read_page(
-                self.engine,
-                self.caller,
-                self._peer,
-                self.settings,
-                self.catalog,
-                arguments,
-                scope,
-                bodies_of(info.selected_fields),
-                bytes_max=self._history_bytes,
-                pages=self.pages,
-            )
+            try:
+                page = await read_page(
+                    self.engine,
+                    self.caller,
+                    self._peer,
+                    self.settings,
+                    self.catalog,
+                    arguments,
+                    scope,
+                    bodies_of(info.selected_fields),
+                    bytes_max=self._history_bytes,
+                    pages=self.pages,
+                )
+            except TailraceError as error:
+                # graphql-core refers to an error from a frame that it passed through: such a cycle lasts until
+                # the collector comes. Without the frames below, the error keeps no page that long.
+                raise error.with_traceback(None) from error.__cause__
             self._history_bytes -= page.nbytes
             self.schema_of = page.schema_of
             return page
