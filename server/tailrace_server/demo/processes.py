@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from tailrace_server import end_with_parent
+from tailrace_server.child_processes import children_of, has_children
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -28,6 +29,8 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _LINE_MAX: Final = 1 << 24
 _BOUND: Final = Path(end_with_parent.__file__)
 _PATIENCE_S: Final = 10.0
+_LOOKS_MAX: Final = 100
+"""Looks that find nobody, one after the other, before the system is taken to list no children at all."""
 
 
 class Processes:
@@ -91,14 +94,10 @@ async def stop(child: Process, number: int) -> int:
 
 def _kill_adopted() -> None:
     """Kill the descendants that became our children, until there are none."""
-    while True:
-        children = [
-            int(number)
-            for task in Path("/proc/self/task").iterdir()
-            for number in (task / "children").read_text().split()
-        ]
-        if not children:
-            return
+    looks = 0
+    while has_children() and looks < _LOOKS_MAX:
+        children = children_of(os.getpid())
+        looks = 0 if children else looks + 1
         for number in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)

@@ -14,8 +14,9 @@ import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from tailrace_server.child_processes import descendants_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ def interruptible() -> Iterator[None]:
     #    processes that exist now are not of the start, and must survive it.
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     handled = [number for number in _SIGNALS if callable(before[number])]
-    others = set(_descendants())
+    others = set(descendants_of(os.getpid()))
     started: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -83,7 +84,7 @@ def interruptible() -> Iterator[None]:
 
 def _tell_to_end(others: set[int]) -> list[int]:
     """Send SIGTERM to the descendants of this process that are not in ``others``; return them."""
-    pids = [pid for pid in _descendants() if pid not in others]
+    pids = [pid for pid in descendants_of(os.getpid()) if pid not in others]
     _signal(pids, signal.SIGTERM)
     return pids
 
@@ -110,13 +111,3 @@ def _signal(pids: list[int], number: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _descendants() -> list[int]:
-    """Return the descendants of this process; none where the system does not list them."""
-    pids = [os.getpid()]
-    for pid in pids:  # which grows by the children of each
-        with suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                pids.extend(int(number) for number in (task / "children").read_text().split())
-    return pids[1:]
