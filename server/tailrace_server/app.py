@@ -45,8 +45,8 @@ from tailrace_server.api.face_watch import FaceWatch
 from tailrace_server.api.grpc.server import GrpcServer
 from tailrace_server.api.http.server import HttpFace, bind
 from tailrace_server.api.operator import RecentLines
+from tailrace_server.api.transport_security.configured import tls_files
 from tailrace_server.api.transport_security.exposure import check_exposure
-from tailrace_server.api.transport_security.files import tls_files
 from tailrace_server.capture.codecs.compiled_encoder_loader import wait_while_loading
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS

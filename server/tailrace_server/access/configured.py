@@ -13,8 +13,6 @@ from tailrace_server.access.api_keys import ApiKeys
 from tailrace_server.access.certificates import CertificateNames
 from tailrace_server.access.door import Door
 from tailrace_server.access.issuers import read_issuers
-from tailrace_server.access.jwt_tokens import JwtTokens
-from tailrace_server.access.key_sets import IssuerKeys
 from tailrace_server.access.policy_file import PolicyFile
 from tailrace_server.access.recorded_rules import RecordedRules
 from tailrace_server.capture.principal import ANONYMOUS
@@ -24,6 +22,7 @@ if TYPE_CHECKING:
     from tailrace_server.access.audit.audit import Audit
     from tailrace_server.access.door import Authenticator
     from tailrace_server.access.issuers import Issuer
+    from tailrace_server.access.key_sets import IssuerKeys
     from tailrace_server.access.quotas.quotas import Quotas
     from tailrace_server.access.settings import AccessSettings
     from tailrace_server.capture.delivery.subscription import Subscription
@@ -70,6 +69,10 @@ class Access:
             self._rules.keys[str(api_keys.file)] = api_keys.fingerprints
             authenticators.append(api_keys)
         if settings.identities is not None:
+            # What reads tokens is loaded where there may be some: it takes memory, and time at each start.
+            from tailrace_server.access.jwt_tokens import JwtTokens
+            from tailrace_server.access.key_sets import IssuerKeys
+
             issuers: dict[str, tuple[Issuer, IssuerKeys]] = {}
             for issuer in read_issuers(settings.identities):
                 seen = _state_of(issuer.keys) if isinstance(issuer.keys, Path) else None

@@ -8,16 +8,13 @@
     email:reports@example.com
 
 Whether a certificate may be believed was decided by TLS: without a CA for clients none is asked for, and the
-names here are none.
+names here are none. The library that reads certificates is loaded with the first one.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,11 +51,16 @@ def names_of_transport(transport: Any) -> tuple[str, ...]:
 
 @lru_cache(_KEPT)
 def _of_pem(data: bytes) -> tuple[str, ...]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
     return _of_der(x509.load_pem_x509_certificate(data).public_bytes(Encoding.DER))
 
 
 @lru_cache(_KEPT)
 def _of_der(data: bytes) -> tuple[str, ...]:
+    from cryptography import x509
+
     certificate = x509.load_der_x509_certificate(data)
     names = [
         f"cn:{each.value!s}"

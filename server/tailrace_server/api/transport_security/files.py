@@ -203,23 +203,6 @@ class TlsFiles:
         return tuple(map(_state, _files(self._settings)))
 
 
-def tls_files(settings: TransportSecuritySettings) -> TlsFiles | None:
-    """Return the files that settings name, read; None where they name none.
-
-    Raises:
-        CannotStart: They cannot be used, or a certificate is missing.
-    """
-    if settings.tls_certificate is not None:
-        return TlsFiles(settings)
-    for flag, path in (
-        ("--tls-key", settings.tls_key),
-        ("--tls-client-ca", settings.tls_client_ca),
-    ):
-        if path is not None:
-            raise CannotStart(f"{flag} {path}: there is no --tls-certificate, so TLS is not spoken")
-    return None
-
-
 def lateness(material: TlsMaterial, now: datetime) -> str | None:
     """Return what is wrong with a certificate's time; None where nothing is."""
     if now >= material.ends:
