@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from tailrace_server.access.api_keys import new_key, write_keys
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import TERMINATE, ServerProcess, environment
 from tests.rules.test_documented_programs import DOCS, blocks
+from tests.support.certificates import Authority
 from tests.support.polling import until
 from tests.support.programs import PATIENCE_S, Program
 
@@ -36,8 +38,11 @@ SECTIONS = {
     "Jupyter": 3,
     "Threads": 1,
     "Processes": 1,
+    "Tokens": 1,
     "Errors": 1,
 }
+OTHER_BLOCKS = 1
+"""What a command answers, in "TLS"."""
 """Sections with programs, and how many each has; each is run by a test below."""
 
 
@@ -80,7 +85,7 @@ async def ended(program: Program) -> int:
 
 def test_every_program_of_the_page_is_run() -> None:
     text = (DOCS / PAGE).read_text()
-    assert len(re.findall(r"^```", text, re.M)) == 2 * sum(SECTIONS.values())
+    assert len(re.findall(r"^```", text, re.M)) == 2 * (sum(SECTIONS.values()) + OTHER_BLOCKS)
 
 
 async def test_the_shortest_program(server: ServerProcess, tmp_path: Path) -> None:
@@ -203,6 +208,26 @@ async def test_threads_and_processes(
     else:
         assert shown.lines[-1].split()[1:4] == ["captures", "up", "to"]
     assert not shown.notes
+
+
+async def test_a_program_shows_a_token_over_tls(log_root: Path, tmp_path: Path) -> None:
+    publish(log_root, "1")
+    authority, (secret, made) = Authority(), new_key("reports")
+    certificate, key = authority.server().write(tmp_path)
+    keys, shown_key = tmp_path / "keys", tmp_path / "token"
+    write_keys(keys, {made.name: made})
+    shown_key.write_text(f"{secret}\n")
+    options = ("--tls-certificate", certificate, "--tls-key", key, "--api-keys", keys)
+    server = ServerProcess(log_root, tuple(map(str, options)))
+    (program,) = blocks(PAGE, "Tokens", "python")
+    program = program.replace("/run/secrets/tailrace", str(shown_key))
+    trusted = {**environment(), "SSL_CERT_FILE": str(authority.write(tmp_path))}
+    async with server.up():
+        program = program.replace("db:7411", server.grpc)
+        async with Program(
+            sys.executable, "-u", "-c", program, folder=tmp_path, environment=trusted
+        ) as shown:
+            assert sorted(await shown.printed(2)) == ["order 1", "product 1"]
 
 
 async def test_errors_are_told(server: ServerProcess, tmp_path: Path) -> None:
