@@ -32,7 +32,9 @@ from tailrace.errors import (
     ConnectTimeout,
     CursorAhead,
     CursorInvalid,
+    DeadlineExceeded,
     EndedByOperator,
+    EntityTypeUnknown,
     HeartbeatMissed,
     HistoryReplaced,
     ImagesMissing,
@@ -46,6 +48,7 @@ from tailrace.errors import (
     NotPermitted,
     PositionCompacted,
     QuotaExceeded,
+    RowUnknown,
     ServerFull,
     ServerStopping,
     SubscriberTooSlow,
@@ -60,10 +63,11 @@ from tailrace.errors import (
     Unsupported,
     WriterFenced,
 )
-from tailrace.history import History, HistoryEnd, HistoryHeader
 from tailrace.link import Disconnected, Reconnected
 from tailrace.position import END, Position, TimestampMicros
 from tailrace.reactive import Publisher, Subscriber
+from tailrace.reads.history import History, HistoryEnd, HistoryHeader
+from tailrace.reads.state import State, StateEnd, StateHeader, StateRow
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog, Column, Origin, Schema
 from tailrace.subscription import Subscription, SubscriptionStatistics
@@ -89,8 +93,10 @@ __all__ = [
     "Cursor",
     "CursorAhead",
     "CursorInvalid",
+    "DeadlineExceeded",
     "Disconnected",
     "EndedByOperator",
+    "EntityTypeUnknown",
     "FileCheckpoint",
     "FromTime",
     "Heartbeat",
@@ -118,11 +124,16 @@ __all__ = [
     "Reconnected",
     "Retry",
     "Row",
+    "RowUnknown",
     "Schema",
     "ServerFull",
     "ServerStopping",
     "Since",
     "Start",
+    "State",
+    "StateEnd",
+    "StateHeader",
+    "StateRow",
     "Subscriber",
     "SubscriberTooSlow",
     "Subscription",

@@ -13,7 +13,12 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position, TimestampMicros
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES
-from tailrace.v1.change_capture_pb2 import VALUES_DECODED, VALUES_UNSPECIFIED, SubscribeRequest
+from tailrace.v1.change_capture_pb2 import (
+    VALUES_DECODED,
+    VALUES_UNSPECIFIED,
+    ReadStateRequest,
+    SubscribeRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,14 +178,14 @@ def message_bytes(number: int) -> int:
     return number
 
 
-def milliseconds(seconds: float | None) -> int | None:
+def milliseconds(seconds: float | None, name: str = "heartbeat_interval_s") -> int | None:
     """Return a duration as the wire has it; None stays.
 
     Raises:
         InvalidRequest: It is no number.
     """
     if seconds is not None and not isinstance(seconds, int | float):
-        raise InvalidRequest(f"heartbeat_interval_s {seconds!r}: write a number of seconds")
+        raise InvalidRequest(f"{name} {seconds!r}: write a number of seconds")
     return None if seconds is None else round(seconds * 1000)
 
 
@@ -206,3 +211,54 @@ def subscribe_request(
         heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
         values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
     )
+
+
+def state_request(
+    catalog: str,
+    entity_type: str,
+    keys: Sequence[str],
+    at: int | datetime | None,
+    columns: Sequence[str],
+    max_message_bytes: int,
+    *,
+    keys_only: bool,
+    decoded: bool,
+    limit: int | None,
+    page: str | None,
+    wait_for: int | None,
+    wait_s: float,
+) -> ReadStateRequest:
+    """Return a request for a table's rows; call it inside ``sendable``.
+
+    Raises:
+        InvalidRequest: An argument has no meaning.
+    """
+    request = ReadStateRequest(
+        catalog=catalog,
+        entity_type=entity_type,
+        primary_key=texts("keys", keys),
+        column=texts("columns", columns),
+        keys_only=keys_only,
+        limit=limit,
+        page=page,
+        wait_for_version=None if wait_for is None else _whole("wait_for", wait_for),
+        wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
+        max_message_bytes=message_bytes(max_message_bytes),
+        values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
+    )
+    if isinstance(at, datetime):
+        request.at_time = micros(at)
+    elif at is not None:
+        request.at_version = _whole("at", at)
+    return request
+
+
+def texts(name: str, values: Sequence[str]) -> Sequence[str]:
+    """Return several texts; one text by itself would be read as its characters.
+
+    Raises:
+        InvalidRequest: It is one text.
+    """
+    if isinstance(values, str):
+        raise InvalidRequest(f"{name} {values!r}: write a list of texts, as [{values!r}]")
+    return values

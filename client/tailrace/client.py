@@ -14,26 +14,21 @@ from tailrace.arguments import (
     Wanted,
     callback,
     content_numbers,
-    lower_bound_of,
-    message_bytes,
-    micros,
     milliseconds,
     sendable,
-    several,
     start_of,
     subscribe_request,
 )
 from tailrace.criteria import Content
 from tailrace.errors import InvalidRequest, SubscriptionClosed, TailraceError
-from tailrace.history import History
 from tailrace.link import Link, LinkOptions
 from tailrace.position import Position, TimestampMicros
 from tailrace.reactive import Publisher, closed_with_client
+from tailrace.reads.calls import ReadCalls
 from tailrace.retry import Retry, Timeouts
 from tailrace.schema import Catalog
 from tailrace.subscription import Subscription
 from tailrace.tls import Tls, load, tls_of
-from tailrace.transport.event_loop import OnOneLoop
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
 from tailrace.transport.target import Target
 from tailrace.transport.token import Token
@@ -46,9 +41,6 @@ from tailrace.v1.catalog_pb2 import (
 )
 from tailrace.v1.change_capture_pb2 import (
     ENCODING_CDCV2,
-    VALUES_DECODED,
-    VALUES_UNSPECIFIED,
-    ReadChangesRequest,
     SubscribeSystemRequest,
 )
 
@@ -72,7 +64,7 @@ DEMAND: Final = 4096
 """Captures that an iterated subscription keeps requested: two to thirteen full messages."""
 
 
-class Client(OnOneLoop):
+class Client(ReadCalls):
     """A connection to one server; made by ``connect``, used under ``async with``.
 
     It belongs to the event loop that entered it: another one, or another thread, has a client of its own.
@@ -283,75 +275,6 @@ class Client(OnOneLoop):
             wire.set_start(request, start_of(since, after, from_time))
         return Publisher(self._link_opener(request), self._start_publishing)
 
-    def read_changes(
-        self,
-        catalog: str,
-        criteria: Wanted = (),
-        *,
-        since: Place | None = None,
-        after: Cursor | str | None = None,
-        from_time: Time | None = None,
-        until: Place | None = None,
-        before: Cursor | str | None = None,
-        to_time: Time | None = None,
-        reverse: bool = False,
-        limit: int | None = None,
-        anchor: int | None = None,
-        content: Content = Content.HEADER,
-        decoded: bool = False,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-    ) -> History:
-        """Return a read of a closed range; it begins when its context is entered.
-
-        Args:
-            catalog: Its name.
-            criteria: As ``subscribe``.
-            since: Lower bound, inclusive; none of the three = the oldest retained.
-            after: Lower bound, exclusive.
-            from_time: Lower bound, inclusive.
-            until: Upper bound, inclusive; a number is a whole version. None of the three = the newest
-                published.
-            before: Upper bound, exclusive.
-            to_time: Upper bound, exclusive.
-            reverse: Newest first; the bounds stay what they are.
-            limit: Matching records at most, whole ones.
-            anchor: That of the first page.
-            content: Bodies that the captures carry.
-            decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
-                They come as the source wrote them otherwise.
-            max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
-
-        Raises:
-            InvalidRequest: More than one lower or upper bound, or one that has no meaning.
-        """
-        with sendable("read_changes"):
-            request = ReadChangesRequest(
-                catalog=catalog,
-                criteria=wire.criteria_messages(several(criteria)),
-                reverse=reverse,
-                limit=limit,
-                anchor=anchor,
-                body=content_numbers(content),
-                max_message_bytes=message_bytes(max_message_bytes),
-                values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
-            )
-            wire.set_start(request, lower_bound_of(since, after, from_time))
-            if sum(bound is not None for bound in (until, before, to_time)) > 1:
-                raise InvalidRequest("give at most one of until, before and to_time")
-            if isinstance(until, Position):
-                request.until_version, request.until_index = until
-            elif until is not None:
-                request.until_version = until
-            if before is not None:
-                request.before = str(before)
-            if to_time is not None:
-                request.to_time = micros(to_time)
-
-        def open_stream() -> Stream:
-            return self._require().read("ReadChanges", request.SerializeToString())
-
-        return History(open_stream, self._timeouts.request_s)
-
     async def list_catalogs(self) -> tuple[Catalog, ...]:
         """Return the catalogs that the server serves now, by name.
 
@@ -412,6 +335,10 @@ class Client(OnOneLoop):
             on_reconnect=callback("on_reconnect", on_reconnect),
         )
         return lambda: Link(self._require(), request, options)
+
+    @property
+    def _patience_s(self) -> float:
+        return self._timeouts.request_s
 
     def _require(self) -> Transport:
         self._check_loop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import grpc
@@ -15,15 +16,17 @@ import grpc.aio
 
 import tailrace
 from tailrace import wire
-from tailrace.capture import Heartbeat
-from tailrace.criteria import Content
+from tailrace.capture import Capture, Heartbeat
+from tailrace.criteria import Area, Content, Operation
 from tailrace.errors import TailraceError
 from tailrace.transport.grpc_status import error_of
-from tailrace.v1.capture_fields_pb2 import SubscribeResponseParts
+from tailrace.v1.capture_fields_pb2 import ReadStateResponseParts, SubscribeResponseParts
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,
     ReadChangesRequest,
     ReadChangesResponse,
+    ReadStateRequest,
+    ReadStateResponse,
     SubscribeRequest,
     SubscribeResponse,
 )
@@ -37,7 +40,7 @@ from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.graphql_driver import GraphqlEvents, GraphqlWebSocket
 from tests.conformance.http_drivers import RestWebSocket, ServerSentEvents
 from tests.conformance.reading import PATIENCE_S
-from tests.conformance.ways import Acknowledged, DrivenSubscription, Driver, Page
+from tests.conformance.ways import Acknowledged, DrivenSubscription, Driver, Page, Rows
 from tests.support.inprocess import observer_of
 
 if TYPE_CHECKING:
@@ -45,11 +48,20 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from tailrace.capture import Capture
     from tailrace.criteria import Criteria, Start
     from tailrace.v1.change_capture_pb2_grpc import ChangeCaptureAsyncStub
     from tailrace_server.capture.delivery.subscription import Subscription as EngineSubscription
     from tailrace_server.capture.settings import EngineSettings
+
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_STATE_ARGUMENTS: Final = {
+    "primary_key": "keys",
+    "at_version": "at",
+    "column": "columns",
+    "wait_for_version": "wait_for",
+}
+"""Field of a request → argument of our client, where the names differ."""
 
 
 class InProcess(Driver):
@@ -114,6 +126,26 @@ class InProcess(Driver):
             ordinal = 0 if request.reverse else tailrace.END
             next_cursor = tailrace.Cursor(uuid, last.version, last.index, ordinal)
         return Page(captures, history.anchor, history.closed_until, next_cursor, history.truncated)
+
+    async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
+        request = ReadStateRequest(catalog="shop", entity_type=entity_type, **asked)
+        read = await self.engine.state(
+            ANONYMOUS,
+            "shop",
+            requests.state(request),
+            codec=PROTOBUF,
+            max_message_bytes=request.max_message_bytes or None,
+        )
+        with read:
+            captures = [
+                capture
+                async for frames in read
+                for capture in wire.captures(
+                    ReadStateResponseParts.FromString(frames.data).rows, read.catalog_uuid
+                )
+            ]
+        page = read.next_page()
+        return Rows(captures, read.version, read.cursor, None if page is None else str(page))
 
 
 class _InProcessSubscription:
@@ -209,6 +241,32 @@ class OurClient(_OverGrpc):
             header, end = history.header, history.end
         assert end.has_next == (end.next_cursor is not None)
         return Page(captures, header.anchor, header.closed_until, end.next_cursor, header.truncated)
+
+    async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
+        renamed = {
+            _STATE_ARGUMENTS.get(name, name): value
+            for name, value in asked.items()
+            if name not in ("wait_ms", "at_time")
+        }
+        if "wait_ms" in asked:
+            renamed["wait_s"] = asked["wait_ms"] / 1000
+        if "at_time" in asked:
+            renamed["at"] = EPOCH + timedelta(microseconds=asked["at_time"])
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            self.client.state("shop", entity_type, **renamed) as state,
+        ):
+            header, rows = state.header, [row async for row in state]
+        captures = [
+            Capture(
+                *(header.catalog_uuid, *row.position, 0, row.commit_timestamp),
+                *(Area.DATA, Operation.UPSERT, entity_type, row.primary_key, None),
+                after=row.image,
+                omitted_bytes=row.omitted_bytes,
+            )
+            for row in rows
+        ]
+        return Rows(captures, header.version, header.cursor, state.end.next_page)
 
 
 class _ClientSubscription:
@@ -308,6 +366,22 @@ class BareStub(_OverGrpc):
         assert end.captures == len(captures)
         next_cursor = tailrace.Cursor.parse(end.next_cursor) if end.has_next else None
         return Page(captures, header.anchor, header.closed_until, next_cursor, header.truncated)
+
+    async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
+        request = ReadStateRequest(catalog="shop", entity_type=entity_type, **asked)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                messages: list[ReadStateResponse] = [
+                    each async for each in self.stub.ReadState(request)
+                ]
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+        header, end = messages[0].header, messages[-1].end
+        cursor = tailrace.Cursor.parse(header.resume_cursor)
+        rows = [row.SerializeToString() for each in messages for row in each.rows]
+        assert end.rows == len(rows)
+        captures = [*wire.captures(rows, cursor.catalog_uuid)] if rows else []
+        return Rows(captures, header.version, cursor, end.next_page or None)
 
 
 class _StubSubscription:

@@ -70,6 +70,19 @@ class Page:
     truncated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a table."""
+
+    captures: list[Capture]
+    """Each as the capture that it came with."""
+    version: int
+    cursor: Cursor
+    """Goes on from the version."""
+    next_page: str | None
+    """None: nothing follows."""
+
+
 class Driver:
     """A served engine; subscriptions made through it end with it."""
 
@@ -106,6 +119,10 @@ class Driver:
         **bounds: Any,
     ) -> Page:
         """Read a range of the catalog ``shop``; ``bounds`` are fields of ReadChangesRequest."""
+        raise NotImplementedError
+
+    async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
+        """Read a table of the catalog ``shop``; ``asked`` are fields of ReadStateRequest."""
         raise NotImplementedError
 
     async def stop(self) -> None:

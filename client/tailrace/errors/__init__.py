@@ -6,8 +6,11 @@
     ├── InvalidRequest            the caller's mistake: criteria, demand, start
     │   ├── CursorInvalid         the text is not a cursor
     │   ├── CatalogUnknown        no such catalog; carries the known ones
+    │   ├── EntityTypeUnknown     no such entity type; carries the known ones
+    │   ├── RowUnknown            no row of that key as of a version
     │   └── Unsupported           a field or value that this server does not know or has not built
     ├── PositionCompacted         left the log; carries oldest and newest position
+    ├── DeadlineExceeded          the version waited for was not published in time   (retriable)
     ├── ImagesMissing             a record lacks an image that its encoding needs; names version and key
     ├── CatalogReplaced           the cursor or subscription belongs to another log, or the catalog was dropped
     ├── CursorAhead               the log ends before the cursor; carries where it ends
@@ -61,6 +64,7 @@ from tailrace.errors.endings import TlsFailed as TlsFailed
 from tailrace.errors.endings import TransportError as TransportError
 from tailrace.errors.history import CatalogReplaced as CatalogReplaced
 from tailrace.errors.history import CursorAhead as CursorAhead
+from tailrace.errors.history import DeadlineExceeded as DeadlineExceeded
 from tailrace.errors.history import HistoryReplaced as HistoryReplaced
 from tailrace.errors.history import ImagesMissing as ImagesMissing
 from tailrace.errors.history import PositionCompacted as PositionCompacted
@@ -75,7 +79,9 @@ from tailrace.errors.log import UnknownWriter as UnknownWriter
 from tailrace.errors.log import WriterFenced as WriterFenced
 from tailrace.errors.requests import CatalogUnknown as CatalogUnknown
 from tailrace.errors.requests import CursorInvalid as CursorInvalid
+from tailrace.errors.requests import EntityTypeUnknown as EntityTypeUnknown
 from tailrace.errors.requests import InvalidRequest as InvalidRequest
+from tailrace.errors.requests import RowUnknown as RowUnknown
 from tailrace.errors.requests import Unsupported as Unsupported
 from tailrace.errors.tree import InternalError as InternalError
 from tailrace.errors.tree import TailraceError as TailraceError

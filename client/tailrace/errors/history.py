@@ -42,6 +42,35 @@ class PositionCompacted(TailraceError):
         }
 
 
+class DeadlineExceeded(TailraceError):
+    """The version that was waited for was not published in time. A retry helps once it is."""
+
+    code = "DEADLINE_EXCEEDED"
+    retriable = True
+    advice = (
+        "Try again, or wait for longer. If it never comes, the writer has not published it, or the version is "
+        "another catalog's."
+    )
+
+    def __init__(self, name: str, version: int, published: int, waited_s: float) -> None:
+        """Keep the catalog, the version waited for, and the newest published after so many seconds."""
+        super().__init__(
+            f"version {version} of catalog {name!r} was not published within {waited_s:g} s; the newest is "
+            f"{published}"
+        )
+        self.name = name
+        self.version = version
+        self.published = published
+
+    def figures(self) -> dict[str, str]:
+        """Return catalog, the version waited for and the newest published."""
+        return {
+            "catalog": self.name,
+            "version": str(self.version),
+            "published": str(self.published),
+        }
+
+
 class ImagesMissing(TailraceError):
     """CDCv2 says what went and came, and a record's images do not. The source's doing; no retry helps."""
 

@@ -56,6 +56,52 @@ class CatalogUnknown(InvalidRequest):
         return {"catalog": self.name, "known": ",".join(self.known)}
 
 
+class EntityTypeUnknown(InvalidRequest):
+    """No published version of the catalog has an entity type of that name. The caller's doing, most often."""
+
+    code = "ENTITY_TYPE_UNKNOWN"
+    advice = "Correct the name, or retry once a first row of the entity type has been written."
+
+    def __init__(self, catalog: str, entity_type: str, known: Sequence[str]) -> None:
+        """Keep the catalog, the name that was asked for, and those that the newest version has."""
+        names = ", ".join(sorted(known)) or "none yet"
+        super().__init__(f"catalog {catalog!r} has no entity type {entity_type!r}; it has: {names}")
+        self.catalog = catalog
+        self.entity_type = entity_type
+        self.known = tuple(sorted(known))
+
+    def figures(self) -> dict[str, str]:
+        """Return catalog, the name asked for, and the names that there are, separated by commas."""
+        return {
+            "catalog": self.catalog,
+            "entity_type": self.entity_type,
+            "known": ",".join(self.known),
+        }
+
+
+class RowUnknown(InvalidRequest):
+    """No row has that key as of the version that was read. A retry helps once there is one."""
+
+    code = "ROW_UNKNOWN"
+    advice = "Correct the key: it never was, or its row has been removed."
+
+    def __init__(self, entity_type: str, primary_key: str, version: int) -> None:
+        """Keep what was asked for, at most 100 characters of the key, and the version."""
+        shown = primary_key if len(primary_key) <= 100 else primary_key[:100] + "…"
+        super().__init__(f"{entity_type!r} has no row of key {shown!r} as of version {version}")
+        self.entity_type = entity_type
+        self.primary_key = shown
+        self.version = version
+
+    def figures(self) -> dict[str, str]:
+        """Return entity type, key and version."""
+        return {
+            "entity_type": self.entity_type,
+            "primary_key": self.primary_key,
+            "version": str(self.version),
+        }
+
+
 class Unsupported(InvalidRequest):
     """A field or value that this server does not know or has not built; never ignored silently."""
 

@@ -63,11 +63,26 @@ _RESUME: Final[_Figures] = {"resume_cursor": ("resume_cursor", str)}
 FIGURES: Final[dict[type[TailraceError], _Figures]] = {
     errors.CursorInvalid: {"text": ("cursor", str)},
     errors.CatalogUnknown: {"name": ("catalog", str), "known": ("known", _names)},
+    errors.EntityTypeUnknown: {
+        "catalog": ("catalog", str),
+        "entity_type": ("entity_type", str),
+        "known": ("known", _names),
+    },
+    errors.RowUnknown: {
+        "entity_type": ("entity_type", str),
+        "primary_key": ("primary_key", str),
+        "version": ("version", int),
+    },
     errors.Unsupported: {"field": ("field", str)},
     errors.PositionCompacted: {
         "wanted": ("wanted", position),
         "oldest": ("oldest", position),
         "newest": ("newest", position),
+    },
+    errors.DeadlineExceeded: {
+        "name": ("catalog", str),
+        "version": ("version", int),
+        "published": ("published", int),
     },
     errors.ImagesMissing: {
         "version": ("version", int),

@@ -86,6 +86,36 @@ class ReadChangesResponseParts(_message.Message):
 Global___ReadChangesResponseParts: _TypeAlias = ReadChangesResponseParts  # noqa: Y015
 
 @_typing.final
+class ReadStateResponseParts(_message.Message):
+    """A ReadStateResponse whose rows are left as they came."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def header(self) -> _change_capture_pb2.StateHeader: ...
+    @_builtins.property
+    def end(self) -> _change_capture_pb2.StateEnd: ...
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[_builtins.bytes] | None = ...,
+        header: _change_capture_pb2.StateHeader | None = ...,
+        end: _change_capture_pb2.StateEnd | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "header", b"header", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadStateResponseParts: _TypeAlias = ReadStateResponseParts  # noqa: Y015
+
+@_typing.final
 class CaptureFields(_message.Message):
     """The fields of a Capture, each as a list: servers write a field of a capture once, or not at all. A field that some
     of the captures do not have has a shorter list, which does not say whose it is.

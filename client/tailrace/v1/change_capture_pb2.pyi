@@ -888,3 +888,220 @@ class HistoryEnd(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HistoryEnd: _TypeAlias = HistoryEnd  # noqa: Y015
+
+@_typing.final
+class ReadStateRequest(_message.Message):
+    """At most one of `at_version`, `at_time` and `page` names the version that is read. Absent: the newest published."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATALOG_FIELD_NUMBER: _builtins.int
+    ENTITY_TYPE_FIELD_NUMBER: _builtins.int
+    PRIMARY_KEY_FIELD_NUMBER: _builtins.int
+    AT_VERSION_FIELD_NUMBER: _builtins.int
+    AT_TIME_FIELD_NUMBER: _builtins.int
+    COLUMN_FIELD_NUMBER: _builtins.int
+    KEYS_ONLY_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    WAIT_FOR_VERSION_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    catalog: _builtins.str
+    """Name of the catalog. Required."""
+    entity_type: _builtins.str
+    """Name of the entity type, matched whole and as written. Required. None that any version knew:
+    ENTITY_TYPE_UNKNOWN.
+    """
+    at_version: _builtins.int
+    """The state as of this version, once all of it is applied; from 0, the empty state before the first. Above the
+    newest published: INVALID_REQUEST. Below what is kept: POSITION_COMPACTED.
+    """
+    at_time: _builtins.int
+    """The state as of the last version committed at or before this time; microseconds since the epoch. In the future:
+    INVALID_REQUEST. Below what is kept: POSITION_COMPACTED.
+    """
+    keys_only: _builtins.bool
+    """True: keys and positions, without images. Not with `column`."""
+    limit: _builtins.int
+    """So many rows at most. From 1. Absent: no limit."""
+    page: _builtins.str
+    """`next_page` of an earlier answer to the same request: goes on behind the rows that it had, at the same version."""
+    wait_for_version: _builtins.int
+    """Waits until this version is published, and reads it or a later one: who has written V reads what it wrote. Not
+    with `at_time` or `page`; `at_version` may not lie below it.
+    """
+    wait_ms: _builtins.int
+    """For so long at most; then DEADLINE_EXCEEDED. Milliseconds, 0 to 600,000. Absent: 10,000. Only with
+    `wait_for_version`.
+    """
+    max_message_bytes: _builtins.int
+    """As in SubscribeRequest."""
+    values: Global___Values.ValueType
+    """As in SubscribeRequest."""
+    @_builtins.property
+    def primary_key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Canonical key texts: only these rows, of those that there are. Empty: every row."""
+
+    @_builtins.property
+    def column(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of columns, matched whole and as written: images have these and no others, in the source's order. Empty:
+        all of them.
+        """
+
+    def __init__(
+        self,
+        *,
+        catalog: _builtins.str = ...,
+        entity_type: _builtins.str = ...,
+        primary_key: _abc.Iterable[_builtins.str] | None = ...,
+        at_version: _builtins.int | None = ...,
+        at_time: _builtins.int | None = ...,
+        column: _abc.Iterable[_builtins.str] | None = ...,
+        keys_only: _builtins.bool = ...,
+        limit: _builtins.int | None = ...,
+        page: _builtins.str | None = ...,
+        wait_for_version: _builtins.int | None = ...,
+        wait_ms: _builtins.int | None = ...,
+        max_message_bytes: _builtins.int | None = ...,
+        values: Global___Values.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "at_time", b"at_time", "at_version", b"at_version", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_time", b"_at_time", "_at_version", b"_at_version", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_page", b"_page", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "at_time", b"at_time", "at_version", b"at_version", "catalog", b"catalog", "column", b"column", "entity_type", b"entity_type", "keys_only", b"keys_only", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "page", b"page", "primary_key", b"primary_key", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__at_time: _TypeAlias = _typing.Literal["at_time"]  # noqa: Y015
+    _WhichOneofArgType__at_time: _TypeAlias = _typing.Literal["_at_time", b"_at_time"]  # noqa: Y015
+    _WhichOneofReturnType__at_version: _TypeAlias = _typing.Literal["at_version"]  # noqa: Y015
+    _WhichOneofArgType__at_version: _TypeAlias = _typing.Literal["_at_version", b"_at_version"]  # noqa: Y015
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__max_message_bytes: _TypeAlias = _typing.Literal["max_message_bytes"]  # noqa: Y015
+    _WhichOneofArgType__max_message_bytes: _TypeAlias = _typing.Literal["_max_message_bytes", b"_max_message_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__page: _TypeAlias = _typing.Literal["page"]  # noqa: Y015
+    _WhichOneofArgType__page: _TypeAlias = _typing.Literal["_page", b"_page"]  # noqa: Y015
+    _WhichOneofReturnType__wait_for_version: _TypeAlias = _typing.Literal["wait_for_version"]  # noqa: Y015
+    _WhichOneofArgType__wait_for_version: _TypeAlias = _typing.Literal["_wait_for_version", b"_wait_for_version"]  # noqa: Y015
+    _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_time) -> _WhichOneofReturnType__at_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_version) -> _WhichOneofReturnType__at_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_message_bytes) -> _WhichOneofReturnType__max_message_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__page) -> _WhichOneofReturnType__page | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_for_version) -> _WhichOneofReturnType__wait_for_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms) -> _WhichOneofReturnType__wait_ms | None: ...
+
+Global___ReadStateRequest: _TypeAlias = ReadStateRequest  # noqa: Y015
+
+@_typing.final
+class ReadStateResponse(_message.Message):
+    """The first message is the header alone, the last one the end alone, rows between them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    HEADER_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Capture]:
+        """Each row as the capture that it came with: the position of its last change, operation UPSERT, the image in
+        `after`. `changed`, `change` and `before` are absent, and `commit_timestamp` is 0 where the log no longer knows
+        it. In an order of the server's that is the same for every answer of one version.
+        """
+
+    @_builtins.property
+    def header(self) -> Global___StateHeader:
+        """In the first message, never again."""
+
+    @_builtins.property
+    def end(self) -> Global___StateEnd:
+        """In the last message. A stream that ends without it was cut."""
+
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[_capture_pb2.Capture] | None = ...,
+        header: Global___StateHeader | None = ...,
+        end: Global___StateEnd | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "header", b"header"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "header", b"header", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadStateResponse: _TypeAlias = ReadStateResponse  # noqa: Y015
+
+@_typing.final
+class StateHeader(_message.Message):
+    """What a read of state is pinned to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATALOG_FIELD_NUMBER: _builtins.int
+    CATALOG_UUID_FIELD_NUMBER: _builtins.int
+    ENTITY_TYPE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    COMMIT_TIMESTAMP_FIELD_NUMBER: _builtins.int
+    RESUME_CURSOR_FIELD_NUMBER: _builtins.int
+    catalog: _builtins.str
+    catalog_uuid: _builtins.str
+    entity_type: _builtins.str
+    version: _builtins.int
+    """V: every version up to it is in the rows, and nothing above it."""
+    commit_timestamp: _builtins.int
+    """Commit timestamp of V, microseconds since the epoch; 0 before the first version."""
+    resume_cursor: _builtins.str
+    """Goes on from V: a subscription `after` it begins with version V + 1."""
+    def __init__(
+        self,
+        *,
+        catalog: _builtins.str = ...,
+        catalog_uuid: _builtins.str = ...,
+        entity_type: _builtins.str = ...,
+        version: _builtins.int = ...,
+        commit_timestamp: _builtins.int = ...,
+        resume_cursor: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog", b"catalog", "catalog_uuid", b"catalog_uuid", "commit_timestamp", b"commit_timestamp", "entity_type", b"entity_type", "resume_cursor", b"resume_cursor", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateHeader: _TypeAlias = StateHeader  # noqa: Y015
+
+@_typing.final
+class StateEnd(_message.Message):
+    """How a read of state ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEXT_PAGE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    next_page: _builtins.str
+    """`page` of the next request; empty: there are no more rows."""
+    rows: _builtins.int
+    """Rows sent."""
+    def __init__(
+        self,
+        *,
+        next_page: _builtins.str = ...,
+        rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page", b"next_page", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateEnd: _TypeAlias = StateEnd  # noqa: Y015

@@ -57,6 +57,11 @@ class ChangeCaptureStub:
                 request_serializer=tailrace_dot_v1_dot_change__capture__pb2.ReadChangesRequest.SerializeToString,
                 response_deserializer=tailrace_dot_v1_dot_change__capture__pb2.ReadChangesResponse.FromString,
                 _registered_method=True)
+        self.ReadState = channel.unary_stream(
+                '/tailrace.v1.ChangeCapture/ReadState',
+                request_serializer=tailrace_dot_v1_dot_change__capture__pb2.ReadStateRequest.SerializeToString,
+                response_deserializer=tailrace_dot_v1_dot_change__capture__pb2.ReadStateResponse.FromString,
+                _registered_method=True)
         self.ListCatalogs = channel.unary_unary(
                 '/tailrace.v1.ChangeCapture/ListCatalogs',
                 request_serializer=tailrace_dot_v1_dot_catalog__pb2.ListCatalogsRequest.SerializeToString,
@@ -105,6 +110,14 @@ class ChangeCaptureServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadState(self, request, context):
+        """Reads the state of an entity type: its rows as of one version, then completes. The header has the
+        cursor that goes on from that version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListCatalogs(self, request, context):
         """Lists the catalogs that are served now.
         """
@@ -141,6 +154,11 @@ def add_ChangeCaptureServicer_to_server(servicer, server):
                     servicer.ReadChanges,
                     request_deserializer=tailrace_dot_v1_dot_change__capture__pb2.ReadChangesRequest.FromString,
                     response_serializer=tailrace_dot_v1_dot_change__capture__pb2.ReadChangesResponse.SerializeToString,
+            ),
+            'ReadState': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadState,
+                    request_deserializer=tailrace_dot_v1_dot_change__capture__pb2.ReadStateRequest.FromString,
+                    response_serializer=tailrace_dot_v1_dot_change__capture__pb2.ReadStateResponse.SerializeToString,
             ),
             'ListCatalogs': grpc.unary_unary_rpc_method_handler(
                     servicer.ListCatalogs,
@@ -263,6 +281,33 @@ class ChangeCapture:
             '/tailrace.v1.ChangeCapture/ReadChanges',
             tailrace_dot_v1_dot_change__capture__pb2.ReadChangesRequest.SerializeToString,
             tailrace_dot_v1_dot_change__capture__pb2.ReadChangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tailrace.v1.ChangeCapture/ReadState',
+            tailrace_dot_v1_dot_change__capture__pb2.ReadStateRequest.SerializeToString,
+            tailrace_dot_v1_dot_change__capture__pb2.ReadStateResponse.FromString,
             options,
             channel_credentials,
             insecure,

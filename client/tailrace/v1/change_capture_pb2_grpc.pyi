@@ -52,6 +52,10 @@ class ChangeCaptureStub:
     """Streams what happens to catalogs (created, dropped, replaced): the system log, in the same form."""
     ReadChanges: _grpc.UnaryStreamMultiCallable[_change_capture_pb2.ReadChangesRequest, _change_capture_pb2.ReadChangesResponse]
     """Reads a closed range of history in either direction, then completes."""
+    ReadState: _grpc.UnaryStreamMultiCallable[_change_capture_pb2.ReadStateRequest, _change_capture_pb2.ReadStateResponse]
+    """Reads the state of an entity type: its rows as of one version, then completes. The header has the
+    cursor that goes on from that version.
+    """
     ListCatalogs: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ListCatalogsRequest, _catalog_pb2.ListCatalogsResponse]
     """Lists the catalogs that are served now."""
     GetSchema: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.GetSchemaRequest, _catalog_pb2.GetSchemaResponse]
@@ -77,6 +81,10 @@ class ChangeCaptureAsyncStub(ChangeCaptureStub):
     """Streams what happens to catalogs (created, dropped, replaced): the system log, in the same form."""
     ReadChanges: _aio.UnaryStreamMultiCallable[_change_capture_pb2.ReadChangesRequest, _change_capture_pb2.ReadChangesResponse]  # type: ignore[assignment]
     """Reads a closed range of history in either direction, then completes."""
+    ReadState: _aio.UnaryStreamMultiCallable[_change_capture_pb2.ReadStateRequest, _change_capture_pb2.ReadStateResponse]  # type: ignore[assignment]
+    """Reads the state of an entity type: its rows as of one version, then completes. The header has the
+    cursor that goes on from that version.
+    """
     ListCatalogs: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ListCatalogsRequest, _catalog_pb2.ListCatalogsResponse]  # type: ignore[assignment]
     """Lists the catalogs that are served now."""
     GetSchema: _aio.UnaryUnaryMultiCallable[_catalog_pb2.GetSchemaRequest, _catalog_pb2.GetSchemaResponse]  # type: ignore[assignment]
@@ -123,6 +131,16 @@ class ChangeCaptureServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_change_capture_pb2.ReadChangesResponse], _abc.AsyncIterator[_change_capture_pb2.ReadChangesResponse]]:
         """Reads a closed range of history in either direction, then completes."""
+
+    @_abc_1.abstractmethod
+    def ReadState(
+        self,
+        request: _change_capture_pb2.ReadStateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_change_capture_pb2.ReadStateResponse], _abc.AsyncIterator[_change_capture_pb2.ReadStateResponse]]:
+        """Reads the state of an entity type: its rows as of one version, then completes. The header has the
+        cursor that goes on from that version.
+        """
 
     @_abc_1.abstractmethod
     def ListCatalogs(

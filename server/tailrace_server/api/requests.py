@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 from pyarrow.compute import sort_indices
@@ -29,6 +29,8 @@ from tailrace.position import END, MAX_VERSION, Position, TimestampMicros
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2, VALUES_DECODED, Values
 from tailrace_server.capture.history import HistoryBounds
+from tailrace_server.capture.reads.state import StateAsked
+from tailrace_server.capture.reads.state_page import StatePage
 from tailrace_server.capture.settings import SubscriptionLimits
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Start
     from tailrace.v1.change_capture_pb2 import (
         ReadChangesRequest,
+        ReadStateRequest,
         SubscribeRequest,
         SubscribeSystemRequest,
     )
@@ -57,6 +60,8 @@ _KEYS_AT_ONCE: Final = 2_000
 """Keys that are read on the event loop, in about a millisecond."""
 _INT64_MAX: Final = (1 << 63) - 1
 _MESSAGE_BYTES: Final = range(1 << 10, (64 << 20) + 1)
+_WAIT_MS: Final = range(600_000 + 1)
+_WAIT_S: Final = 10.0
 _HEARTBEAT_MS: Final = range(10, 3_600_000 + 1)
 
 BOUNDS: Final[Mapping[str, range]] = {
@@ -65,6 +70,9 @@ BOUNDS: Final[Mapping[str, range]] = {
     "until_version": range(_INT64_MAX + 1),
     "until_index": range(END + 1),
     "limit": range(1, _INT64_MAX + 1),
+    "at_version": range(_INT64_MAX + 1),
+    "wait_for_version": range(_INT64_MAX + 1),
+    "wait_ms": _WAIT_MS,
     "max_message_bytes": _MESSAGE_BYTES,
     "heartbeat_interval_ms": _HEARTBEAT_MS,
 }
@@ -302,6 +310,38 @@ def limit(request: ReadChangesRequest) -> int | None:
     return _at_least(1, request.limit, "limit") if request.HasField("limit") else None
 
 
+def state(request: ReadStateRequest) -> StateAsked:
+    """Return what state a request asks for.
+
+    Raises:
+        InvalidRequest: No entity type, or what has no meaning or contradicts itself.
+    """
+    if not request.entity_type:
+        raise InvalidRequest("entity_type: a name is required")
+    if request.HasField("wait_ms") and not request.HasField("wait_for_version"):
+        raise InvalidRequest("wait_ms: it needs a wait_for_version")
+
+    def given(name: Any) -> int | None:
+        if not request.HasField(name):
+            return None
+        value: int = getattr(request, name)
+        return value if name == "at_time" else _at_least(0, value, name)
+
+    wait_ms = _within(_WAIT_MS, request.wait_ms, "wait_ms") if request.HasField("wait_ms") else None
+    return StateAsked(
+        entity_type=request.entity_type,
+        primary_keys=tuple(request.primary_key),
+        at_version=given("at_version"),
+        at_time=given("at_time"),
+        page=StatePage.parse(request.page) if request.HasField("page") else None,
+        columns=tuple(request.column),
+        keys_only=request.keys_only,
+        limit=_at_least(1, request.limit, "limit") if request.HasField("limit") else None,
+        wait_for_version=given("wait_for_version"),
+        wait_s=_WAIT_S if wait_ms is None else wait_ms / 1000,
+    )
+
+
 def demand(n: int) -> int:
     """Return a demand.
 
@@ -313,13 +353,15 @@ def demand(n: int) -> int:
     return n
 
 
-def _max_message_bytes(request: SubscribeRequest | ReadChangesRequest) -> int | None:
+def _max_message_bytes(
+    request: SubscribeRequest | ReadChangesRequest | ReadStateRequest,
+) -> int | None:
     if not request.HasField("max_message_bytes"):
         return None
     return _within(_MESSAGE_BYTES, request.max_message_bytes, "max_message_bytes")
 
 
-def max_message_bytes(request: ReadChangesRequest, default: int) -> int:
+def max_message_bytes(request: ReadChangesRequest | ReadStateRequest, default: int) -> int:
     """Return the size above which a read gives headers only."""
     return _max_message_bytes(request) or default
 

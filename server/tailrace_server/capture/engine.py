@@ -7,10 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Self
-from uuid import uuid4
-from weakref import WeakSet
 
 import structlog
 
@@ -37,12 +34,11 @@ from tailrace_server.capture.grant import Action
 from tailrace_server.capture.granting import door
 from tailrace_server.capture.granting.schemas import granted_view
 from tailrace_server.capture.granting.use import use_of
-from tailrace_server.capture.history import HistoryBounds, HistoryRead
 from tailrace_server.capture.kept_bytes import CRITERIA_SHARE, PAGES_SHARE, KeptBytes
 from tailrace_server.capture.loop_turns import LoopTurns
-from tailrace_server.capture.matching.compilation import compiled
 from tailrace_server.capture.observed_catalog import ObservedCatalog, catalog_names
 from tailrace_server.capture.reading.batch_cache import BatchCache
+from tailrace_server.capture.reads.opening import Reads
 from tailrace_server.capture.settings import EngineSettings, SubscriptionLimits
 from tailrace_server.capture.statistics import Counters, EngineStatistics
 from tailrace_server.capture.thread_pools import shut_down
@@ -55,10 +51,13 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria, Start
     from tailrace_server.capture.catalog_info import CatalogInfo
     from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.delivery.memory_governor import Stallable
     from tailrace_server.capture.delivery.publisher import Publisher
     from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.history import HistoryBounds, HistoryRead
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.reads.state import StateAsked, StateRead
     from tailrace_server.wal.state.view import LogView
 
 _DISCOVER_EVERY_S: Final = 0.5
@@ -94,8 +93,6 @@ class Engine:
         self.pages = KeptBytes("pages of history", memory_bytes, PAGES_SHARE)
         """What is charged for pages that become part of an answer."""
         self.turns = LoopTurns()  # of the event loop, for whoever begins or catches up
-        self._reads: WeakSet[HistoryRead] = WeakSet()
-        """The reads of history that somebody has; those that have ended are among them until they are gone."""
         self._stack = AsyncExitStack()
         self._stopping = False
         self._running: set[asyncio.Task[None]] = set()
@@ -117,10 +114,11 @@ class Engine:
             self.settings.reads_bytes,
             threads,
             loads_max=_LOADS_EACH * self.settings.reader_threads,
-            readers=lambda: self._counters.subscriptions + len(self._reads),
+            readers=lambda: self._counters.subscriptions + len(self._reads.open),
         )
         self._rings = RingBudget(self.settings.rings_bytes)
         self._large = LargeMessages(self.settings.memory_bytes, self.settings.message_bytes)
+        self._reads = Reads(self.settings, self._admissions, self._large, self._observer)
         self._governor = MemoryGovernor(self.settings.memory_bytes, self._cache, self._large)
         self._faults = FaultWatch(
             self._root, self.settings.room_bytes, self._catalogs, self._admissions.faults
@@ -236,43 +234,38 @@ class Engine:
             InvalidRequest: An anchor above what is published, or a limit below one.
             ServerFull: There is no room for the criteria.
         """
-        with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
-            observer = await self._observer(caller, catalog)
-            use = use_of(caller, catalog, Action.HISTORY, criteria, content)
-            alternatives, shown, _ = use.narrowed
-            bytes_max = self.settings.message_bytes
-            admission.take(alternatives)
-            kept = observer.keep_criteria(alternatives)
-            try:
-                history = HistoryRead(
-                    observer.log,
-                    await compiled(alternatives, shown),
-                    bounds or HistoryBounds(),
-                    reverse=reverse,
-                    content=content,
-                    codec=door.codec_of(codec, use.narrowed),
-                    limit=limit,
-                    message_bytes=min(bytes_max, max_message_bytes or bytes_max),
-                    large=self._large,
-                    patience_s=self.settings.send_deadline_s,
-                    keeps=self._keeps_block,
-                    kept=kept,
-                    use=use,
-                    admission=admission,
-                )
-                await history.begin()
-                admission.began(uuid4().hex)
-            except BaseException:
-                kept.give_back()
-                raise
-        history.caller = caller
-        door.end_if_refused(history)
-        self._reads.add(history)
-        return history
+        return await self._reads.history(
+            *(caller, peer, catalog, criteria),
+            bounds=bounds,
+            reverse=reverse,
+            content=content,
+            codec=codec,
+            limit=limit,
+            max_message_bytes=max_message_bytes,
+        )
 
-    def _keeps_block(self, nbytes: int) -> bool:
-        """Return whether a read of history may keep a block: those of all come to ``frames_bytes`` at most."""
-        return nbytes * len(self._reads) <= self.settings.frames_bytes
+    async def state(
+        self,
+        caller: Principal,
+        catalog: str,
+        asked: StateAsked,
+        *,
+        codec: Codec,
+        max_message_bytes: int | None = None,
+        peer: Peer = IN_PROCESS,
+    ) -> StateRead:
+        """Read the rows of an entity type as of one version, under the grants of history.
+
+        ``max_message_bytes`` and how to leave it are as of ``history``.
+
+        Raises:
+            CatalogUnknown, ServerFull, NotPermitted: As ``history``.
+            EntityTypeUnknown, InvalidRequest, DeadlineExceeded, PositionCompacted, CatalogReplaced: As
+                ``StateRead.begin``.
+        """
+        return await self._reads.state(
+            caller, peer, catalog, asked, codec=codec, max_message_bytes=max_message_bytes
+        )
 
     async def view(
         self,
@@ -355,13 +348,15 @@ class Engine:
 
     async def end_what_is_not_granted(self) -> None:
         """End the subscriptions and reads that a policy no longer grants, after it has changed."""
-        await door.end_refused((*self._all_subscriptions(), *self._reads))
+        await door.end_refused((*self._all_subscriptions(), *self._reads.open))
 
     def stop_subscriptions(self) -> None:
         """End every subscription with its resume cursor and take no more. Idempotent."""
         self._stopping = True
         for each in self._all_subscriptions():
             each.stop()
+        for _, observer in self._observers():
+            observer.log.waits.end(ServerStopping("the server is stopping; connect again shortly"))
 
     def _all_subscriptions(self) -> list[Subscription]:
         return [each for _, observer in self._observers() for each in observer.subscriptions]
@@ -436,9 +431,9 @@ class Engine:
                 for _ in range(_MEASUREMENTS):
                     await asyncio.sleep(_MEASURE_EVERY_S)
                     self._governor.measure()
-                    for read in tuple(self._reads):
-                        read.let_go_of_block(loop.time())
-                self._governor.relieve(chain(self._all_subscriptions(), self._reads), loop.time())
+                    self._reads.relieve(loop.time())
+                readers: tuple[Stallable, ...] = (*self._all_subscriptions(), *self._reads.open)
+                self._governor.relieve(readers, loop.time())
             except Exception:  # the server stays, and measures again
                 _log.exception("memory not governed")
 

@@ -5,31 +5,25 @@ published when it began (its *anchor*); handing the anchor back pins later pages
 
 What retention has taken is never left out in silence. A bound by time begins at the oldest instead and the
 read says that it is *truncated*; every other bound below the oldest is ``PositionCompacted``.
-
-A message that is large waits for its turn as those of subscriptions do, and a reader that stalls on one is
-ended where memory is short.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tailrace.criteria import FromTime, Since
-from tailrace.errors import InvalidRequest, PositionCompacted, ServerFull, TailraceError, again
+from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import FIRST, Position
-from tailrace_server.capture.admission import Ending
-from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.delivery.start import is_trimmed, refuse_other_history, resolve
 from tailrace_server.capture.matching.run import Mark
 from tailrace_server.capture.matching.unknown_changes import unknown_changes
-from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.reading.catalog_reader import position_after
 from tailrace_server.capture.reading.frames import Frames
+from tailrace_server.capture.reads.log_read import LogRead
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -38,21 +32,14 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Content, Start
     from tailrace.cursor import Cursor
-    from tailrace_server.capture.admission import Admission
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
-    from tailrace_server.capture.delivery.memory_budget import LargeMessages
-    from tailrace_server.capture.granting.use import GrantUse
-    from tailrace_server.capture.kept_bytes import Kept
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
-    from tailrace_server.capture.principal import Principal
     from tailrace_server.capture.reading.catalog_reader import Scan
     from tailrace_server.capture.reading.frames import FrameBlock
+    from tailrace_server.capture.reads.log_read import ReadTerms
     from tailrace_server.wal.state.view import LogView
-
-_MOMENT_S: Final = 0.1
-"""A reader that has not moved for so long may have stalled, and the cache alone keeps its block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +64,7 @@ class _Range:
     high: Mark
 
 
-class HistoryRead:
+class HistoryRead(LogRead):
     """One read of history; ``begin`` it, then iterate it once."""
 
     def __init__(
@@ -85,18 +72,13 @@ class HistoryRead:
         log: FollowedLog,
         predicate: Predicate,
         bounds: HistoryBounds,
+        terms: ReadTerms,
         *,
         reverse: bool,
         content: Content,
         codec: Codec,
         limit: int | None,
-        message_bytes: int,
-        large: LargeMessages,
-        patience_s: float,
         keeps: Callable[[int], bool],
-        kept: Kept,
-        use: GrantUse,
-        admission: Admission,
     ) -> None:
         """Pin the read to what is published now, or to an earlier page's anchor.
 
@@ -104,18 +86,14 @@ class HistoryRead:
             log: What is read.
             predicate: What of it.
             bounds: From where to where.
+            terms: What it was admitted with.
             reverse: Whether from the end.
             content: Which bodies captures carry.
             codec: The wire form of the frames.
             limit: How many records at most; None = all.
-            message_bytes: Where messages are cut.
-            large: Gives room to messages that are larger than that.
-            patience_s: How long such a message waits for room.
             keeps: Whether it may keep a block of so many bytes until the next message is asked for.
-            kept: What is charged for the criteria; given back when the read is closed.
-            use: What it gets of what was asked for.
-            admission: What it was admitted with; told how it ends.
         """
+        super().__init__(terms)
         view = log.view
         if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
             raise InvalidRequest(f"anchor {bounds.anchor} is above the published {view.published}")
@@ -138,40 +116,11 @@ class HistoryRead:
         self._codec = codec
         self._left = limit
         """Records that it may still give; None without a limit."""
-        self.last = LastMessage(message_bytes, large)
         self._keeps = keeps
-        self._kept = kept
-        self.use = use
-        """What it gets of what was asked for."""
-        self._admission = admission
-        self._captures = self._nbytes = 0
-        """Handed over so far."""
-        self._wait_s = 0.0
-        """How long the next message has to wait for the caller's quota."""
         self._block: tuple[Run, FrameBlock] | None = None
         """The block that the next message is cut from, of its run; None where the cache alone has it."""
         self._last: tuple[int, int, int] | None = None
         """The last capture that was handed over."""
-        self._patience_s = patience_s
-        self._waiter: asyncio.Future[None] | None = None
-        """What a message without room waits on; None while none does."""
-        self.error: TailraceError | None = None
-        """Why it was ended; None while it was not."""
-        self.caller: Principal = ANONYMOUS
-        """Who asked: the read ends at the message with which it may no longer have it."""
-        self.on_end: Callable[[TailraceError], None] | None = None
-        """Called once if it is ended, for a transport that is busy with a message."""
-
-    def __enter__(self) -> Self:
-        """Return it; whoever iterates it has it so, that its room is given back however that ends."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
-    ) -> None:
-        if isinstance(error, TailraceError):
-            self._admission.ended(partial(self._ending, error))
-        self.close()
 
     @property
     def catalog_uuid(self) -> UUID:
@@ -192,40 +141,12 @@ class HistoryRead:
         """The oldest position that is retained."""
         return self._view.oldest
 
-    def close(self) -> None:
-        """Give back what it holds; nothing is read after it. Idempotent."""
-        self._block = None
-        self.on_end = None  # which has the transport, and that this read
-        self.last.end(self)
-        self._kept.give_back()
-        self._admission.ended(partial(self._ending, self.error))
-
-    def _ending(self, error: TailraceError | None) -> Ending:
-        return Ending(error, self._captures, self._nbytes, str(self.resume_cursor() or ""))
-
-    def end(self, error: TailraceError) -> None:
-        """End with an error, which the next message raises; a transport is told at once. Idempotent."""
-        if self.error is None:
-            self.error = error
-            on_end = self.on_end
-            self.close()
-            self.wake()
-            if on_end is not None:
-                on_end(error)
-
-    def wake(self) -> None:
-        """Let a message that waits for room go on."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     def resume_cursor(self) -> Cursor | None:
         """Return the cursor of the last capture that was handed over; None before the first."""
         return None if self._last is None else self.cursor_of(*self._last)
 
-    def let_go_of_block(self, now: float) -> None:
-        """Keep no block if the reader has not moved for a moment: its next message may never be asked for."""
-        if self.last.stalled_for(now) >= _MOMENT_S:
-            self._block = None
+    def _let_go(self) -> None:
+        self._block = None
 
     async def begin(self) -> None:
         """Find the range: a read that cannot be answered is refused before its first message.
@@ -268,15 +189,10 @@ class HistoryRead:
                 while start < stop and (found := await self._message(run, start, stop)) is not None:
                     frames, start, stop = found
                     del found
+                    self._last = frames.last
                     yield self._handed(frames)
                     del frames
-                    self.last.taken(self)
-                    if self.error is None and self._wait_s > 0.0:
-                        await self._pause(self._wait_s)
-                    if self.error is None and (refusal := self.caller.refusal()) is not None:
-                        self.end(refusal)
-                    if self.error is not None:
-                        raise again(self.error)
+                    await self._taken()
                 if start < stop:
                     self._resume_in(run, start, stop, left)
                     break
@@ -286,15 +202,6 @@ class HistoryRead:
             else:
                 self._pass(scan)
             await asyncio.sleep(0)
-
-    def _handed(self, frames: Frames) -> Frames:
-        """Return a message after it was noted as being on its way."""
-        self.last.frames, self.last.handed_at = frames, asyncio.get_running_loop().time()
-        self._last = frames.last
-        self._captures += frames.count
-        self._nbytes += len(frames.data)
-        self._wait_s = self._admission.passed(len(frames.data))
-        return frames
 
     def _next_row(self) -> int | None:
         """Return the row to read on from; None at the end of the range."""
@@ -370,38 +277,6 @@ class HistoryRead:
             self._block = None
             del block, frames
             await self._turn()
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait, keeping no block, until the caller's quota has room; the end of the read ends it."""
-        self._block = None
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._waiter
-        except TimeoutError:
-            return
-        finally:
-            self._waiter = None
-
-    async def _turn(self) -> None:
-        """Wait until a large message may be on its way.
-
-        Raises:
-            ServerFull: It may not within the send deadline.
-        """
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(self._patience_s):
-                await self._waiter
-        except TimeoutError:
-            raise ServerFull(
-                f"a large row has waited for {self._patience_s:g} s while those of others were not read: they "
-                "share a quarter of the server's memory (memory); read on later, or without bodies"
-            ) from None
-        finally:
-            self._waiter = None
-        if self.error is not None:
-            raise again(self.error)
 
     def _cut(self, block: FrameBlock, start: int, stop: int) -> tuple[Frames, int, int]:
         """Return the message at the end of a stretch that comes next, and what is left of the stretch."""

@@ -203,6 +203,7 @@ class Observer:
     def end(self, error: TailraceError) -> None:
         """End all subscriptions with an error and take no more."""
         self._ended = error
+        self.log.waits.end(error)
         for subscription in self.subscriptions:
             subscription.end(error)
 

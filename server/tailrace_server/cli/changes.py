@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tailrace.capture import Capture
-    from tailrace.history import History
+    from tailrace.reads.history import History
     from tailrace_server.cli.shown.forms import OutputForm
 
 _RANGE: Final = "Which part of the history"

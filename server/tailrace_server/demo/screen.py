@@ -32,7 +32,7 @@ _PLAIN_WIDTH: Final = 140
 
 
 @dataclass(slots=True)
-class State:
+class PanelState:
     """What the panel shows."""
 
     source: DemoSource | None = None
@@ -52,7 +52,7 @@ class Screen:
         self.console = Console(highlight=False, soft_wrap=True)
         if not self.console.is_terminal:
             self.console = Console(highlight=False, soft_wrap=True, width=_PLAIN_WIDTH)
-        self.state = State()
+        self.state = PanelState()
         self._started = time.monotonic()
         self._live: Live | None = None
         self._forms: dict[str, HumanForm] = {}

@@ -122,7 +122,7 @@ class Ended(AuditLine, tag="ended"):
 
 
 class HistoryBegun(AuditLine, tag="history_begun"):
-    """A read of history began; one for each page."""
+    """A read of history or of state began; one for each page."""
 
     id: str = ""
     """The read's id, as its `history_ended` has it too."""
@@ -132,10 +132,12 @@ class HistoryBegun(AuditLine, tag="history_begun"):
     """As of `subscribed`."""
     content: str = ""
     """The bodies that were asked for."""
+    start: str = ""
+    """Of state: the version that it is of; empty for history."""
 
 
 class HistoryEnded(AuditLine, tag="history_ended"):
-    """A read of history ended."""
+    """A read of history or of state ended."""
 
     id: str = ""
     """The read's id."""
@@ -148,7 +150,7 @@ class HistoryEnded(AuditLine, tag="history_ended"):
     bytes: int = 0
     """Their bytes."""
     cursor: str = ""
-    """The cursor of the last capture; empty before the first."""
+    """The cursor of the last capture, of state the page behind the last row; empty before the first."""
 
 
 class PolicyLoaded(AuditLine, tag="policy_loaded"):

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.v1 import capture_pb2, catalog_pb2, change_capture_pb2
-from tailrace.v1.change_capture_pb2 import ReadChangesResponse, SubscribeResponse
+from tailrace.v1.change_capture_pb2 import (
+    ReadChangesResponse,
+    ReadStateResponse,
+    SubscribeResponse,
+)
 from tailrace.wire import criteria_messages
 
 if TYPE_CHECKING:
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.catalog_info import CatalogInfo
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.history import HistoryRead
+    from tailrace_server.capture.reads.state import StateRead
+    from tailrace_server.capture.reads.state_page import StatePage
 
 
 def acknowledgement(
@@ -84,6 +90,26 @@ def history_end(*, next_cursor: Cursor | None, captures: int) -> bytes:
         captures=captures,
     )
     return ReadChangesResponse(end=message).SerializeToString()
+
+
+def state_header(read: StateRead, *, catalog: str) -> bytes:
+    """Return the first message of a read of state."""
+    message = change_capture_pb2.StateHeader(
+        catalog=catalog,
+        catalog_uuid=str(read.catalog_uuid),
+        entity_type=read.entity_type,
+        version=read.version,
+        commit_timestamp=read.commit_timestamp,
+        resume_cursor=str(read.cursor),
+    )
+    return ReadStateResponse(header=message).SerializeToString()
+
+
+def state_end(*, next_page: StatePage | None, rows: int) -> bytes:
+    """Return the last message of a read of state."""
+    page = "" if next_page is None else str(next_page)
+    message = change_capture_pb2.StateEnd(next_page=page, rows=rows)
+    return ReadStateResponse(end=message).SerializeToString()
 
 
 def without_bodies(data: bytes) -> bytes:

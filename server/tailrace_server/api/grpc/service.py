@@ -21,13 +21,13 @@ from tailrace.errors import (
     InvalidRequest,
     SubscriberTooSlow,
     TailraceError,
-    again,
     forget_frames,
 )
 from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,
     ReadChangesRequest,
+    ReadStateRequest,
     SubscribeRequest,
     SubscribeSystemRequest,
 )
@@ -37,6 +37,7 @@ from tailrace_server.api.grpc import responses
 from tailrace_server.api.grpc.abort import abort
 from tailrace_server.api.grpc.connections import disconnect
 from tailrace_server.api.grpc.guard import caller, entrance
+from tailrace_server.api.grpc.reads import ClosedReads, on_end
 from tailrace_server.api.grpc.requests import parse
 from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
 from tailrace_server.api.grpc.updates import UpdateStream
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
-    from tailrace_server.capture.history import HistoryRead
 
     Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -87,6 +87,7 @@ class ChangeCaptureService:
         self._engine = engine
         self._settings = settings
         self._guard = guard
+        self._reads = ClosedReads(engine, guard)
         self._subscriptions: set[Subscription] = set()
         self._stopping = False
         self.accepting = asyncio.Event()
@@ -110,6 +111,7 @@ class ChangeCaptureService:
             "SubscribeWithDemand": both(self.subscribe_with_demand),
             "SubscribeSystem": stream(self.subscribe_system),
             "ReadChanges": stream(self.read_changes),
+            "ReadState": stream(self.read_state),
             "ListCatalogs": unary(self.list_catalogs),
             "GetSchema": unary(self.get_schema),
         }
@@ -153,23 +155,15 @@ class ChangeCaptureService:
         """Stream a closed range of history, then complete."""
         async with self._answering(context):
             request = self._parse(ReadChangesRequest, data, context)
-            # As above, for the request.
-            with (
-                self._engine.criteria.keep(len(data)),
-                await self._history(request, context) as history,
-            ):
-                request.ClearField("criteria")
-                try:
-                    with GuardedSender(self._guard, context) as sender:
-                        history.on_end = partial(_on_end, sender)
-                        await sender.begin()
-                        await self._read_changes(request, history, sender)
-                except SendDeadlineExceeded:
-                    # As for a subscription: what is unread goes with its connection alone.
-                    if history.error is not None:
-                        disconnect(context.peer())
-                        raise again(history.error) from None
-                    raise
+            with self._engine.criteria.keep(len(data)):  # as above, for the request
+                await self._reads.changes(request, context)
+
+    async def read_state(self, data: bytes, context: Context) -> None:
+        """Stream the rows of an entity type as of one version, then complete."""
+        async with self._answering(context):
+            request = self._parse(ReadStateRequest, data, context)
+            with self._engine.criteria.keep(len(data)):
+                await self._reads.state(request, context)
 
     async def list_catalogs(self, data: bytes, context: Context) -> bytes:
         """Answer with the catalogs that are served now."""
@@ -289,7 +283,7 @@ class ChangeCaptureService:
         )
         try:
             with GuardedSender(self._guard, context) as sender:
-                subscription.on_end = partial(_on_end, sender)
+                subscription.on_end = partial(on_end, sender)
                 # 2. Headers, then the acknowledgement, each under the send deadline.
                 await sender.begin()
                 await sender.send(
@@ -342,40 +336,6 @@ class ChangeCaptureService:
             self._subscriptions.discard(subscription)
             subscription.cancel()
 
-    async def _history(self, request: ReadChangesRequest, context: Context) -> HistoryRead:
-        return await self._engine.history(
-            caller(),
-            requests.catalog(request.catalog),
-            await requests.read(requests.criteria, request.criteria, request.criteria),
-            bounds=requests.history_bounds(request),
-            reverse=request.reverse,
-            content=requests.content(request.body),
-            codec=PROTOBUF_DECODED if requests.decoded(request.values) else PROTOBUF,
-            limit=requests.limit(request),
-            max_message_bytes=self._bytes_max(request),
-            peer=over_grpc(context.peer(), context.invocation_metadata()),
-        )
-
-    def _bytes_max(self, request: ReadChangesRequest) -> int:
-        return requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
-
-    async def _read_changes(
-        self, request: ReadChangesRequest, history: HistoryRead, sender: GuardedSender
-    ) -> None:
-        await sender.send(responses.history_header(history, catalog=request.catalog))
-        bytes_max = self._bytes_max(request)
-        captures, last = 0, None
-        async for frames in history:
-            captures += frames.count
-            last = frames.last
-            data = frames.data
-            if frames.count == 1 and len(data) > bytes_max:
-                data = responses.without_bodies(data)
-            await sender.send(data)
-            del frames, data  # the next message may have to wait for the room of this one
-        next_cursor = requests.next_cursor(history, last, reverse=request.reverse)
-        await sender.send(responses.history_end(next_cursor=next_cursor, captures=captures))
-
     @asynccontextmanager
     async def _answering(self, context: Context) -> AsyncIterator[None]:
         """Count a stream of its connection, and end its call with the error that is raised within."""
@@ -425,12 +385,6 @@ def _raise_if_any(error: TailraceError | None) -> None:
             raise error
     finally:
         del error
-
-
-def _on_end(sender: GuardedSender, error: TailraceError) -> None:
-    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
-    if isinstance(error, SubscriberTooSlow):
-        sender.interrupt()
 
 
 def _codec_of(wish: Wish) -> Codec:

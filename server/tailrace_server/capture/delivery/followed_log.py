@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import LogCorrupted, PositionCompacted
+from tailrace.errors import DeadlineExceeded, LogCorrupted, PositionCompacted
 from tailrace.position import END, Position
+from tailrace_server.capture.delivery.version_waits import VersionWaits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
 class FollowedLog:
     """The newest view of a log and the routed part of it. Lives on the event loop."""
 
-    __slots__ = ("_on_view", "_refresh", "reading", "routed", "routed_position", "turns", "view")
+    __slots__ = (
+        "_on_view",
+        "_refresh",
+        "reading",
+        "routed",
+        "routed_position",
+        "turns",
+        "view",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -45,6 +55,8 @@ class FollowedLog:
         self._on_view = on_view
         self.reading = reading
         self.turns = turns
+        self.waits = VersionWaits()
+        """Whoever waits until a version is published."""
         self.view = view
         """What is published; replaced as a whole, in one step."""
         self.routed = view.end_row
@@ -63,6 +75,7 @@ class FollowedLog:
         if (view.published, view.revision) >= (held.published, held.revision):
             self.view = view
             self._on_view()
+            self.waits.see(view)
 
     def pass_to(self, row: int, position: Position) -> None:
         """Move the end of the routed part to a row; ``position`` is the last one before it."""
@@ -80,6 +93,20 @@ class FollowedLog:
             if view is not None:
                 self.see(view)
         return self.view
+
+    async def reach(self, version: int, patience_s: float) -> None:
+        """Return once a version is published: at once, if the log's folder has it.
+
+        Raises:
+            DeadlineExceeded: It was not, for so long.
+        """
+        if version <= (await self.view_with(version)).published:
+            return
+        try:
+            await self.waits.wait(version, patience_s)
+        except TimeoutError:
+            view = self.view
+            raise DeadlineExceeded(view.name, version, view.published, patience_s) from None
 
     async def recover(self, missing: SegmentMissing, row: int) -> None:
         """Take the newest view, in which the records of a missing segment lie in another one.

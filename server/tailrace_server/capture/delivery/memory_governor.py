@@ -16,7 +16,6 @@ from tailrace_server.collector import CYCLES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tailrace.cursor import Cursor
     from tailrace.errors import TailraceError
     from tailrace_server.capture.delivery.last_message import LastMessage
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
@@ -33,8 +32,8 @@ class Stallable(Protocol):
     def last(self) -> LastMessage:
         """The message that its transport has."""
 
-    def resume_cursor(self) -> Cursor | None:
-        """Return the cursor behind what was handed over."""
+    def resume_cursor(self) -> object | None:
+        """Return what goes on behind what was handed over, as text by ``str``."""
 
     def end(self, error: TailraceError) -> None:
         """End with an error, and keep nothing."""

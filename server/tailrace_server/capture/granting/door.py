@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.grant import Action, Allowance
     from tailrace_server.capture.granting.narrowing import Narrowed
-    from tailrace_server.capture.history import HistoryRead
     from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.reads.log_read import LogRead
 
 
 def knows(caller: Principal, catalog: str) -> bool:
@@ -44,7 +44,7 @@ def allowances_of(caller: Principal, catalog: str, action: Action | None) -> tup
     return found
 
 
-async def end_refused(streams: Iterable[Subscription | HistoryRead]) -> None:
+async def end_refused(streams: Iterable[Subscription | LogRead]) -> None:
     """End those whose caller is no longer granted all that they give."""
     turn = Turn()
     for each in streams:
@@ -53,7 +53,7 @@ async def end_refused(streams: Iterable[Subscription | HistoryRead]) -> None:
             await turn.give_way()
 
 
-def end_if_refused(stream: Subscription | HistoryRead) -> None:
+def end_if_refused(stream: Subscription | LogRead) -> None:
     """End a stream whose caller is no longer granted all that it gives."""
     if isinstance(stream, Subscription):
         if (refusal := stream.options.use.refusal()) is not None:

@@ -213,6 +213,12 @@ def shown_of(allowances: Sequence[Allowance], criteria: Sequence[Criteria]) -> V
     return Visibility(tuple(sorted(by_type.items())), others, counted, counted_are_all)
 
 
+def columns_shown(entity_type: str, columns: Columns) -> Visibility:
+    """Return that of one entity type some columns are shown, of every row."""
+    rules = (Rule(None, columns, True),)
+    return Visibility(((entity_type, rules),), (), None, counted_are_all=True)
+
+
 def _takes_schema_records(criteria: Criteria) -> bool:
     if criteria.area is Area.DATA or criteria.primary_key:
         return False

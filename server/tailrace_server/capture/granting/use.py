@@ -12,7 +12,7 @@ from tailrace_server.capture.granting.narrowing import common, narrowed
 from tailrace_server.capture.granting.shown import takes_leads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tailrace.criteria import Content, Criteria
     from tailrace_server.capture.grant import Action
@@ -47,6 +47,16 @@ class GrantUse:
         shown = b"" if self.narrowed.shown is None else self.narrowed.shown.identity
         text = repr(self.narrowed.criteria).encode("utf-8", "surrogatepass")
         return blake2b(text + shown, digest_size=16).hexdigest()
+
+    @property
+    def keys(self) -> tuple[str, ...] | None:
+        """The keys that all of the criteria name; None if one of them names none, and so takes every row."""
+        named = [one.primary_key for one in self.narrowed.criteria]
+        return tuple({key for keys in named for key in keys}) if all(named) else None
+
+    def granted_types(self, names: Iterable[str]) -> list[str]:
+        """Return those of some entity types that are granted."""
+        return [name for name in names if any(each.takes_type(name) for each in self._granted)]
 
     def looked_at(self, records: int, matched: int) -> int:
         """Return how many records it may know were looked at: of a part of the catalog, those that matched."""

@@ -21,6 +21,7 @@ from tailrace_server.capture.matching.run import Run, whole_batch
 from tailrace_server.capture.reading.batch_cache import CacheKind
 from tailrace_server.capture.reading.frames import CrowdFrames, FrameBlock, body_columns, encode
 from tailrace_server.capture.reading.small_commits import Bodies, SmallCommits
+from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.reading.batch_cache import BatchCache
     from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.capture.reads.state_blocks import StateBlock
     from tailrace_server.capture.settings import EngineSettings
+    from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
@@ -291,6 +294,28 @@ class CatalogReader:
     ) -> tuple[bytes, Hashable, Hashable, str, int]:
         return (self._id, ref.key, identity, codec.name, content.value)
 
+    async def table_state(self, view: LogView, entity_type: str, version: int) -> TableState:
+        """Return the state of an entity type as of a version, whose rows are not read yet.
+
+        Raises:
+            InvalidRequest: The log does not know the entity type, or the version is not published.
+            PositionCompacted: The version lies below what is kept.
+            SegmentMissing: A file has gone since the view was taken.
+        """
+        key = (self._id, view.revision, entity_type, version)
+        load = partial(_load_table, view, self._reader, entity_type, version)
+        return (await self._cache.get(CacheKind.SCAN, key, load)).table
+
+    async def state_block(
+        self, key: tuple[Hashable, ...], load: Callable[[], StateBlock]
+    ) -> StateBlock:
+        """Return a block of a table's rows, made once for all who ask for the same."""
+        return await self._cache.get(CacheKind.FRAMES, (self._id, "state", *key), load)
+
+    def keep_state_block(self, key: tuple[Hashable, ...], block: StateBlock) -> None:
+        """Keep a block under the place in it where its reader will go on."""
+        self._cache.put(CacheKind.FRAMES, (self._id, "state", *key), block)
+
     # All methods below run in reader threads.
 
     def _head(self, ref: BatchRef) -> GroupedHead:
@@ -374,6 +399,18 @@ class CatalogReader:
             schema_of=view.schema_of,
             message_bytes=self._settings.message_bytes,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedTable:
+    """A table as the cache keeps it."""
+
+    table: TableState
+    nbytes: int = 2_000
+
+
+def _load_table(view: LogView, reader: BatchReader, entity_type: str, version: int) -> _LoadedTable:
+    return _LoadedTable(table_state(view, reader, entity_type, version))
 
 
 def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:

@@ -99,6 +99,10 @@ class TableState:
         asked = np.flatnonzero(np.isin(rows.primary_keys.to_pylist(), keys))
         return rows if len(asked) == len(rows) else rows.taken(asked)
 
+    def place_of(self, primary_key: str) -> StatePlace:
+        """Return the place that the row of a key has, or would have."""
+        return StatePlace(key_hash(type_seed(self._table.seed_name), primary_key), primary_key)
+
     def _windows(self, wanted: Wanted) -> Iterator[StateRows]:
         """Yield the rows of some key hashes in windows of bounded images."""
         while True:

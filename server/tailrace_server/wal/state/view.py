@@ -146,6 +146,16 @@ class LogView:
         found: npt.NDArray[np.int64] = timestamps[first + np.maximum(places, 0)]
         return found
 
+    def known_timestamps_of(self, versions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the commit timestamps, µs, of published versions in any order; 0 where they are forgotten."""
+        if not len(versions) or not self._commit_count:
+            return np.zeros_like(versions)
+        order = np.argsort(versions, kind="stable")
+        found = np.empty_like(versions)
+        found[order] = self.timestamps_of(versions[order])
+        found[versions < self._commits.item(0, 0)] = 0
+        return found
+
     def version_at(self, timestamp: int) -> int:
         """Return the first retained version whose commit timestamp is at or after a time, µs.
 

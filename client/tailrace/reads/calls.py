@@ -1,0 +1,204 @@
+"""The calls of a client that read and then end: history, and state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from tailrace import wire
+from tailrace.arguments import (
+    Place,
+    Time,
+    Wanted,
+    content_numbers,
+    lower_bound_of,
+    message_bytes,
+    micros,
+    sendable,
+    several,
+    state_request,
+)
+from tailrace.criteria import Content
+from tailrace.errors import InvalidRequest
+from tailrace.position import Position
+from tailrace.reads.history import History
+from tailrace.reads.state import State
+from tailrace.transport.event_loop import OnOneLoop
+from tailrace.transport.grpc import MAX_MESSAGE_BYTES
+from tailrace.v1.change_capture_pb2 import (
+    VALUES_DECODED,
+    VALUES_UNSPECIFIED,
+    ReadChangesRequest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from tailrace.cursor import Cursor
+    from tailrace.reads.state import StateRow
+    from tailrace.transport import Stream, Transport
+
+
+class ReadCalls(OnOneLoop):
+    """What a client has of them; it says over which transport."""
+
+    @abstractmethod
+    def _require(self) -> Transport:
+        """Return the transport of an open client."""
+
+    @property
+    @abstractmethod
+    def _patience_s(self) -> float:
+        """How long to wait for an answer, seconds."""
+
+    def read_changes(
+        self,
+        catalog: str,
+        criteria: Wanted = (),
+        *,
+        since: Place | None = None,
+        after: Cursor | str | None = None,
+        from_time: Time | None = None,
+        until: Place | None = None,
+        before: Cursor | str | None = None,
+        to_time: Time | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+        anchor: int | None = None,
+        content: Content = Content.HEADER,
+        decoded: bool = False,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> History:
+        """Return a read of a closed range; it begins when its context is entered.
+
+        Args:
+            catalog: Its name.
+            criteria: As ``subscribe``.
+            since: Lower bound, inclusive; none of the three = the oldest retained.
+            after: Lower bound, exclusive.
+            from_time: Lower bound, inclusive.
+            until: Upper bound, inclusive; a number is a whole version. None of the three = the newest
+                published.
+            before: Upper bound, exclusive.
+            to_time: Upper bound, exclusive.
+            reverse: Newest first; the bounds stay what they are.
+            limit: Matching records at most, whole ones.
+            anchor: That of the first page.
+            content: Bodies that the captures carry.
+            decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
+                They come as the source wrote them otherwise.
+            max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
+
+        Raises:
+            InvalidRequest: More than one lower or upper bound, or one that has no meaning.
+        """
+        with sendable("read_changes"):
+            request = ReadChangesRequest(
+                catalog=catalog,
+                criteria=wire.criteria_messages(several(criteria)),
+                reverse=reverse,
+                limit=limit,
+                anchor=anchor,
+                body=content_numbers(content),
+                max_message_bytes=message_bytes(max_message_bytes),
+                values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
+            )
+            wire.set_start(request, lower_bound_of(since, after, from_time))
+            if sum(bound is not None for bound in (until, before, to_time)) > 1:
+                raise InvalidRequest("give at most one of until, before and to_time")
+            if isinstance(until, Position):
+                request.until_version, request.until_index = until
+            elif until is not None:
+                request.until_version = until
+            if before is not None:
+                request.before = str(before)
+            if to_time is not None:
+                request.to_time = micros(to_time)
+
+        def open_stream() -> Stream:
+            return self._require().read("ReadChanges", request.SerializeToString())
+
+        return History(open_stream, self._patience_s)
+
+    def state(
+        self,
+        catalog: str,
+        entity_type: str,
+        *,
+        keys: Sequence[str] = (),
+        at: int | datetime | None = None,
+        columns: Sequence[str] = (),
+        keys_only: bool = False,
+        decoded: bool = False,
+        limit: int | None = None,
+        page: str | None = None,
+        wait_for: int | None = None,
+        wait_s: float = 10.0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> State:
+        """Return a read of a table: its rows as of one version. It begins when its context is entered.
+
+        Args:
+            catalog: Its name.
+            entity_type: The table.
+            keys: Canonical key texts: only these rows, of those that there are; none = every row.
+            at: The version, or an aware datetime: the last version committed until then. None = the newest
+                published.
+            columns: Of the images; none = all of them.
+            keys_only: Whether rows come without images.
+            decoded: As ``subscribe``.
+            limit: Rows at most; ``end.next_page`` goes on.
+            page: ``end.next_page`` of an earlier read of the same, at whose version this one is.
+            wait_for: Wait until this version is published, and read it or a later one: who has written V
+                reads what it wrote.
+            wait_s: For so long at most; then ``DeadlineExceeded``.
+            max_message_bytes: A larger row comes without its image and with ``omitted_bytes``.
+
+        Raises:
+            InvalidRequest: An argument has no meaning.
+        """
+        with sendable("state"):
+            request = state_request(
+                *(catalog, entity_type, keys, at, columns, max_message_bytes),
+                keys_only=keys_only,
+                decoded=decoded,
+                limit=limit,
+                page=page,
+                wait_for=wait_for,
+                wait_s=wait_s,
+            )
+
+        def open_stream() -> Stream:
+            return self._require().read("ReadState", request.SerializeToString())
+
+        return State(open_stream, self._patience_s + (wait_s if wait_for else 0.0))
+
+    async def get(
+        self,
+        catalog: str,
+        entity_type: str,
+        key: str,
+        *,
+        at: int | datetime | None = None,
+        columns: Sequence[str] = (),
+        decoded: bool = False,
+        wait_for: int | None = None,
+        wait_s: float = 10.0,
+    ) -> StateRow | None:
+        """Return one row of a table; None: no row has the key as of that version. Arguments as ``state``.
+
+        Raises:
+            TailraceError: The server refused, or could not be reached.
+        """
+        state = self.state(
+            *(catalog, entity_type),
+            keys=(key,),
+            at=at,
+            columns=columns,
+            decoded=decoded,
+            wait_for=wait_for,
+            wait_s=wait_s,
+        )
+        async with state:
+            return await anext(state, None)

@@ -1,0 +1,131 @@
+"""Calls that complete: a range of history, and the state of an entity type.
+
+Both are a header, messages of the engine as they are, and an end with the place where a further read goes on.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from tailrace.errors import SubscriberTooSlow, TailraceError, again
+from tailrace_server.api import requests
+from tailrace_server.api.grpc import responses
+from tailrace_server.api.grpc.connections import disconnect
+from tailrace_server.api.grpc.guard import caller
+from tailrace_server.api.grpc.send_guard import GuardedSender, SendDeadlineExceeded
+from tailrace_server.api.peers import over_grpc
+from tailrace_server.capture.codecs import PROTOBUF, PROTOBUF_DECODED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import grpc
+
+    from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest
+    from tailrace_server.api.send_guard import SendGuard
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.history import HistoryRead
+    from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.capture.reads.log_read import LogRead
+    from tailrace_server.capture.reads.state import StateRead
+
+    Context = grpc.aio.ServicerContext[bytes, bytes]
+
+_Read = TypeVar("_Read", bound="LogRead")
+
+
+class ClosedReads:
+    """Answers such calls of one service."""
+
+    def __init__(self, engine: Engine, guard: SendGuard) -> None:
+        """Read from an engine; the guard watches who does not take what is sent."""
+        self._engine = engine
+        self._guard = guard
+
+    async def changes(self, request: ReadChangesRequest, context: Context) -> None:
+        """Send a closed range of history."""
+        bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
+        history = await self._engine.history(
+            caller(),
+            requests.catalog(request.catalog),
+            await requests.read(requests.criteria, request.criteria, request.criteria),
+            bounds=requests.history_bounds(request),
+            reverse=request.reverse,
+            content=requests.content(request.body),
+            codec=_codec(decoded=requests.decoded(request.values)),
+            limit=requests.limit(request),
+            max_message_bytes=bytes_max,
+            peer=over_grpc(context.peer(), context.invocation_metadata()),
+        )
+        request.ClearField("criteria")
+        header = responses.history_header(history, catalog=request.catalog)
+
+        def end(read: HistoryRead, last: tuple[int, int, int] | None, count: int) -> bytes:
+            cursor = requests.next_cursor(read, last, reverse=request.reverse)
+            return responses.history_end(next_cursor=cursor, captures=count)
+
+        with history:
+            await self._send(history, aiter(history), header, end, bytes_max, context)
+
+    async def state(self, request: ReadStateRequest, context: Context) -> None:
+        """Send the rows of an entity type as of one version."""
+        bytes_max = requests.max_message_bytes(request, self._engine.settings.max_message_bytes)
+        read = await self._engine.state(
+            caller(),
+            requests.catalog(request.catalog),
+            requests.state(request),
+            codec=_codec(decoded=requests.decoded(request.values)),
+            max_message_bytes=bytes_max,
+            peer=over_grpc(context.peer(), context.invocation_metadata()),
+        )
+        request.ClearField("primary_key")
+        header = responses.state_header(read, catalog=request.catalog)
+
+        def end(read: StateRead, _: object, count: int) -> bytes:
+            return responses.state_end(next_page=read.next_page(), rows=count)
+
+        with read:
+            await self._send(read, aiter(read), header, end, bytes_max, context)
+
+    async def _send(
+        self,
+        read: _Read,
+        messages: AsyncIterator[Frames],
+        header: bytes,
+        end: Callable[[_Read, tuple[int, int, int] | None, int], bytes],
+        bytes_max: int,
+        context: Context,
+    ) -> None:
+        try:
+            with GuardedSender(self._guard, context) as sender:
+                read.on_end = partial(on_end, sender)
+                await sender.begin()
+                await sender.send(header)
+                count, last = 0, None
+                async for frames in messages:
+                    count += frames.count
+                    last = frames.last
+                    data = frames.data
+                    if frames.count == 1 and len(data) > bytes_max:
+                        data = responses.without_bodies(data)
+                    await sender.send(data)
+                    del frames, data  # the next message may have to wait for the room of this one
+                await sender.send(end(read, last, count))
+        except SendDeadlineExceeded:
+            # As for a subscription: what is unread goes with its connection alone.
+            if read.error is not None:
+                disconnect(context.peer())
+                raise again(read.error) from None
+            raise
+
+
+def on_end(sender: GuardedSender, error: TailraceError) -> None:
+    """Stop a write for which there is no memory; any other end waits for it to be read, or for its deadline."""
+    if isinstance(error, SubscriberTooSlow):
+        sender.interrupt()
+
+
+def _codec(*, decoded: bool) -> Codec:
+    return PROTOBUF_DECODED if decoded else PROTOBUF

@@ -1,0 +1,56 @@
+"""Scans of tables that stand between two parts, for whoever reads on at the same place.
+
+To begin a scan in the middle costs a pass over the log behind the base, so it is kept until its next part is
+asked for. Readers that begin together take turns with one scan. There are a few at most, and those that
+nobody has moved for a while go: their readers begin one of their own, and lose nothing but time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from tailrace_server.wal.base.state_rows import StateRows
+
+_SCANS_MAX: Final = 4
+"""Scans that are kept; each may hold the places of a million rows."""
+_IDLE_S: Final = 10.0
+
+
+class OpenScans:
+    """The scans of one engine. Any thread may call it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock = threading.Lock()
+        self._scans: OrderedDict[Hashable, tuple[Iterator[StateRows], float]] = OrderedDict()
+        """By what they scan and where they stand, the one that was moved longest ago first."""
+
+    def __len__(self) -> int:
+        """Return the number of scans that are kept."""
+        return len(self._scans)
+
+    def take(self, place: Hashable) -> Iterator[StateRows] | None:
+        """Return the scan that stands at a place, which the caller has from now on."""
+        with self._lock:
+            found = self._scans.pop(place, None)
+        return None if found is None else found[0]
+
+    def keep(self, place: Hashable, scan: Iterator[StateRows]) -> None:
+        """Keep a scan that has been moved to a place."""
+        with self._lock:
+            self._scans[place] = scan, time.monotonic()
+            while len(self._scans) > _SCANS_MAX:
+                self._scans.popitem(last=False)
+
+    def drop_idle(self) -> None:
+        """Drop those that nobody has moved for a while."""
+        before = time.monotonic() - _IDLE_S
+        with self._lock:
+            while self._scans and next(iter(self._scans.values()))[1] < before:
+                self._scans.popitem(last=False)

@@ -1,0 +1,181 @@
+"""Opens the reads that end, of history and of state, and knows those that are open.
+
+::
+
+    admitted ─▶ the catalog is found ─▶ narrowed to what is granted ─▶ charged ─▶ begun
+        what refuses on the way is recorded, and all that was taken is given back
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+from weakref import WeakSet
+
+from tailrace.criteria import COLUMN_TYPES, Area, ContainerType, Content, Criteria
+from tailrace_server.capture.grant import Action, Columns
+from tailrace_server.capture.granting import door
+from tailrace_server.capture.granting.images import cut_codec
+from tailrace_server.capture.granting.shown import columns_shown
+from tailrace_server.capture.granting.use import use_of
+from tailrace_server.capture.history import HistoryBounds, HistoryRead
+from tailrace_server.capture.matching.compilation import compiled
+from tailrace_server.capture.reads.log_read import ReadTerms
+from tailrace_server.capture.reads.open_scans import OpenScans
+from tailrace_server.capture.reads.state import StateRead
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from tailrace_server.capture.admission import Admission, Admissions
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.delivery.memory_budget import LargeMessages
+    from tailrace_server.capture.delivery.peer import Peer
+    from tailrace_server.capture.granting.use import GrantUse
+    from tailrace_server.capture.kept_bytes import Kept
+    from tailrace_server.capture.observer import Observer
+    from tailrace_server.capture.principal import Principal
+    from tailrace_server.capture.reads.log_read import LogRead
+    from tailrace_server.capture.reads.state import StateAsked
+    from tailrace_server.capture.settings import EngineSettings
+
+_Read = TypeVar("_Read", bound="LogRead")
+
+
+class Reads:
+    """The reads of one engine."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        admissions: Admissions,
+        large: LargeMessages,
+        observer: Callable[[Principal, str], Awaitable[Observer]],
+    ) -> None:
+        """Begin with none; ``observer`` returns that of a catalog, or refuses a caller."""
+        self._settings = settings
+        self._admissions = admissions
+        self._large = large
+        self._observer = observer
+        self._scans = OpenScans()
+        self.open: WeakSet[LogRead] = WeakSet()
+        """Those that somebody has; those that have ended are among them until they are gone."""
+
+    def relieve(self, now: float) -> None:
+        """Let go of what readers that do not move have; ``now`` is the event loop's time, seconds."""
+        for read in tuple(self.open):
+            read.let_go_of_block(now)
+        self._scans.drop_idle()
+
+    async def history(
+        self,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        criteria: Sequence[Criteria],
+        *,
+        bounds: HistoryBounds | None,
+        reverse: bool,
+        content: Content,
+        codec: Codec,
+        limit: int | None,
+        max_message_bytes: int | None,
+    ) -> HistoryRead:
+        """Open a read of a closed range; as ``Engine.history``."""
+        with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
+            observer = await self._observer(caller, catalog)
+            use = use_of(caller, catalog, Action.HISTORY, criteria, content)
+            alternatives, shown, _ = use.narrowed
+            with self._charged(observer, use, admission) as kept:
+                history = HistoryRead(
+                    observer.log,
+                    await compiled(alternatives, shown),
+                    bounds or HistoryBounds(),
+                    self._terms(kept, use, admission, max_message_bytes),
+                    reverse=reverse,
+                    content=content,
+                    codec=door.codec_of(codec, use.narrowed),
+                    limit=limit,
+                    keeps=self._keeps_block,
+                )
+                await history.begin()
+                admission.began(uuid4().hex)
+        return self._opened(history, caller)
+
+    async def state(
+        self,
+        caller: Principal,
+        peer: Peer,
+        catalog: str,
+        asked: StateAsked,
+        *,
+        codec: Codec,
+        max_message_bytes: int | None,
+    ) -> StateRead:
+        """Open a read of state; as ``Engine.state``."""
+        criteria = (_criteria_of(asked),)
+        content = Content.HEADER if asked.keys_only else Content.AFTER
+        with self._admissions.history(caller, peer, catalog, criteria, content) as admission:
+            observer = await self._observer(caller, catalog)
+            use = use_of(caller, catalog, Action.HISTORY, criteria, content)
+            with self._charged(observer, use, admission) as kept:
+                codec = door.codec_of(codec, use.narrowed)
+                if asked.columns:
+                    columns = Columns(frozenset(asked.columns), listed=True)
+                    codec = cut_codec(codec, columns_shown(asked.entity_type, columns))
+                read = StateRead(
+                    observer.log,
+                    asked,
+                    self._terms(kept, use, admission, max_message_bytes),
+                    codec=codec,
+                    scans=self._scans,
+                )
+                await read.begin()
+                admission.began(uuid4().hex, f"state at version {read.version}")
+        return self._opened(read, caller)
+
+    @contextmanager
+    def _charged(self, observer: Observer, use: GrantUse, admission: Admission) -> Iterator[Kept]:
+        """Charge the criteria to the caller's quotas and to the server's memory, unless it fails within."""
+        admission.take(use.narrowed.criteria)
+        kept = observer.keep_criteria(use.narrowed.criteria)
+        try:
+            yield kept
+        except BaseException:
+            kept.give_back()
+            raise
+
+    def _opened(self, read: _Read, caller: Principal) -> _Read:
+        read.caller = caller
+        door.end_if_refused(read)
+        self.open.add(read)
+        return read
+
+    def _terms(
+        self, kept: Kept, use: GrantUse, admission: Admission, message_bytes: int | None
+    ) -> ReadTerms:
+        bytes_max = self._settings.message_bytes
+        return ReadTerms(
+            message_bytes=min(bytes_max, message_bytes or bytes_max),
+            large=self._large,
+            patience_s=self._settings.send_deadline_s,
+            kept=kept,
+            use=use,
+            admission=admission,
+        )
+
+    def _keeps_block(self, nbytes: int) -> bool:
+        """Return whether a read of history may keep a block: those of all come to ``frames_bytes`` at most."""
+        return nbytes * len(self.open) <= self._settings.frames_bytes
+
+
+def _criteria_of(asked: StateAsked) -> Criteria:
+    """Return what a read of state asks for as history would, so that the same grants judge it."""
+    return Criteria(
+        area=Area.DATA,
+        entity_type=(asked.entity_type,),
+        primary_key=asked.primary_keys,
+        container_type=(ContainerType.ENTITY, *COLUMN_TYPES) if asked.columns else (),
+        container_name=asked.columns,
+    )

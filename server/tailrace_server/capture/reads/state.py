@@ -1,0 +1,314 @@
+"""State: the rows of one entity type as of one version V, each as the capture that it came with.
+
+A read is pinned to V before its first message, and V never changes afterwards, whatever is written meanwhile.
+Whoever applies the rows and then the changes behind ``cursor`` has what the log has: no version is missing,
+and none comes twice.
+
+Rows come in the order of their key hashes, which means nothing and is the same for every read of V. So a read
+that was cut goes on behind its last row, in the same order, with a page.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tailrace.errors import CatalogReplaced, EntityTypeUnknown, InvalidRequest, PositionCompacted
+from tailrace.position import END, FIRST
+from tailrace_server.capture.reads.log_read import LogRead
+from tailrace_server.capture.reads.state_blocks import (
+    KeyedRows,
+    StateEncoder,
+    TableScan,
+    unknown_page,
+)
+from tailrace_server.capture.reads.state_page import StatePage, type_digest
+from tailrace_server.wal.segment.reader import SegmentMissing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Hashable
+    from uuid import UUID
+
+    from tailrace.cursor import Cursor
+    from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.delivery.followed_log import FollowedLog
+    from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.capture.reads.log_read import ReadTerms
+    from tailrace_server.capture.reads.open_scans import OpenScans
+    from tailrace_server.capture.reads.state_blocks import StateBlock
+    from tailrace_server.wal.base.state_rows import StatePlace
+    from tailrace_server.wal.state.view import LogView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateAsked:
+    """What state to read."""
+
+    entity_type: str
+    primary_keys: tuple[str, ...] = ()
+    """Only these rows; empty: all of them."""
+    at_version: int | None = None
+    """As of this version; None: by what follows, or the newest published."""
+    at_time: int | None = None
+    """As of the last version committed at or before this time, µs."""
+    page: StatePage | None = None
+    """Behind the rows of an earlier answer, as of its version."""
+    columns: tuple[str, ...] = ()
+    """Of the images; empty: all of them."""
+    keys_only: bool = False
+    """Whether rows come without images."""
+    limit: int | None = None
+    """How many rows at most."""
+    wait_for_version: int | None = None
+    """Wait until this version is published."""
+    wait_s: float = 10.0
+    """For so long at most."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        given = [
+            name for name in ("at_version", "at_time", "page") if getattr(self, name) is not None
+        ]
+        if len(given) > 1:
+            raise InvalidRequest(
+                f"give at most one of at_version, at_time, page, not {' and '.join(given)}"
+            )
+        if self.keys_only and self.columns:
+            raise InvalidRequest("column: keys_only leaves all images out; give one of them")
+        if self.limit is not None and self.limit <= 0:
+            raise InvalidRequest(f"limit {self.limit}: it counts rows and must be positive")
+        if self.wait_for_version is None:
+            return
+        if self.at_time is not None or self.page is not None:
+            raise InvalidRequest(
+                "wait_for_version: not with at_time or page, whose version is past"
+            )
+        if self.at_version is not None and self.at_version < self.wait_for_version:
+            raise InvalidRequest(
+                f"at_version {self.at_version} lies below wait_for_version {self.wait_for_version}"
+            )
+
+
+class StateRead(LogRead):
+    """One read of state; ``begin`` it, then iterate it once."""
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        asked: StateAsked,
+        terms: ReadTerms,
+        *,
+        codec: Codec,
+        scans: OpenScans,
+    ) -> None:
+        """Bind it to a log; nothing is looked at before ``begin``.
+
+        Args:
+            log: What is read.
+            asked: What of it.
+            terms: What it was admitted with.
+            codec: The wire form of the frames, cut to what is granted.
+            scans: Those of all reads.
+        """
+        super().__init__(terms)
+        self.version = 0
+        """After ``begin``: V."""
+        self.has_next = False
+        """After the last message: whether the limit cut the rows short."""
+        self._log = log
+        self._view = log.view
+        self._asked = asked
+        self._codec = codec
+        self._scans = scans
+        self._left = asked.limit
+        """Rows that it may still give; None without a limit."""
+        self._place: StatePlace | None = None
+        """Behind the last row that was handed over or left out; None before the first."""
+        self._last: StatePlace | None = None
+        """Behind the last row that was handed over; None before the first."""
+        self._block: StateBlock | None = None
+        """The block that the next message is cut from; None where the cache alone has it."""
+
+    @property
+    def catalog_uuid(self) -> UUID:
+        """The log that is read."""
+        return self._view.uuid
+
+    @property
+    def entity_type(self) -> str:
+        """The table that is read."""
+        return self._asked.entity_type
+
+    @property
+    def commit_timestamp(self) -> int:
+        """When V was committed, µs; 0 for the empty state, or where it is forgotten."""
+        return self._view.known_timestamp_of(self.version) or 0
+
+    @property
+    def cursor(self) -> Cursor:
+        """The cursor that goes on from V."""
+        return self._view.cursor(self.version, END)
+
+    def resume_cursor(self) -> StatePage | None:
+        """Return the page behind the last row that was handed over; None before the first."""
+        if self._last is None:
+            return self._asked.page
+        return StatePage.behind(self._view.uuid, self.version, self.entity_type, *self._last)
+
+    def next_page(self) -> StatePage | None:
+        """Return the page behind a read that is over; None when nothing follows."""
+        return self.resume_cursor() if self.has_next else None
+
+    def _let_go(self) -> None:
+        self._block = None
+
+    async def begin(self) -> None:
+        """Find V and the table: a read that cannot be answered is refused before its first message.
+
+        Raises:
+            DeadlineExceeded: The version that it waits for was not published in time.
+            InvalidRequest: A version or a time that is still to come, or a page of another read.
+            CatalogReplaced: A page's log is not this one.
+            PositionCompacted: V lies below what is kept.
+            EntityTypeUnknown: No published version has the entity type.
+        """
+        asked = self._asked
+        if asked.wait_for_version is not None:
+            await self._log.reach(asked.wait_for_version, asked.wait_s)
+        page = asked.page
+        if page is not None and page.catalog_uuid != self._view.uuid:
+            raise CatalogReplaced(self._view.name, page.catalog_uuid, self._view.uuid)
+        if page is not None and page.type_digest != type_digest(self.entity_type):
+            raise unknown_page()
+        self.version = await self._wanted_version()
+        await self._open()
+        if page is not None:
+            rows = self._rows
+            self._place = (await self._made(partial(rows.place_of, page), str(page))).end
+
+    async def _wanted_version(self) -> int:
+        asked = self._asked
+        if asked.at_time is not None:
+            return self._version_at(asked.at_time)
+        wanted = asked.at_version if asked.page is None else asked.page.version
+        if wanted is None:
+            return self._log.view.published
+        view = await self._log.view_with(wanted)
+        if not 0 <= wanted <= view.published:
+            raise InvalidRequest(
+                f"at_version {wanted}: the newest published is {view.published}; wait for a later one with "
+                "wait_for_version"
+            )
+        return wanted
+
+    def _version_at(self, timestamp: int) -> int:
+        """Return the last version committed at or before a time, µs."""
+        view = self._log.view
+        now = max(time.time_ns() // 1_000, view.newest_timestamp)
+        if timestamp > now:
+            raise InvalidRequest(
+                f"at_time {timestamp} lies in the future: it is {now} µs since the epoch now"
+            )
+        before = view.oldest.version - 1
+        if view.oldest > FIRST and timestamp < view.timestamp_of(before):
+            raise PositionCompacted(view.oldest.preceding(), view.oldest, self._log.newest)
+        return view.version_at(timestamp + 1) - 1
+
+    async def _open(self) -> None:
+        """Take the newest view, in which V has the same rows wherever its files are."""
+        asked, use = self._asked, self.use
+        while True:
+            view = self._log.view
+            self._refuse_unknown_type(view)
+            try:
+                table = await self._log.reading.table_state(view, asked.entity_type, self.version)
+            except SegmentMissing as missing:
+                await self._log.recover(missing, view.end_row)
+            else:
+                break
+        self._view = view
+        name = (view.revision, asked.entity_type, self.version)
+        keys = use.keys
+        self._rows = (
+            TableScan(table, self._scans, (view.uuid, *name))
+            if keys is None
+            else KeyedRows.of(table, keys)
+        )
+        self._name: Hashable = name if keys is None else (name, object())
+        self._encoder = StateEncoder(
+            asked.entity_type,
+            view,
+            self._codec,
+            not asked.keys_only,
+            use.narrowed.shown,
+            self._terms.message_bytes,
+        )
+
+    def _refuse_unknown_type(self, view: LogView) -> None:
+        name = self.entity_type
+        newest = view.schema_of(view.published).entity_types
+        if name not in newest and name not in view.schema_of(self.version).entity_types:
+            raise EntityTypeUnknown(view.name, name, self.use.granted_types(newest))
+
+    async def __aiter__(self) -> AsyncIterator[Frames]:
+        """Yield messages of whole rows.
+
+        Raises:
+            SubscriberTooSlow: Its reader stalled, and others needed the memory of its message.
+            ServerFull: There was no room for a large message within the send deadline.
+        """
+        while True:
+            # 1. The block behind all that was handed over. It is read again where it was let go meanwhile.
+            block = await self._block_behind()
+            row, rows = block.first_behind(self._place), len(block)
+            while row < rows and self._block is block:
+                if self._left == 0:
+                    # The next page begins in this block, and most often comes at once.
+                    self.has_next = True
+                    self._log.reading.keep_state_block((self._name, *self._key()), block)
+                    return
+                # 2. A message, once there is room for it. While it waits, neither it nor its block is held.
+                await self._log.turns.turn(self)
+                assert block.frames is not None
+                count_max = rows - row if self._left is None else min(rows - row, self._left)
+                frames = block.frames.fitting(row, count_max, self.last.bytes_max)
+                if not self.last.admits(len(frames.data), self):
+                    self._let_go()
+                    del block, frames
+                    await self._turn()
+                    break
+                # 3. It is handed over.
+                row += frames.count
+                self._left = None if self._left is None else self._left - frames.count
+                self._last = self._place = block.place(row - 1)
+                yield self._handed(frames)
+                del frames
+                await self._taken()
+            else:
+                # 4. The block has nothing left, or was let go while its reader took a message.
+                if row < rows:
+                    continue
+                if block.end is None:
+                    return
+                self._place = block.end
+                self._let_go()
+
+    async def _block_behind(self) -> StateBlock:
+        block = self._block
+        while block is None:
+            load = partial(self._rows.behind, self._place, self._encoder)
+            try:
+                block = self._block = await self._made(load, *self._key())
+            except SegmentMissing as missing:
+                await self._log.recover(missing, self._view.end_row)
+                await self._open()
+        return block
+
+    def _key(self) -> tuple[Hashable, ...]:
+        return self._place, self._codec.name, self._asked.keys_only
+
+    async def _made(self, load: Callable[[], StateBlock], *key: Hashable) -> StateBlock:
+        """Return a block, made in a reader thread once for all who ask for the same."""
+        return await self._log.reading.state_block((self._name, *key), load)

@@ -1,0 +1,103 @@
+"""Where a read of state goes on: behind a row of one version, as text that a reader hands back.
+
+::
+
+    s1.<log uuid, 32 hex>.<version>.<entity type, 8 hex>.<key hash, 16 hex>.k<key, base64url>
+    s1.<log uuid, 32 hex>.<version>.<entity type, 8 hex>.<key hash, 16 hex>.d<digest, 32 hex>
+
+A state never changes, so the place holds for as long as its version can be read. A long key stands there as
+a digest, and its row is looked for. The digest of the entity type tells the page of another table.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, Self
+from uuid import UUID
+
+from tailrace.errors import InvalidRequest
+
+_FORM: Final = re.compile(
+    r"s1\.([0-9a-f]{32})\.(0|[1-9][0-9]{0,18})\.([0-9a-f]{8})\.([0-9a-f]{16})"
+    r"\.(?:k([A-Za-z0-9_-]{0,200})|d([0-9a-f]{32}))"
+)
+_KEY_BYTES_MAX: Final = 150
+"""A longer key is a digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePage:
+    """The rows up to one of a table have been read."""
+
+    catalog_uuid: UUID
+    version: int
+    type_digest: str
+    key_hash: int
+    primary_key: str | None
+    """None: a long one, by its digest."""
+    digest: str
+
+    def __str__(self) -> str:
+        start = f"s1.{self.catalog_uuid.hex}.{self.version}.{self.type_digest}.{self.key_hash:016x}"
+        if self.primary_key is None:
+            return f"{start}.d{self.digest}"
+        return f"{start}.k{urlsafe_b64encode(self.primary_key.encode()).decode().rstrip('=')}"
+
+    @classmethod
+    def behind(
+        cls, catalog_uuid: UUID, version: int, entity_type: str, key_hash: int, primary_key: str
+    ) -> Self:
+        """Return the page behind a row."""
+        data = primary_key.encode()
+        short = len(data) <= _KEY_BYTES_MAX
+        return cls(
+            catalog_uuid,
+            version,
+            type_digest(entity_type),
+            key_hash,
+            primary_key if short else None,
+            "" if short else _digest(data, 16),
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the text of one.
+
+        Raises:
+            InvalidRequest: It is none.
+        """
+        found = _FORM.fullmatch(text)
+        if found is None or int(found[2]) >= 1 << 63:
+            raise _refused(text)
+        uuid, version, kind, hash, key, digest = found.groups()
+        try:
+            padded = None if key is None else key + "=" * (-len(key) % 4)
+            known = None if padded is None else urlsafe_b64decode(padded).decode()
+        except ValueError:
+            raise _refused(text) from None
+        return cls(UUID(hex=uuid), int(version), kind, int(hash, 16), known, digest or "")
+
+    def is_of_key(self, primary_key: str) -> bool:
+        """Return whether a row of its hash is the one that was read last."""
+        if self.primary_key is not None:
+            return primary_key == self.primary_key
+        return _digest(primary_key.encode(), 16) == self.digest
+
+
+def type_digest(entity_type: str) -> str:
+    """Return what stands for an entity type."""
+    return _digest(entity_type.encode(), 4)
+
+
+def _digest(data: bytes, size: int) -> str:
+    return blake2b(data, digest_size=size).hexdigest()
+
+
+def _refused(text: str) -> InvalidRequest:
+    shown = text if len(text) <= 100 else text[:100] + "…"
+    return InvalidRequest(
+        f"page: {shown!r} is none; hand in the next page of an earlier answer as it came"
+    )
