@@ -185,7 +185,7 @@ const subscribers = new Table(
   $("subscribers"),
   [
     ["Behind", "number", (each) => lines(some(each.lag_records, "record"), seconds(each.lag_s))],
-    ["Subscriber", "", (each) => lines(named(each) || each.peer || "–", named(each) && each.peer, cut(each.client, 48))],
+    ["Subscriber", "", (each) => lines(named(each) || each.peer || "–", named(each) && each.peer, cut(each.client, 30))],
     ["Transport", "", (each) => each.transport],
     ["Catalog", "", (each) => each.catalog],
     ["Asked for", "wide", (each) => each.criteria_text],
