@@ -24,7 +24,7 @@ from tests.conformance import json_captures
 from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.json_captures import JsonAcknowledgement
 from tests.conformance.reading import PATIENCE_S
-from tests.conformance.ways import DrivenSubscription, Driver, Page
+from tests.conformance.ways import DrivenSubscription, Driver, Page, Rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -126,6 +126,23 @@ class OverHttp(Driver):
             next_cursor=None if cursor is None else tailrace.Cursor.parse(cursor),
             truncated=figures["truncated"],
         )
+
+    async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
+        parameters: list[tuple[str, Any]] = [
+            (json_captures.camel(name), str(each).lower() if isinstance(each, bool) else str(each))
+            for name, value in asked.items()
+            for each in (value if isinstance(value, list | tuple) else [value])
+        ]
+        answer = await self.http.get(f"/v1/catalogs/shop/state/{entity_type}", params=parameters)
+        if answer.status_code != 200:
+            raise json_captures.error(answer.json())
+        page = msgspec.json.decode(answer.content, type=dict[str, msgspec.Raw])
+        captures = json_captures.captures(page.pop("rows"))
+        figures = {name: msgspec.json.decode(value) for name, value in page.items()}
+        assert figures["count"] == len(captures)
+        assert figures["hasNext"] == (figures["nextPage"] is not None)
+        cursor = tailrace.Cursor.parse(figures["resumeCursor"])
+        return Rows(list(captures), figures["version"], cursor, figures["nextPage"])
 
 
 class RestWebSocket(OverHttp):

@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 
 from tailrace.errors import InvalidRequest, Unsupported
 from tailrace.v1.capture_pb2 import Body
-from tailrace.v1.change_capture_pb2 import ReadChangesRequest, SubscribeRequest
+from tailrace.v1.change_capture_pb2 import ReadChangesRequest, ReadStateRequest, SubscribeRequest
 from tailrace_server.api import requests
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def _shown(value: object) -> str:
 
 
 def _json_names() -> dict[str, str]:
-    kinds = (SubscribeRequest.DESCRIPTOR, ReadChangesRequest.DESCRIPTOR)
+    kinds = (each.DESCRIPTOR for each in (SubscribeRequest, ReadChangesRequest, ReadStateRequest))
     criteria = SubscribeRequest.DESCRIPTOR.fields_by_name["criteria"].message_type
     assert criteria is not None
     return {f.name: f.json_name for kind in (*kinds, criteria) for f in kind.fields}

@@ -139,7 +139,8 @@ async def test_contract_47_no_byte_of_what_is_not_granted_comes_over_http(
         async with granting.http(role) as http:
             for route in granting.face.routes:
                 if isinstance(route, Route) and "GET" in (route.methods or ()):
-                    path = route.path.format(catalog="shop", name="page.css")
+                    names = {"name": "page.css", "entityType": "parcel", "primaryKey": "anna"}
+                    path = route.path.replace(":path", "").format(catalog="shop", **names)
                     for form in FORMS:
                         found[f"{path} as {form}"] = await _begin_of(http, path, form)
             for body in ("body=all", "body=all&values=decoded", "containerType=ATTRIBUTE"):
@@ -162,6 +163,8 @@ async def test_contract_47_no_byte_of_what_is_not_granted_comes_over_http(
         {"id": "anna", "status": "there"},
     ]
     assert [each["changed"] for each in rows] == [None, ["status"]]
+    table = json.loads(told["customer"]["/v1/catalogs/shop/state/parcel as application/json"])
+    assert [each["after"] for each in table["rows"]] == [{"id": "anna", "status": "sent"}]
 
 
 async def _begin_of(http: httpx.AsyncClient, path: str, form: str) -> bytes:
@@ -187,6 +190,8 @@ async def test_contract_47_no_byte_of_what_is_not_granted_comes_over_grpc(
             found.append(await client.get_schema("shop"))
             async with client.read_changes("shop", content=Content.BODY) as history:
                 found += [history.header, *[capture async for capture in history]]
+            async with client.state("shop", "parcel") as state:
+                found += [state.header, *[row async for row in state]]
             async with client.subscribe("shop", since=0, content=Content.BODY) as stream:
                 found.append(stream.acknowledgement)
                 async with asyncio.timeout(PATIENCE_S):

@@ -18,7 +18,7 @@ from tailrace_server.api.peers import over_grpc
 from tailrace_server.capture.codecs import PROTOBUF, PROTOBUF_DECODED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     import grpc
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.history import HistoryRead
-    from tailrace_server.capture.reading.frames import Frames
     from tailrace_server.capture.reads.log_read import LogRead
     from tailrace_server.capture.reads.state import StateRead
 
@@ -67,7 +66,7 @@ class ClosedReads:
             return responses.history_end(next_cursor=cursor, captures=count)
 
         with history:
-            await self._send(history, aiter(history), header, end, bytes_max, context)
+            await self._send(history, header, end, bytes_max, context)
 
     async def state(self, request: ReadStateRequest, context: Context) -> None:
         """Send the rows of an entity type as of one version."""
@@ -87,12 +86,11 @@ class ClosedReads:
             return responses.state_end(next_page=read.next_page(), rows=count)
 
         with read:
-            await self._send(read, aiter(read), header, end, bytes_max, context)
+            await self._send(read, header, end, bytes_max, context)
 
     async def _send(
         self,
         read: _Read,
-        messages: AsyncIterator[Frames],
         header: bytes,
         end: Callable[[_Read, tuple[int, int, int] | None, int], bytes],
         bytes_max: int,
@@ -104,7 +102,7 @@ class ClosedReads:
                 await sender.begin()
                 await sender.send(header)
                 count, last = 0, None
-                async for frames in messages:
+                async for frames in read:
                     count += frames.count
                     last = frames.last
                     data = frames.data

@@ -45,6 +45,8 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
     read = _request(change_capture_pb2.ReadChangesRequest.DESCRIPTOR, reference)
     for each in (subscribe, read):
         each["properties"] |= _form()
+    state = _request(change_capture_pb2.ReadStateRequest.DESCRIPTOR, reference)
+    state["properties"] |= {name: each for name, each in _form().items() if name != "format"}
     return {
         "Capture": _capture(reference),
         "Body": {
@@ -61,6 +63,7 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "Criteria": _request(capture_pb2.Criteria.DESCRIPTOR, reference),
         "Subscribe": subscribe,
         "ReadChanges": read,
+        "ReadState": state,
         "Limits": _response(change_capture_pb2.Limits.DESCRIPTOR, reference),
         "Acknowledgement": _response(change_capture_pb2.Acknowledgement.DESCRIPTOR, reference),
         "Heartbeat": _response(change_capture_pb2.Heartbeat.DESCRIPTOR, reference),
@@ -74,6 +77,8 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
         "Token": _object({"token": {"type": "string"}}, closed=True),
         "Demand": _object({"n": {**_long(), "minimum": 1}}, closed=True),
         "Page": _page(reference),
+        "TablePage": _table_page(reference),
+        "TableRow": _table_row(reference),
         "Catalog": _response(catalog_pb2.Catalog.DESCRIPTOR, reference),
         "Schema": _response(catalog_pb2.GetSchemaResponse.DESCRIPTOR, reference, nested=True),
         "Error": _error(),
@@ -171,6 +176,29 @@ def _page(reference: Callable[[str], Schema]) -> Schema:
         "nextCursor": {"oneOf": [reference("Cursor"), {"type": "null"}]},
         "count": {"type": "integer", "minimum": 0},
     }
+    header["required"] = list(header["properties"])
+    return header
+
+
+def _table_page(reference: Callable[[str], Schema]) -> Schema:
+    header = _response(change_capture_pb2.StateHeader.DESCRIPTOR, reference)
+    header["properties"] |= {
+        "rows": {"type": "array", "items": reference("Capture")},
+        "hasNext": {"type": "boolean"},
+        "nextPage": {"type": ["string", "null"]},
+        "count": {"type": "integer", "minimum": 0},
+    }
+    header["required"] = list(header["properties"])
+    return {
+        **header,
+        "description": "A table as of a version: each row is the capture that it came with. A subscription "
+        "after `resumeCursor` goes on from there.",
+    }
+
+
+def _table_row(reference: Callable[[str], Schema]) -> Schema:
+    header = _response(change_capture_pb2.StateHeader.DESCRIPTOR, reference)
+    header["properties"]["row"] = reference("Capture")
     header["required"] = list(header["properties"])
     return header
 

@@ -17,6 +17,7 @@ from tailrace_server.api.rest.requests import (
     JSON_TYPE,
     LINES_TYPE,
 )
+from tailrace_server.api.rest.state import IN_PATH, IN_PATH_OF_ROW, STATE_HEADERS
 
 _CATALOG: Final = {
     "name": "catalog",
@@ -27,6 +28,7 @@ _CATALOG: Final = {
 _TAGS: Final = {
     "callers": "Who asks.",
     "catalogs": "What is served.",
+    "tables": "Rows as of one version.",
     "history": "Closed ranges, in either direction.",
     "live": "What comes, as server-sent events.",
 }
@@ -77,6 +79,7 @@ def document() -> dict[str, Any]:
             },
         },
     }
+    paths |= _tables(found["ReadState"])
     for base, name in (("/v1/catalogs/{catalog}", "Changes"), ("/v1/system", "SystemChanges")):
         shared = {"parameters": [_CATALOG]} if "{" in base else {}
         paths[f"{base}/changes"] = {
@@ -121,8 +124,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "tailrace",
             "version": version("tailrace"),
-            "description": "History and live changes of catalogs. The WebSocket on the live path is described "
-            "by /v1/asyncapi.json; both share their components.",
+            "description": "Tables, history and live changes of catalogs. The WebSocket on the live path is "
+            "described by /v1/asyncapi.json; both share their components.",
         },
         "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "paths": paths,
@@ -134,11 +137,56 @@ def document() -> dict[str, Any]:
     }
 
 
+def _tables(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the paths of tables, and of one row."""
+
+    def asked(without: tuple[str, ...]) -> list[dict[str, Any]]:
+        members = request["properties"]
+        return [_query(name, each) for name, each in members.items() if name not in without]
+
+    headers = {name: {"schema": {"type": "string"}} for name in (*STATE_HEADERS, "ETag")}
+    page = {
+        JSON_TYPE: {"schema": reference("TablePage")},
+        LINES_TYPE: {"schema": {"type": "string"}},
+        ARROW_TYPE: {"schema": {"type": "string", "contentMediaType": ARROW_TYPE}},
+    }
+    row = {JSON_TYPE: {"schema": reference("TableRow")}}
+    table, key = ({**_CATALOG, "name": name} for name in ("entityType", "primaryKey"))
+    found: dict[str, Any] = {
+        "/v1/catalogs/{catalog}/state/{entityType}": {
+            "parameters": [_CATALOG, table],
+            "get": {
+                **_get(
+                    *("readTable", "tables", "The rows of an entity type as of one version"),
+                    {"content": page, "headers": headers},
+                ),
+                "parameters": asked(IN_PATH),
+            },
+        },
+        "/v1/catalogs/{catalog}/state/{entityType}/{primaryKey}": {
+            "parameters": [_CATALOG, table, key],
+            "get": {
+                **_get("readRow", "tables", "One row of it", {"content": row, "headers": headers}),
+                "parameters": asked(IN_PATH_OF_ROW),
+            },
+        },
+    }
+    unchanged = {"description": "The tag of If-None-Match is still that of the rows."}
+    late = {"description": _codes(504), **_problem()}
+    for each in found.values():
+        each["get"]["responses"] |= {"304": unchanged, "504": late}
+    return found
+
+
+def _problem() -> dict[str, Any]:
+    return {"content": {PROBLEM_TYPE: {"schema": reference("Error")}}}
+
+
 def _get(
     operation: str, tag: str, summary: str, answer: dict[str, Any], *, body: str | None = None
 ) -> dict[str, Any]:
     """Return an operation; ``body`` is the component that it is asked with, if any."""
-    problem = {"content": {PROBLEM_TYPE: {"schema": reference("Error")}}}
+    problem = _problem()
     statuses = sorted((*_REFUSED, *(() if body is None else _REFUSED_BODY)))
     refused = {str(status): {"description": _codes(status), **problem} for status in statuses}
     asked = {} if body is None else {"requestBody": _body(body)}

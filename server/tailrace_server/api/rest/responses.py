@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.options import SubscribeAcknowledgement
     from tailrace_server.capture.history import HistoryRead
     from tailrace_server.capture.reading.frames import Frames
+    from tailrace_server.capture.reads.state import StateRead
     from tailrace_server.wal.state.view import LogView
 
 
@@ -102,6 +103,18 @@ def history_header(history: HistoryRead, *, catalog: str) -> dict[str, Any]:
         "truncated": history.truncated,
         "unknownChanges": list(history.unknown_changes),
         "effectiveCriteria": criteria(history.use.effective),
+    }
+
+
+def state_header(read: StateRead, *, catalog: str) -> dict[str, Any]:
+    """Return what a read of state is pinned to."""
+    return {
+        "catalog": catalog,
+        "catalogUuid": str(read.catalog_uuid),
+        "entityType": read.entity_type,
+        "version": read.version,
+        "commitTimestamp": read.commit_timestamp,
+        "resumeCursor": str(read.cursor),
     }
 
 

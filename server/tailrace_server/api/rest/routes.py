@@ -9,6 +9,8 @@
     POST       /v1/catalogs/{c}/changes/query     the same, asked for in a JSON body
     WebSocket  /v1/catalogs/{c}/changes/live      live, sub-protocol tailrace.v1
     GET, POST  /v1/catalogs/{c}/changes/live      live, server-sent events
+    GET        /v1/catalogs/{c}/state/{type}      a table as of one version
+    GET        /v1/catalogs/{c}/state/{type}/{key}  one row of it
     …          /v1/system/changes…                the same of the system log
     GET        /v1/openapi.json, asyncapi.json    what all of it looks like
     GET        /v1/docs, /v1/docs/live            the same for a browser
@@ -39,7 +41,7 @@ from tailrace_server.api.errors import (
 )
 from tailrace_server.api.http.guard import caller_of, entrance_of
 from tailrace_server.api.peers import REST_WEBSOCKET, over_http
-from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses
+from tailrace_server.api.rest import asyncapi, events, history, openapi, pages, responses, state
 from tailrace_server.api.rest.live import SUBPROTOCOL, LiveFace
 from tailrace_server.api.rest.requests import no_parameters, parameters
 from tailrace_server.capture.grant import Action
@@ -82,6 +84,12 @@ class RestFace:
             Route("/v1/catalogs", self._answered(self._catalogs)),
             Route("/v1/catalogs/{catalog}", self._answered(self._catalog)),
             Route("/v1/catalogs/{catalog}/schema", self._answered(self._schema)),
+            Route("/v1/catalogs/{catalog}/state/{entityType}", self._answered(self._table)),
+            # A key may have slashes, which HTTP has decoded before the path is looked at.
+            Route(
+                "/v1/catalogs/{catalog}/state/{entityType}/{primaryKey:path}",
+                self._answered(self._row),
+            ),
         ]
         for base in ("/v1/catalogs/{catalog}", "/v1/system"):
             found += [
@@ -141,6 +149,13 @@ class RestFace:
         view = await self._engine.view(caller_of(request), name, action=Action.SCHEMA)
         at = view.published if version is None else min(version, view.published)
         return _json(responses.schema(view.schema_of(at), view))
+
+    async def _table(self, request: Request) -> ASGIApp:
+        name = _catalog_of(request)
+        return await state.table(request, self._engine, self._settings, self._sockets, name)
+
+    async def _row(self, request: Request) -> ASGIApp:
+        return await state.row(request, self._engine, _catalog_of(request))
 
     async def _changes(self, request: Request) -> ASGIApp:
         name = _catalog_of(request)

@@ -18,7 +18,7 @@ from tailrace_server.capture.delivery.last_message import LastMessage
 from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from tailrace_server.capture.admission import Admission
     from tailrace_server.capture.delivery.memory_budget import LargeMessages
@@ -81,6 +81,10 @@ class LogRead(ABC):
         if isinstance(error, TailraceError):
             self._terms.admission.ended(partial(self._ending, error))
         self.close()
+
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[Frames]:
+        """Yield its messages, once."""
 
     @abstractmethod
     def resume_cursor(self) -> object | None:

@@ -63,11 +63,11 @@ async def test_both_documents_share_their_components_and_name_every_route(serve:
     )
     paths = openapi.document()["paths"]
     for path in paths:
-        answer = await served.http.options(path.replace("{catalog}", "shop"))
+        answer = await served.http.options(re.sub(r"\{\w+\}", "shop", path))
         allowed = {each.strip().lower() for each in answer.headers["allow"].split(",")}
         assert allowed - {"head"} == set(paths[path]) - {"parameters"}, path
     routes = RestFace(served.engine, HttpSettings(), served.face.sockets).routes()
-    served_paths = {each.path for each in routes if isinstance(each, Route)}
+    served_paths = {each.path.replace(":path", "") for each in routes if isinstance(each, Route)}
     of_documents = {each for each in served_paths if each.startswith("/v1/docs")}
     assert served_paths - of_documents - {"/v1/openapi.json", "/v1/asyncapi.json"} == set(paths)
     sockets = {each.path for each in routes if isinstance(each, WebSocketRoute)}

@@ -1,0 +1,186 @@
+"""Tables: the rows of an entity type as of one version, as a JSON page, lines of JSON, or an Arrow stream.
+
+::
+
+    GET …/state/product          {"catalog": …, "version": 42, "resumeCursor": "1.…", "rows": […],
+                                  "hasNext": true, "nextPage": "s1.…", "count": 1000}
+    GET …/state/product/4711     {"catalog": …, "version": 42, "resumeCursor": "1.…", "row": {…}}
+
+Each row is the capture that it came with. A table as of a version never changes, so every answer has an
+``ETag``: as long as nothing was published, or a row was not changed, ``If-None-Match`` is answered with 304.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from tailrace.errors import InvalidRequest, RowUnknown
+from tailrace.v1.change_capture_pb2 import ReadStateRequest
+from tailrace_server.api import requests
+from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.json_requests import ELSEWHERE, from_query, in_json_names
+from tailrace_server.api.peers import REST, over_http
+from tailrace_server.api.rest import responses
+from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, headers_of
+from tailrace_server.api.rest.forms import form_of_query
+from tailrace_server.api.rest.requests import (
+    ARROW_TYPE,
+    JSON_TYPE,
+    LINES_TYPE,
+    accepted,
+    parameters,
+)
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from tailrace_server.api.rest.forms import CaptureForm
+    from tailrace_server.api.rest.streaming import StreamedAnswer
+    from tailrace_server.api.settings import HttpSettings
+    from tailrace_server.api.websocket import Sockets
+    from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.reads.state import StateRead
+
+STATE_HEADERS: Final = {
+    "Tailrace-Catalog-Uuid": "catalogUuid",
+    "Tailrace-Version": "version",
+    "Tailrace-Resume-Cursor": "resumeCursor",
+}
+"""What a table is of: header field → member of the JSON page."""
+
+IN_PATH: Final = (*ELSEWHERE, "entityType")
+"""Fields of a request for a table that are no parameters."""
+IN_PATH_OF_ROW: Final = (*IN_PATH, "primaryKey", "keysOnly", "limit", "page")
+"""The same for one row."""
+
+_OFFERED: Final = (JSON_TYPE, LINES_TYPE, ARROW_TYPE)
+
+
+async def table(
+    request: Request, engine: Engine, settings: HttpSettings, sockets: Sockets, catalog: str
+) -> Response | StreamedAnswer:
+    """Answer ``GET …/state/{entityType}``.
+
+    Raises:
+        TailraceError: Before anything is sent: the table cannot be read.
+    """
+    kind = accepted(request, _OFFERED)
+    form, message = _asked(request, engine, IN_PATH)
+    kind, form = agreed(kind, form)
+    if kind == JSON_TYPE and not message.HasField("limit"):
+        message.limit = settings.page_records
+    with ExitStack() as stack:
+        read, bytes_max = await _open(request, engine, catalog, message, kind, form)
+        stack.enter_context(read)
+        header = responses.state_header(read, catalog=catalog)
+        headers = headers_of(header, kind, STATE_HEADERS)
+        tag = _tag(read, message, kind, form, str(read.version))
+        headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if request.method == "HEAD":
+            return Response(headers=headers)
+        on_error = partial(sockets.count_error, "http")
+        end = partial(_end, read)
+        found = ReadAnswer(read, kind, form, "rows", header, end, bytes_max, on_error)
+        answer = await found.streamed(request, sockets, headers)
+        stack.pop_all()  # from here on the chunks have it
+        return answer
+
+
+async def row(request: Request, engine: Engine, catalog: str) -> Response:
+    """Answer ``GET …/state/{entityType}/{primaryKey}``.
+
+    Raises:
+        RowUnknown: There is none.
+        TailraceError: The table cannot be read.
+    """
+    kind = accepted(request, (JSON_TYPE,))
+    form, message = _asked(request, engine, IN_PATH_OF_ROW)
+    key = request.path_params["primaryKey"]
+    message.primary_key.append(key)
+    kind, form = agreed(kind, form)
+    read, bytes_max = await _open(request, engine, catalog, message, kind, form)
+    with read:
+        async for frames in read:
+            data = frames.data
+            if len(data) > bytes_max:
+                data = form.objects.with_omitted(*form.split(data))
+            break
+        else:
+            raise RowUnknown(read.entity_type, key, read.version)
+        header = responses.state_header(read, catalog=catalog)
+        headers = headers_of(header, kind, STATE_HEADERS)
+        # The row is the same for as long as its last change is.
+        version, index, _ = frames.last
+        tag = _tag(read, message, kind, form, f"{version}:{index}")
+    headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    body = msgspec.json.encode(header)[:-1] + b',"row":' + data[:-1] + b"}"
+    return Response(body, headers=headers)
+
+
+def _asked(
+    request: Request, engine: Engine, without: tuple[str, ...]
+) -> tuple[CaptureForm, ReadStateRequest]:
+    form, pairs = form_of_query(parameters(request))
+    if form.is_cloud:
+        raise InvalidRequest("format: a table has rows as captures, not CloudEvents")
+    message = from_query(
+        ReadStateRequest, pairs, criteria_max=engine.settings.criteria, without=without
+    )
+    message.entity_type = request.path_params["entityType"]
+    return form, message
+
+
+async def _open(
+    request: Request,
+    engine: Engine,
+    catalog: str,
+    message: ReadStateRequest,
+    kind: str,
+    form: CaptureForm,
+) -> tuple[StateRead, int]:
+    """Return the read, and the size above which a row comes without its image."""
+    try:
+        bytes_max = requests.max_message_bytes(message, engine.settings.max_message_bytes)
+        read = await engine.state(
+            caller_of(request),
+            catalog,
+            requests.state(message),
+            codec=codec_of(kind, form),
+            max_message_bytes=bytes_max,
+            peer=over_http(REST, request),
+        )
+    except InvalidRequest as error:
+        if type(error) is InvalidRequest:  # the others have names of the caller's in their texts
+            in_json_names(error)
+        raise
+    return read, bytes_max
+
+
+def _tag(read: StateRead, message: ReadStateRequest, kind: str, form: CaptureForm, of: str) -> str:
+    """Return the tag of an answer. Weak: of one row, V and the cursor may differ, and both are right."""
+    asked = ReadStateRequest()
+    asked.CopyFrom(message)
+    for name in ("at_version", "at_time", "wait_for_version", "wait_ms"):
+        asked.ClearField(name)
+    shape = (kind, form.objects.name, read.use.identity)
+    parts = (read.catalog_uuid.hex, of, *shape, asked.SerializeToString(deterministic=True).hex())
+    return f'W/"{hashlib.blake2s("|".join(parts).encode(), digest_size=12).hexdigest()}"'
+
+
+def _end(read: StateRead, _: object, count: int) -> dict[str, Any]:
+    page = read.next_page()
+    return {
+        "hasNext": page is not None,
+        "nextPage": None if page is None else str(page),
+        "count": count,
+    }
