@@ -82,8 +82,17 @@ def inspect_(
 
 
 @app.command()
-def verify(path: Folder, as_json: AsJson = False) -> int:
-    """Read the whole log and check all of it: checksums, chain, order, density, counts.
+def verify(
+    path: Folder,
+    whole_bases: Annotated[
+        bool,
+        typer.Option(
+            "--whole-bases", help="Compare every row of the bases with the log, not a sample."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Read the whole log and check all of it: checksums, chain, order, density, counts, bases.
 
     Names every fault by file and byte offset. The exit status is 0 when the log is sound, 1 when it is not.
     """
@@ -95,7 +104,11 @@ def verify(path: Folder, as_json: AsJson = False) -> int:
     unseen = as_json or not sys.stderr.isatty()
     with Progress(console=_console(stderr=True), transient=True, disable=unseen) as bar:
         task = bar.add_task("reading", total=None)
-        result = verify_log(path, lambda done, total: bar.update(task, completed=done, total=total))
+        result = verify_log(
+            path,
+            lambda done, total: bar.update(task, completed=done, total=total),
+            whole_bases=whole_bases,
+        )
     if as_json:
         _print_json(result)
     else:
@@ -109,9 +122,14 @@ def trim(
     before: Annotated[
         int, typer.Option("--before", metavar="VERSION", min=1, help="First version to keep.")
     ],
+    without_state: Annotated[
+        bool,
+        typer.Option("--without-state", help="Give up the tables' state too: no room is needed."),
+    ] = False,
 ) -> int:
     """Let go of all versions below one, at once. Their files stay for readers at work, for ten minutes.
 
+    First the newest image of every row is kept in a base, so that the state of every table stays readable.
     Then a writer, as an ingest, deletes them when it publishes. Where none does, run this again.
     """
     from tailrace.clock import SystemClock
@@ -126,7 +144,7 @@ def trim(
             f"{published + 1} lets go of everything"
         )
     now = SystemClock().now()
-    oldest = retention.trim(path, before, now)
+    oldest = retention.trim(path, before, now, keeps_state=not without_state)
     deleted = retention.delete_unnamed(path, now)
     note(f"oldest position kept: {oldest}; files deleted now: {len(deleted):,}")
     _note_waiting(path)
@@ -155,6 +173,48 @@ def compact(path: Folder) -> int:
         )
     note(f"files deleted now: {len(deleted):,}")
     _note_waiting(path)
+    return 0
+
+
+@app.command()
+def rebase(
+    path: Folder,
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew", help="From the log alone, in place of all bases: where one is damaged."
+        ),
+    ] = False,
+) -> int:
+    """Put the newest image of every row into files, a base: the state of large tables is read fast again.
+
+    A writer's upkeep does that by itself when enough was written. The log itself stays as it is.
+    """
+    from tailrace.clock import SystemClock
+    from tailrace_server.wal.base import making
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.upkeep import retention
+
+    _check_catalog(path)
+    oldest = CommitLog.open(path).view.oldest
+    if anew and oldest.version > 1:
+        raise InvalidRequest(
+            f"--anew: the log begins at {oldest}, so it alone does not say what rows were before; without "
+            "--anew the base is made from the one before"
+        )
+    now = SystemClock().now()
+    made = making.make_base(path, now, anew=anew)
+    retention.delete_unnamed(path, now)
+    if made is None:
+        note(
+            "no base was made: the newest published version has one, or there is none, or the log was trimmed "
+            "before it had any"
+        )
+    else:
+        note(
+            f"base of version {made.version:,}: {counted(made.rows, 'row')} of "
+            f"{counted(made.tables, 'entity type')} in {counted(made.files, 'file')}, {_size(made.bytes)}"
+        )
     return 0
 
 
@@ -265,6 +325,16 @@ def _print_summary(console: Console, summary: inspect.LogSummary) -> None:
     for label, count in (("to be deleted", summary.unnamed), ("orphans", summary.orphans)):
         if count:
             grid.add_row(label, counted(count, "file"))
+    for base in summary.bases:
+        grid.add_row(
+            "base",
+            f"of version {base.version:,}: {counted(sum(base.rows.values()), 'row')} of "
+            f"{counted(len(base.rows), 'entity type')} in {counted(base.files, 'file')}, {_size(base.bytes)}",
+        )
+    if summary.state_from is None:
+        grid.add_row("state", "[yellow]not readable[/]: the log was trimmed and has no base")
+    elif summary.state_from:
+        grid.add_row("state", f"readable from version {summary.state_from:,} on")
     for pending in summary.pending:
         grid.add_row("pending", _shown(pending))
     sources = [*summary.source_positions.items()]
@@ -363,6 +433,10 @@ def _print_verification(console: Console, result: Verification) -> None:
         f"{result.checkpoints:,} checkpoints, {result.segments:,} segments with {result.batches:,} batches: "
         f"{result.transactions:,} transactions, {result.rows:,} records, {_size(result.bytes)}"
     )
+    if result.bases:
+        console.print(
+            f"read {counted(result.bases, 'base')} with {counted(result.base_rows, 'row')}"
+        )
     for fault in result.faults:
         console.print(f"[bold red]damaged[/] {_shown(str(fault))}", soft_wrap=True)
     if result.sound:

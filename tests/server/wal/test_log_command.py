@@ -211,3 +211,32 @@ def test_verify_names_a_broken_chain(log_root: Path) -> None:
     faults = verify(log_root / "shop").faults
     assert [fault.path for fault in faults] == [f"log/{4:020d}.json"]
     assert "previous_crc32c" in faults[0].reason
+
+
+def test_rebase_makes_a_base_that_inspect_shows_and_a_trim_keeps_state_by(log_root: Path) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        for key in ("1", "2", "3"):
+            writer.append([upsert(key), upsert(key, entity_type="user")])
+    catalog = log_root / "shop"
+    status, _, err = tailrace_log("rebase", catalog)
+    assert status == 0
+    assert "base of version 3: 6 rows of 2 entity types in 2 files" in err
+    assert "no base was made" in tailrace_log("rebase", catalog)[2]
+    assert tailrace_log("rebase", catalog, "--anew")[0] == 0
+    assert "base  of version 3: 6 rows" in tailrace_log("inspect", catalog)[1]
+    assert "read 1 base with 6 rows" in tailrace_log("verify", catalog, "--whole-bases")[1]
+    assert tailrace_log("trim", catalog, "--before", 3)[0] == 0
+    out = tailrace_log("inspect", catalog)[1]
+    assert "base  of version 2: 4 rows" in out
+    assert "readable from version 2 on" in out
+    status, _, err = tailrace_log("rebase", catalog, "--anew")
+    assert status == 2
+    assert "--anew: the log begins at 3:0" in err
+    assert tailrace_log("trim", catalog, "--before", 4, "--without-state")[0] == 0
+    assert "state  readable from version 3 on" in tailrace_log("inspect", catalog)[1]
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("4")])
+    assert tailrace_log("trim", catalog, "--before", 5, "--without-state")[0] == 0
+    assert (
+        "not readable: the log was trimmed and has no base" in tailrace_log("inspect", catalog)[1]
+    )

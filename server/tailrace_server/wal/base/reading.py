@@ -1,4 +1,4 @@
-"""The state of a table at a version: the newest image of each key, read from the log.
+"""The state of a table at a version: the newest image of each key, from a base and the log behind it.
 
 State is what a reader has who applied every record up to the version in the order of the log, late ones too:
 
@@ -25,9 +25,10 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Area
-from tailrace.errors import InvalidRequest, PositionCompacted
+from tailrace.errors import InvalidRequest, LogCorrupted, PositionCompacted
 from tailrace.position import FIRST, Position
-from tailrace_server.wal.base.images import images_of
+from tailrace_server.wal.base.bases import newest_bases, paths_in, table_in
+from tailrace_server.wal.base.overlay import BaseRows, merged
 from tailrace_server.wal.base.state_rows import NO_ROWS, StatePlace, StateRows, joined_rows
 from tailrace_server.wal.base.winners import (
     FoldBounds,
@@ -35,14 +36,16 @@ from tailrace_server.wal.base.winners import (
     Wanted,
     fold,
 )
+from tailrace_server.wal.files.base_documents import BASES
 from tailrace_server.wal.record.columns import multiplicity_of
 from tailrace_server.wal.record.key_hash import key_hash, type_seed
+from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tailrace_server.wal.base.winners import Winners
+    from tailrace_server.wal.files.base_documents import BaseDocument, BaseTableDocument
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.state.view import LogView
 
@@ -58,12 +61,17 @@ class TableState:
     """The rows of one entity type at one version. Reads when asked; blocks; threads may share it.
 
     Its calls raise ``SegmentMissing`` where a compaction or a trim has taken a file since the view was made:
-    ask for the same version of a newer view, and go on behind the last row.
+    ask for the same version of a newer view, and go on behind the last row. If a newer base has replaced the
+    one that it reads, it goes on with that by itself.
     """
 
     entity_type: str
     version: int
     _table: LogTable
+    _base: BaseTableDocument | None
+    """What it had at ``_after``; None: no rows."""
+    _after: int
+    """The version of the base; 0 for none."""
     _bounds: FoldBounds = _BOUNDS
 
     def parts(self, behind: StatePlace | None = None) -> Iterator[StateRows]:
@@ -80,10 +88,19 @@ class TableState:
             LogCorrupted: What is read is damaged.
             SegmentMissing: A file is gone.
         """
-        for rows in self._windows(Wanted(0 if behind is None else behind.key_hash)):
-            passed = 0 if behind is None else rows.count_up_to(behind)
-            left = rows.slice(passed, len(rows)) if passed else rows
-            yield from left.parts(self._bounds.part_rows, self._bounds.part_bytes)
+        state = self
+        while True:
+            try:
+                for rows in state.windows(Wanted(0 if behind is None else behind.key_hash)):
+                    passed = 0 if behind is None else rows.count_up_to(behind)
+                    left = rows.slice(passed, len(rows)) if passed else rows
+                    for part in left.parts(self._bounds.part_rows, self._bounds.part_bytes):
+                        yield part
+                        behind = part.place(-1)
+            except SegmentMissing as missing:
+                state = state._over_newer_base(missing)
+            else:
+                return
 
     def rows_of(self, primary_keys: Sequence[str]) -> StateRows:
         """Return the rows of some keys, those that exist, by (key hash, key).
@@ -95,7 +112,13 @@ class TableState:
             return NO_ROWS
         seed = type_seed(self._table.seed_name)
         hashes = np.unique(np.array([key_hash(seed, key) for key in keys], np.uint64))
-        rows = joined_rows([*self._windows(Wanted(chosen=hashes))])
+        state = self
+        while True:
+            try:
+                rows = joined_rows([*state.windows(Wanted(chosen=hashes))])
+                break
+            except SegmentMissing as missing:
+                state = state._over_newer_base(missing)
         asked = np.flatnonzero(np.isin(rows.primary_keys.to_pylist(), keys))
         return rows if len(asked) == len(rows) else rows.taken(asked)
 
@@ -103,31 +126,56 @@ class TableState:
         """Return the place that the row of a key has, or would have."""
         return StatePlace(key_hash(type_seed(self._table.seed_name), primary_key), primary_key)
 
-    def _windows(self, wanted: Wanted) -> Iterator[StateRows]:
-        """Yield the rows of some key hashes in windows of bounded images."""
+    @property
+    def hashed_as(self) -> str:
+        """The name under which keys are hashed: the one that the entity type had first."""
+        return self._table.seed_name
+
+    @property
+    def counted(self) -> bool:
+        """Whether rows have no key, and are counted."""
+        return self._table.counted
+
+    def has_changes(self) -> bool:
+        """Return whether records of it may be behind the base; False: there are none."""
+        return any(True for _ in self._table.batches(self._after, self.version))
+
+    def _over_newer_base(self, missing: SegmentMissing) -> TableState:
+        """Return the same state without a file of its base, which is gone.
+
+        Raises:
+            SegmentMissing: The file is not of a base.
+            LogCorrupted: It is of a base that stands.
+        """
+        # A newer base has replaced the one that was chosen when this was asked for. The view of the log may be
+        # older too: if a segment is missing next, that is for the caller, who has newer ones.
+        if not missing.path.startswith(f"{BASES}/"):
+            raise missing
+        table = self._table
+        known = newest_bases(table.reader.store, table.view.uuid)
+        if missing.path in paths_in(known.bases):
+            reason = "this file of a base is missing; tailrace log verify says what to do"
+            raise LogCorrupted(missing.path, 0, reason) from missing
+        base = known.below(table.view, self.version)
+        if base is None and table.view.oldest > FIRST:
+            raise missing
+        newer = state_over(
+            table.view, table.reader, table.names, self.entity_type, self.version, base
+        )
+        return replace(newer, _bounds=self._bounds)
+
+    def windows(self, wanted: Wanted) -> Iterator[StateRows]:
+        """Yield the rows of some key hashes in windows of bounded images, some empty; errors as ``parts``."""
+        base, whole = self._base, self._base is None
+        below = BaseRows(self._table.reader, base, wanted)
         while True:
-            found = fold(self._table, 0, self.version, wanted, self._bounds, whole=True)
-            yield from self._rows(found.winners)
+            found = fold(self._table, self._after, self.version, wanted, self._bounds, whole=whole)
+            if found.truncated:
+                below = BaseRows(self._table.reader, None, wanted)
+            yield from merged(self._table, found.winners, below, found.stop, self._bounds)
             if found.stop >= wanted.stop:
                 return
             wanted = replace(wanted, start=found.stop)
-
-    def _rows(self, winners: Winners) -> Iterator[StateRows]:
-        """Yield the rows that winners leave, in windows of bounded images."""
-        living = winners if winners.lives.all() else winners.taken(winners.lives)
-        start = 0
-        while start < len(living):
-            images = images_of(self._table, living.places[start:], self._bounds)
-            window = living.slice(start, start + len(images))
-            start += len(images)
-            yield StateRows(
-                window.hashes,
-                window.keys,
-                window.versions,
-                window.indexes,
-                window.diffs if self._table.counted else np.ones(len(window), np.int64),
-                images,
-            )
 
 
 def table_state(view: LogView, reader: BatchReader, entity_type: str, version: int) -> TableState:
@@ -141,7 +189,8 @@ def table_state(view: LogView, reader: BatchReader, entity_type: str, version: i
 
     Raises:
         InvalidRequest: No entity type is called so, or the version is not published.
-        PositionCompacted: The log does not reach back to its rows.
+        PositionCompacted: Neither the log nor a base reaches back to its rows.
+        LogCorrupted: The list of bases is damaged.
     """
     if not 0 <= version <= view.published:
         raise InvalidRequest(
@@ -149,11 +198,36 @@ def table_state(view: LogView, reader: BatchReader, entity_type: str, version: i
             f"{view.published}"
         )
     names = _names(view, entity_type, version)
-    if view.oldest > FIRST:
-        newest = Position(view.published, 0)
-        raise PositionCompacted(Position(version, 0), view.oldest, newest, _NO_BASE)
+    known = newest_bases(reader.store, view.uuid)
+    base = known.below(view, version)
+    if base is None and view.oldest > FIRST:
+        first = known.first_readable(view.oldest)
+        oldest, newest = view.oldest, Position(view.published, 0)
+        advice = _NO_BASE
+        if first is not None:
+            oldest, advice = Position(first, 0), "state can be read from there on"
+        raise PositionCompacted(Position(version, 0), oldest, newest, advice)
+    return state_over(view, reader, names, entity_type, version, base)
+
+
+def state_over(
+    view: LogView,
+    reader: BatchReader,
+    names: EntityNames,
+    entity_type: str,
+    version: int,
+    base: BaseDocument | None,
+) -> TableState:
+    """Return a state as one base and the log behind it say; without a base as the log alone says."""
+    after = 0 if base is None else base.version
     table = LogTable(view, reader, names, names.first_name(view), counted=False)
-    return TableState(entity_type, version, _with_counts(table, version))
+    rows = table_in(base, names.name_in(view.schema_of(after)))
+    # A table without rows does not tell whether they would be counted.
+    if rows is not None and rows.rows:
+        table = replace(table, counted=rows.counted)
+    else:
+        table = _with_counts(table, after, version)
+    return TableState(entity_type, version, table, rows, after)
 
 
 def _names(view: LogView, entity_type: str, version: int) -> EntityNames:
@@ -167,13 +241,13 @@ def _names(view: LogView, entity_type: str, version: int) -> EntityNames:
     )
 
 
-def _with_counts(table: LogTable, version: int) -> LogTable:
+def _with_counts(table: LogTable, after: int, version: int) -> LogTable:
     """Return the table with whether its rows are counted: its first record with an image says so."""
     name = table.names.name_in(table.view.schema_of(version))
     columns = table.view.schema_of(version).entity_types.get(name or "", ())
     if any(column.key for column in columns):
         return table
-    for _, ref in table.batches(0, version):
+    for _, ref in table.batches(after, version):
         head = table.reader.head(ref)
         ours = table.names.rows_in(table.view, head.type_codes, head.entity_types, head.versions)
         ours &= (head.areas == Area.DATA) & (head.key_hashes != 0)

@@ -337,23 +337,7 @@ def reduced(rows: Winners) -> Winners:
     """
     if len(rows) < 2:
         return rows
-    order = np.argsort(rows.hashes, kind="stable")
-    hashes = rows.hashes[order]
-    neighbours = hashes[1:] == hashes[:-1]
-    # 1. Mostly one hash is one key. Where it is not, its rows are put into the order of their keys.
-    places = np.flatnonzero(neighbours)
-    if len(places):
-        differ = places[~_are_equal(rows.keys, order[places], order[places + 1])]
-        for hash in np.unique(hashes[differ]):
-            start, stop = (
-                np.searchsorted(hashes, hash, "left"),
-                np.searchsorted(hashes, hash, "right"),
-            )
-            texts = rows.keys.take(pa.array(order[start:stop])).to_pylist()
-            order[start:stop] = order[start:stop][sorted(range(len(texts)), key=texts.__getitem__)]
-        if len(differ):
-            neighbours[places] = _are_equal(rows.keys, order[places], order[places + 1])
-    # 2. The last row of each key stays.
+    order, neighbours = ordered(rows.hashes, rows.keys)
     ends = np.append(~neighbours, True)
     if ends.all():
         return rows.taken(order)
@@ -363,10 +347,40 @@ def reduced(rows: Winners) -> Winners:
     return replace(kept, diffs=diffs)
 
 
-def _are_equal(
-    keys: pa.StringArray, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
+def ordered(
+    hashes: npt.NDArray[np.uint64], keys: pa.StringArray
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the order of rows by (key hash, key); rows of one key keep theirs.
+
+    Returned with it is whether each row in that order, but the last, is followed by one of its own key.
+    """
+    order = np.argsort(hashes, kind="stable")
+    sorted_hashes = hashes[order]
+    followed = sorted_hashes[1:] == sorted_hashes[:-1]
+    places = np.flatnonzero(followed)
+    if len(places):
+        # Mostly one hash is one key. Where it is not, its rows are put into the order of their keys.
+        differ = places[~are_equal(keys, order[places], keys, order[places + 1])]
+        for hash in np.unique(sorted_hashes[differ]):
+            start, stop = (
+                np.searchsorted(sorted_hashes, hash, "left"),
+                np.searchsorted(sorted_hashes, hash, "right"),
+            )
+            texts = keys.take(pa.array(order[start:stop])).to_pylist()
+            order[start:stop] = order[start:stop][sorted(range(len(texts)), key=texts.__getitem__)]
+        if len(differ):
+            followed[places] = are_equal(keys, order[places], keys, order[places + 1])
+    return order, followed
+
+
+def are_equal(
+    left: pa.StringArray,
+    left_rows: npt.NDArray[np.int64],
+    right: pa.StringArray,
+    right_rows: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
-    equal = pc.equal(keys.take(pa.array(left)), keys.take(pa.array(right)))
+    """Return which of some pairs of keys are equal."""
+    equal = pc.equal(left.take(pa.array(left_rows)), right.take(pa.array(right_rows)))
     found: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False)
     return found
 
@@ -378,6 +392,8 @@ __all__ = [
     "LogTable",
     "Wanted",
     "Winners",
+    "are_equal",
     "batch_and_row",
     "fold",
+    "ordered",
 ]

@@ -31,6 +31,7 @@ from tailrace_server.wal.record.columns import (
 from tailrace_server.wal.record.small_arrays import SMALL_LENGTH, int32s, int64s
 from tailrace_server.wal.record.text_columns import Dictionary, NameLists, Texts
 from tailrace_server.wal.segment import arrow_ipc
+from tailrace_server.wal.segment.refs import SegmentRef
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tailrace_server.wal.files.object_store import OpenObject
-    from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
+    from tailrace_server.wal.files.object_store import ObjectStore, OpenObject
+    from tailrace_server.wal.segment.refs import BatchRef
 
 _ENTRIES: Final = f"{ENTRIES}/"
 _OPEN_FILES_MAX: Final = 64
@@ -125,7 +126,8 @@ class BatchReader:
 
     def __init__(self, catalog: Path) -> None:
         """Bind to a catalog's folder; nothing is opened yet."""
-        self._open = LocalFiles(catalog).open
+        self.store: ObjectStore = LocalFiles(catalog)
+        """The objects of the catalog's folder."""
         self._lock = threading.Lock()
         self._files: OrderedDict[str, OpenObject] = OrderedDict()
         self._dictionaries: OrderedDict[Hashable, _Dictionaries] = OrderedDict()
@@ -226,6 +228,22 @@ class BatchReader:
             offset += length
         return found
 
+    def checked(self, path: str, offset: int, length: int, crc: int, what: str) -> memoryview:
+        """Return some bytes of any file of the catalog, in memory of their own.
+
+        Args:
+            path: The file, relative to the catalog.
+            offset: Where they begin.
+            length: How many they are.
+            crc: Their CRC-32C.
+            what: What they are, for an error.
+
+        Raises:
+            LogCorrupted: One of them is wrong, or the file ends too early.
+            SegmentMissing: The file is gone.
+        """
+        return self._read(SegmentRef(path, 0, ()), _Part(what, offset, length, crc), None)
+
     def _dictionaries_of(self, segment: SegmentRef, file: bytes | None) -> _Dictionaries:
         key = (segment.path, segment.prefix)  # an entry that is read ahead may become another
         with self._lock:
@@ -286,7 +304,7 @@ class BatchReader:
         """Open a file; in a process without descriptors, with one of those that are kept for later."""
         while True:
             try:
-                return self._open(path)
+                return self.store.open(path)
             except LogError as error:
                 if not self._files or not is_scarce(error):
                     raise

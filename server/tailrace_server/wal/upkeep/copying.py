@@ -3,8 +3,8 @@
 A log is many files that change together: to copy a folder name by name gives a publication without its entry,
 or a checkpoint without its segments. So the log is opened first, and then exactly what that state names is
 copied. Entries, publications and checkpoints keep their names for ever. Segments may be deleted, and entries
-cut down, ten minutes after a compaction or trim has replaced them. A copy that was overtaken by that goes on
-with a newer state.
+cut down, ten minutes after a compaction or trim has replaced them; so may the files of bases. A copy that was
+overtaken by that goes on with a newer state.
 
 Left out is what the log does not name: Spark's checkpoint, which would be ahead of the copy and pass over lines
 that it lacks, and the quarantine.
@@ -15,6 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import LogCorrupted
+from tailrace_server.wal.base.bases import KnownBases, bases_path, newest_bases, paths_in
+from tailrace_server.wal.files.base_documents import BASES
 from tailrace_server.wal.files.catalog_folder import copied_folder, read_catalog
 from tailrace_server.wal.files.documents import (
     CHECKPOINTS,
@@ -63,15 +65,20 @@ def copy_log(source: Path, root: Path) -> LogCopy:
         store, target = LocalFiles(source), LocalFiles(folder)
         while True:
             # 1. Files of an earlier turn stay: whatever has a name in a log has one content.
-            state = CommitLog.open(source).state
-            paths = list(_named(state))
+            log = CommitLog.open(source)
+            state, known = log.state, newest_bases(log.store, log.uuid)
+            paths = [*_named(state), *_named_by(known)]
             found = [_copy(store, target, path) for path in paths]
             # 2. A copy that nobody has read is none.
             result = verify(folder)
             if result.sound:
                 break
             # 3. Replaced files were deleted meanwhile, or the source itself is damaged.
-            if CommitLog.open(source).state.revision == state.revision:
+            newer = CommitLog.open(source)
+            if (newer.state.revision, newest_bases(newer.store, newer.uuid).number) == (
+                state.revision,
+                known.number,
+            ):
                 fault = result.faults[0]
                 raise LogCorrupted(fault.path, fault.offset, fault.reason)
     return LogCopy(
@@ -94,6 +101,12 @@ def _named(state: LogState) -> Iterator[str]:
     yield from (each.path for each in state.pending)
 
 
+def _named_by(known: KnownBases) -> Iterator[str]:
+    """Yield the paths of the objects that name bases, and of what the newest one names, each once."""
+    yield from map(bases_path, range(1, known.number + 1))
+    yield from dict.fromkeys(paths_in(known.bases))
+
+
 def _copy(store: ObjectStore, target: ObjectStore, path: str) -> int:
     """Copy an object, unless the target has it or the source has it no more; return its bytes."""
     held = target.size(path)
@@ -102,6 +115,8 @@ def _copy(store: ObjectStore, target: ObjectStore, path: str) -> int:
     opened = store.open(path)
     if opened is None:
         return 0
+    if path.startswith(f"{BASES}/"):
+        target.make_folder(BASES)
     buffer, offset = memoryview(bytearray(_PIECE)), 0
     new = target.begin(path)
     try:

@@ -13,6 +13,7 @@ from tailrace.criteria import Area, Operation
 from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
 from tailrace.schema import Schema
+from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.files.catalog_folder import read_catalog
 from tailrace_server.wal.files.documents import CommitEntry, OpenEntry
 from tailrace_server.wal.record.columns import BODY_COLUMNS
@@ -27,8 +28,20 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from tailrace_server.wal.files.base_documents import BaseDocument
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.state import Holder, LogState
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSummary:
+    """The state of all entity types as of one version, in files."""
+
+    version: int
+    rows: dict[str, int]
+    """By entity type."""
+    files: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,9 @@ class LogSummary:
     """Files that nothing names any more and that wait for their deletion."""
     orphans: int
     """Files that nothing has ever named or will."""
+    bases: tuple[BaseSummary, ...]
+    state_from: int | None
+    """First version whose state can be read; None where none can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +173,7 @@ def summarize(path: Path) -> LogSummary:
     log = CommitLog.open(path)
     log.read_newest_checkpoint()
     state, view = log.state, log.view
+    known = newest_bases(log.store, log.uuid)
     counts: Counter[str] = Counter()
     for segment in state.batches.segments:
         counts.update(segment.counts or {})
@@ -185,6 +202,18 @@ def summarize(path: Path) -> LogSummary:
         source_positions=dict(state.source_positions),
         unnamed=len(unnamed(log)),
         orphans=len(orphans(log)),
+        bases=tuple(map(_base_summary, known.bases)),
+        state_from=known.first_readable(state.oldest),
+    )
+
+
+def _base_summary(base: BaseDocument) -> BaseSummary:
+    files = [file for table in base.tables for file in table.files]
+    return BaseSummary(
+        base.version,
+        {table.entity_type: table.rows for table in base.tables},
+        len(files),
+        sum(file.bytes for file in files),
     )
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tailrace.errors import TailraceError
+from tailrace_server.wal.base.making import base_is_due, make_base
 from tailrace_server.wal.state.checkpoint import write_checkpoint_if_due
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.compaction import compact, is_due
@@ -38,11 +39,13 @@ def run_if_due(path: Path, now: int) -> None:
         LogError: It cannot be done; the log is as it was.
     """
     log = CommitLog.open(path)
+    if rebases := base_is_due(log):
+        _log.debug("catalog %s: %s", path.name, make_base(path, now))
     if compacts := is_due(log.state):
         _log.debug("catalog %s: %s", path.name, compact(path, now))
     else:
         write_checkpoint_if_due(log, now)
-    if compacts or deletion_is_due(log, now) or last_writer_left_orphans(log):
+    if compacts or rebases or deletion_is_due(log, now) or last_writer_left_orphans(log):
         deleted = delete_unnamed(path, now, files_max=DELETE_FILES)
         _log.debug("catalog %s: %d files deleted", path.name, len(deleted))
 

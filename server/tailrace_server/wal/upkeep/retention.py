@@ -1,10 +1,12 @@
 """Retention: what leaves the log, first by name and then from the disk.
 
-A trim moves ``oldest`` in a new checkpoint; files that hold nothing at or above it are no longer named. Files
-that nothing names any more (trimmed, compacted, or pending and spent) are deleted ``delete_grace`` after the
-checkpoint or entry that stopped naming them: readers with an older view have that long, and one that still
-misses a file takes the newest checkpoint and goes on by position. A writer at work has them deleted
-(trigger.py). Where no writer is at work, ``tailrace log trim`` and ``tailrace log compact`` delete them.
+A trim first makes a base of the version before the new ``oldest`` (base/making.py), so that the state of every
+table stays readable from there on. Then it moves ``oldest`` in a new checkpoint; files that hold nothing at or
+above it are no longer named. Files that nothing names any more (trimmed, compacted, or pending and spent) are
+deleted ``delete_grace`` after the checkpoint or entry that stopped naming them: readers with an older view have
+that long, and one that still misses a file takes the newest checkpoint and goes on by position. A writer at
+work has them deleted (trigger.py). Where no writer is at work, ``tailrace log trim`` and ``tailrace log
+compact`` delete them.
 
 Orphans are files below ``segments`` that no checkpoint or entry has ever named: what tasks left that
 failed. Whether one may still be committed is decided by what the log says, not by a clock:
@@ -28,6 +30,12 @@ import numpy as np
 
 from tailrace.errors import LogFull
 from tailrace.position import Position
+from tailrace_server.wal.base.making import (
+    delete_unnamed_rows,
+    deletion_of_rows_is_due,
+    drop_unneeded,
+    make_base,
+)
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import ENTRIES, SEGMENTS
 from tailrace_server.wal.files.sealed import unseal, without_records
@@ -53,7 +61,7 @@ compaction nor the end of the writer waits long for the files of a large trim; t
 _ATTEMPTS: Final = 8
 
 
-def trim(path: Path, before: int, now: int) -> Position:
+def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Position:
     """Give up all versions below ``before``; return the oldest position that is kept now.
 
     ``before`` above the newest published version gives up everything published. Nothing is deleted yet; see
@@ -63,13 +71,18 @@ def trim(path: Path, before: int, now: int) -> Position:
         path: The catalog's folder.
         before: First version to keep.
         now: µs since the epoch.
+        keeps_state: Make a base first, if what is given up can be summed up. Without one, the rows that were
+            written last below ``before`` are lost, and no state can be read any more.
 
     On a full disk, files that had their grace are deleted first, as they make room for what a trim writes.
 
     Raises:
-        LogFull: No room for the checkpoint all the same; the log is as it was. Says how much is needed.
+        LogFull: No room for the base or the checkpoint all the same; the log is as it was. Says what is needed.
+        LogCorrupted: What the base would be made from is damaged; the log is as it was.
     """
     has_made_room = False
+    if keeps_state:
+        has_made_room = _make_base(path, before, now)
     for _ in range(_ATTEMPTS):
         log = CommitLog.open(path)
         state = log.state
@@ -80,6 +93,8 @@ def trim(path: Path, before: int, now: int) -> Position:
         trimmed = _trimmed(state, oldest, now)
         try:
             if write_checkpoint(log, trimmed, now):
+                with suppress(LogFull):  # they go with the next base
+                    drop_unneeded(path, now)
                 return oldest
         except LogFull as full:
             if has_made_room:
@@ -88,6 +103,29 @@ def trim(path: Path, before: int, now: int) -> Position:
             with suppress(LogFull):  # what it could delete has made room all the same
                 delete_unnamed(path, now)
     return CommitLog.open(path).view.oldest
+
+
+def _make_base(path: Path, before: int, now: int) -> bool:
+    """Make the base that a trim needs, if it gives anything up; return whether room had to be made."""
+    state = CommitLog.open(path).state
+    version = min(before, state.published + 1) - 1
+    if Position(version + 1, 0) <= state.oldest:
+        return False
+    try:
+        make_base(path, now, version)
+    except LogFull:
+        with suppress(LogFull):
+            delete_unnamed(path, now)
+        try:
+            make_base(path, now, version)
+        except LogFull as full:
+            raise LogFull(
+                f"cannot trim {path}: a trim first writes the newest image of every row, so that state stays "
+                f"readable, and its device has no room for that ({full}); move or delete something else there, "
+                "or give up the state too: tailrace log trim --without-state. The log is as it was"
+            ) from full
+        return True
+    return False
 
 
 def _no_room(path: Path, trimmed: LogState, now: int) -> LogFull:
@@ -132,12 +170,11 @@ def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S
     """
     state, before = log.state, _before(now, grace_s)
     due = _due(state, before)
-    if not due:
-        return False
-    if is_left(log.store, max(due)[1]):
+    if due and is_left(log.store, max(due)[1]):
         return True
-    state.removed = {file: since for file, since in state.removed.items() if since > before}
-    return False
+    if due:
+        state.removed = {file: since for file, since in state.removed.items() if since > before}
+    return deletion_of_rows_is_due(log, before)
 
 
 def delete_unnamed(
@@ -176,6 +213,7 @@ def delete_unnamed(
         except LogFull:
             waiting.append(file)
     deleted += [file for file in waiting if _delete(log.store, file)]
+    deleted += delete_unnamed_rows(path, now, grace_s=grace_s)
     # 3. Leftovers and bodies of old checkpoints: nothing depends on them, so a kill before this only leaves
     #    them.
     if log.store.arrivals is not None:

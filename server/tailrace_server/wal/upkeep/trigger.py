@@ -1,4 +1,4 @@
-"""Upkeep beside a writer: checkpoints, compaction by its rule, deletion of what is no longer named.
+"""Upkeep beside a writer: checkpoints, compaction and bases by their rules, deletion of what is not named.
 
 It runs in a process of its own (process.py), because a thread would take the interpreter from the commits for
 milliseconds, many times over. The process is started when a compaction or a deletion is first due; from then
@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import LogError, LogFull
+from tailrace_server.wal.base.making import base_is_due
 from tailrace_server.wal.state.checkpoint import checkpoint_is_due, write_checkpoint_if_due
 from tailrace_server.wal.upkeep.compaction import DUE_SEGMENTS, is_due
 from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_left_orphans
@@ -116,12 +117,18 @@ class UpkeepTrigger:
         process.stdout.close()
 
     def _compaction_is_due(self, log: CommitLog) -> bool:
-        """Return whether a compaction is due, or a checkpoint that the process has to make."""
+        """Return whether a compaction or a base is due, or a checkpoint that the process has to make."""
         state = log.state
         if state.last_entry < self._next_entry:
             return False
         self._next_entry = state.last_entry + DUE_SEGMENTS // 8
-        return is_due(state) or (self._is_running() and checkpoint_is_due(log))
+        if is_due(state) or (self._is_running() and checkpoint_is_due(log)):
+            return True
+        try:
+            return base_is_due(log)
+        except LogError as error:
+            _log.warning("no base of catalog %s: %s", self._path.name, error)
+            return False
 
     def _deletion_is_due(self, log: CommitLog) -> bool:
         """Return whether files have had their grace or, the first time, the last writer left some behind."""

@@ -9,7 +9,8 @@ It reads everything and goes on behind a fault, so that one run names all that i
   and checksum;
 * bodies: each is a UTF-8 JSON object; ``changed``: the version's schema has each column;
 * records: versions and indexes dense and in order from the oldest on; running numbers without a hole; key
-  hashes; the counts of each segment; the counts of every lead against the records of its transaction.
+  hashes; the counts of each segment; the counts of every lead against the records of its transaction;
+* bases: their checksums, order and key hashes; and whether they are the fold of the log (base/checking.py).
 
 Not covered by a checksum, because nothing reads them: the magic, the end-of-stream mark and the footer of a
 segment.
@@ -18,6 +19,7 @@ segment.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ import pyarrow.compute as pc
 from tailrace.criteria import Area, Operation
 from tailrace.errors import LogCorrupted, LogError
 from tailrace.position import FIRST
+from tailrace_server.wal.base.bases import newest_bases
+from tailrace_server.wal.base.checking import check_bases
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.catalog_folder import check_folders
 from tailrace_server.wal.files.documents import (
@@ -82,6 +86,9 @@ class Verification:
     rows: int = 0
     transactions: int = 0
     bytes: int = 0
+    bases: int = 0
+    """Bases that stand."""
+    base_rows: int = 0
     faults: list[Fault] = field(default_factory=list)
 
     @property
@@ -101,12 +108,18 @@ class _Transaction:
     found: Counter[str] = field(default_factory=Counter)
 
 
-def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> Verification:
+def verify(
+    path: Path,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    whole_bases: bool = False,
+) -> Verification:
     """Read a whole log and return what is wrong with it.
 
     Args:
         path: The catalog's folder.
         progress: Called after each batch with (batches done, batches in all).
+        whole_bases: Compare all rows of the bases with the fold of the log, also those of large tables.
 
     Raises:
         LogUnreadable: Not a catalog, no permission, or a newer format.
@@ -128,6 +141,7 @@ def verify(path: Path, progress: Callable[[int, int], None] | None = None) -> Ve
     # 4. Read everything that the view names.
     _Records(path, log, result, progress).verify()
     _verify_pending(log.store, log.state, result)
+    _verify_bases(path, log, result, whole=whole_bases)
     return result
 
 
@@ -427,6 +441,18 @@ def _verify_pending(store: ObjectStore, state: LogState, result: Verification) -
             _note(result, LogCorrupted(pending.path, 0, "the pending file is missing"))
         elif len(found.data) != pending.bytes or crc32c(found.data) != pending.crc32c:
             _note(result, LogCorrupted(pending.path, 0, "checksum of the pending file"))
+
+
+def _verify_bases(path: Path, log: CommitLog, result: Verification, *, whole: bool) -> None:
+    with suppress(LogCorrupted):
+        bases = newest_bases(log.store, log.uuid).bases
+        result.bases = len(bases)
+        result.base_rows = sum(table.rows for base in bases for table in base.tables)
+    try:
+        for fault in check_bases(path, log, whole=whole):
+            _note(result, fault)
+    except LogError as error:  # of the log that they are compared with
+        _note(result, error)
 
 
 def _note(result: Verification, error: LogError, path: str = "", offset: int = 0) -> None:

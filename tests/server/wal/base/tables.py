@@ -9,12 +9,15 @@ import orjson
 from hypothesis import strategies as st
 
 from tailrace.criteria import Area, Operation
+from tailrace_server.wal.base.bases import newest_bases
 from tailrace_server.wal.base.reading import table_state
+from tailrace_server.wal.base.winners import FoldBounds
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.wal.logs import rows_of
 
 if TYPE_CHECKING:
@@ -84,6 +87,20 @@ def state(root: Path, entity_type: str = "order", version: int | None = None) ->
         at = log.view.published if version is None else version
         return as_table(table_state(log.view, reader, entity_type, at).parts())
 
+
+def row_files(root: Path) -> list[Path]:
+    """Return the files of rows of all bases of the catalog shop, named or not."""
+    return sorted((root / "shop" / "bases" / "rows").glob("*"))
+
+
+def versions_of_bases(root: Path) -> list[int]:
+    """Return the versions that the catalog shop has bases of."""
+    log = CommitLog.open(root / "shop")
+    return [each.version for each in newest_bases(log.store, log.uuid).bases]
+
+
+TINY = FoldBounds(rows=2, key_bytes=64, image_rows=2, image_bytes=64, part_rows=2, part_bytes=64)
+"""So few that every table needs several passes, windows and parts."""
 
 KEYS = ("1", "2", "3", "ä", "k" * 40)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace_server.wal.base import winners
+from tailrace_server.wal.base.making import make_base
 from tailrace_server.wal.base.reading import TableState, table_state
 from tailrace_server.wal.base.state_rows import StatePlace
 from tailrace_server.wal.base.winners import FoldBounds
@@ -23,6 +24,7 @@ from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.retention import trim
 from tests.server.wal.base.tables import (
+    TINY,
     Kept,
     as_table,
     histories,
@@ -36,9 +38,6 @@ from tests.server.wal.logs import remove, rows_of, update, upsert, write
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-TINY = FoldBounds(rows=2, key_bytes=64, image_rows=2, image_bytes=64, part_rows=2, part_bytes=64)
-"""So few that every table needs several passes, windows and parts."""
 
 
 def tables_of(root: Path) -> Iterator[TableState]:
@@ -199,9 +198,10 @@ def test_what_cannot_be_read_is_refused_and_says_what_can(log_root: Path) -> Non
     for version in (-1, 4):
         with pytest.raises(InvalidRequest, match=f"version {version} .*newest published is 3"):
             state(log_root, version=version)
-    trim(log_root / "shop", 2, 10)
+    trim(log_root / "shop", 2, 10, keeps_state=False)
     with pytest.raises(PositionCompacted, match="trimmed and has no base"):
         state(log_root)
+    assert make_base(log_root / "shop", 11) is None
 
 
 def test_state_is_the_same_after_a_compaction(log_root: Path) -> None:

@@ -1,0 +1,227 @@
+"""Files of a base: rows of one entity type, by (key hash, key), written once and read in part.
+
+A file is an Arrow IPC file of the columns below, in batches of at most 4,096 rows and about 1 MiB; a larger row
+is a batch alone. A batch is the unit of reading: one key is found by one read of at most so much. Past 64 MiB
+the next file begins, so that tasks share a table by its files::
+
+    key_hash     uint64    of the key, under the name that the entity type had first
+    primary_key  utf8
+    version      int64     of the change that the row stands for, …
+    index        int32     … and its place in the version
+    count        int64     how often the row exists; 1 where rows have keys
+    after        binary    the image as it was sent; null where the change had none
+
+Which files there are, where their batches lie and what their checksums are stands in bases/<n>.json
+(files/base_documents.py).
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import LogCorrupted
+from tailrace_server.failpoints import reach
+from tailrace_server.wal.base.state_rows import StateRows, joined_rows
+from tailrace_server.wal.files.base_documents import BASE_ROWS, BASES, BaseFileDocument
+from tailrace_server.wal.files.sealed import crc32c
+from tailrace_server.wal.files.system_errors import os_errors
+from tailrace_server.wal.segment import arrow_ipc
+
+if TYPE_CHECKING:
+    from tailrace_server.wal.files.object_store import NewObject, ObjectStore
+    from tailrace_server.wal.segment.reader import BatchReader
+
+BASE_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key_hash", pa.uint64(), nullable=False),
+        pa.field("primary_key", pa.utf8(), nullable=False),
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("index", pa.int32(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("after", pa.binary()),
+    ]
+)
+_BATCH_ROWS: Final = 4_096
+_BATCH_BYTES: Final = 1 << 20
+_FILE_BYTES: Final = 64 << 20
+
+
+class BaseWriter:
+    """Writes the rows of one entity type. Not thread-safe; end it with ``close`` or ``abandon``."""
+
+    def __init__(self, store: ObjectStore, number: int) -> None:
+        """Begin without a file.
+
+        Args:
+            store: Where the files go.
+            number: Of the object that is to name them.
+        """
+        self._store = store
+        self._number = number
+        self._file: _BaseFile | None = None
+        self._rest: list[StateRows] = []
+        self._rest_rows = 0
+        self.files: list[BaseFileDocument] = []
+        """Those that are complete."""
+
+    def write(self, rows: StateRows) -> None:
+        """Append rows that follow those before.
+
+        Raises:
+            LogFull: No room.
+        """
+        # Parts may be cut anywhere, so what does not fill a batch waits for more.
+        self._rest.append(rows)
+        self._rest_rows += len(rows)
+        if self._rest_rows < _BATCH_ROWS:
+            return
+        *full, rest = joined_rows(self._rest).parts(_BATCH_ROWS, _BATCH_BYTES)
+        self._rest, self._rest_rows = [rest], len(rest)
+        for batch in full:
+            self._emit(batch)
+
+    def close(self) -> list[BaseFileDocument]:
+        """Finish the last file; return all.
+
+        Raises:
+            LogFull: No room.
+        """
+        for batch in joined_rows(self._rest).parts(_BATCH_ROWS, _BATCH_BYTES):
+            self._emit(batch)
+        self._rest, self._rest_rows = [], 0
+        self._end_file()
+        return self.files
+
+    def abandon(self) -> None:
+        """Remove the file that is not complete; nothing after ``close``."""
+        if self._file is not None:
+            self._file.abandon()
+
+    def _emit(self, rows: StateRows) -> None:
+        if self._file is None:
+            path = f"{BASE_ROWS}/{self._number:020d}-{secrets.token_hex(6)}.arrow"
+            self._file = _BaseFile(self._store, path)
+        self._file.write(rows)
+        if self._file.size >= _FILE_BYTES:
+            self._end_file()
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            self.files.append(self._file.close())
+            self._file = None
+
+
+class _Chunks(io.RawIOBase):
+    """What Arrow writes to: the bytes of one message at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        """Say yes to Arrow."""
+        return True
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self._position
+
+    def write(self, data: Any, /) -> int:
+        """Keep a buffer."""
+        self._data.append(bytes(data))
+        self._position += len(data)
+        return len(data)
+
+    def taken(self) -> bytes:
+        """Return what was written since the last time."""
+        data, self._data = b"".join(self._data), []
+        return data
+
+
+class _BaseFile:
+    """One file on its way."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        store.make_folder(BASES)
+        self._path = path
+        self._file: NewObject = store.begin(path)
+        self._sink = _Chunks()
+        self._arrow = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), BASE_SCHEMA)
+        self._prefix: list[tuple[int, int, int]] = []
+        self._columns: tuple[list[int], ...] = ([], [], [], [], [], [])
+        self.size = 0
+
+    def write(self, rows: StateRows) -> None:
+        """Append a batch."""
+        columns = [
+            pa.array(rows.key_hashes),
+            rows.primary_keys,
+            pa.array(rows.versions),
+            pa.array(rows.indexes),
+            pa.array(rows.counts),
+            rows.images,
+        ]
+        self._arrow.write_batch(pa.RecordBatch.from_arrays(columns, schema=BASE_SCHEMA))
+        data = self._sink.taken()
+        if not self._prefix:
+            # Arrow writes the magic and the schema with the first batch.
+            start = len(arrow_ipc.MAGIC)
+            end = start + arrow_ipc.outline(data[start:]).length
+            self._prefix.append((start, end - start, crc32c(data[start:end])))
+            self._put(data[:end])
+            data = data[end:]
+        first, last = int(rows.key_hashes[0]), int(rows.key_hashes[-1])
+        batch = (self.size, len(data), len(rows), crc32c(data), first, last)
+        for column, number in zip(self._columns, batch, strict=True):
+            column.append(number)
+        self._put(data)
+
+    def close(self) -> BaseFileDocument:
+        """Finish the file, make it durable and give it its name."""
+        self._arrow.close()
+        self._put(self._sink.taken())
+        with os_errors(f"cannot write {self._path}"):
+            self._file.sync()
+            reach("base.before_rename")
+            self._file.link()
+            self._file.close()
+            reach("base.after_rename")
+        return BaseFileDocument(
+            self._path, sum(self._columns[2]), self.size, self._prefix, *self._columns
+        )
+
+    def abandon(self) -> None:
+        """Remove it."""
+        self._file.close()
+
+    def _put(self, data: bytes) -> None:
+        with os_errors(f"cannot write {self._path}"):
+            self._file.write([data])
+        self.size += len(data)
+
+
+def read_batch(reader: BatchReader, file: BaseFileDocument, place: int) -> StateRows:
+    """Return the rows of a file's batch.
+
+    Raises:
+        LogCorrupted: A byte of it is wrong, or the file ends too early.
+        SegmentMissing: The file is gone.
+    """
+    offset = file.offset[place]
+    data = reader.checked(
+        file.path, offset, file.length[place], file.crc32c[place], "the batch of the base"
+    )
+    batch = pa.ipc.read_record_batch(pa.py_buffer(data), BASE_SCHEMA)
+    if batch.num_rows != file.batch_rows[place]:
+        raise LogCorrupted(file.path, offset, "the batch has another number of rows than it should")
+    numbers = [np.asarray(batch.column(name)) for name in ("key_hash", "version", "index", "count")]
+    hashes, versions, indexes, counts = numbers
+    return StateRows(
+        hashes, batch.column("primary_key"), versions, indexes, counts, batch.column("after")
+    )

@@ -1,0 +1,159 @@
+"""Which bases a log has: the newest object of a sequence of its own says it.
+
+The sequence is bases/1.json, 2, 3, …, dense and created exclusively, like checkpoints: who loses n + 1 reads
+it and decides again. It is not part of the checkpoints, so that a tailrace that knows no bases neither
+stumbles over them nor forgets them when it writes a checkpoint (docs/adr/0086).
+
+Each object lists all bases that stand. A base is of use at a version if the log has every record behind it, up
+to there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tailrace.errors import CatalogReplaced, LogCorrupted
+from tailrace.position import FIRST
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.base_documents import (
+    BASES,
+    BaseDocument,
+    BasesDocument,
+    BaseTableDocument,
+)
+from tailrace_server.wal.files.documents import FORMAT_VERSION
+from tailrace_server.wal.files.sealed import object_name, object_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+    from uuid import UUID
+
+    from tailrace.position import Position
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.state.view import LogView
+
+_FIRST_CRC: Final = 0
+_DOCUMENTS_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBases:
+    """The newest object of the sequence, or that there is none."""
+
+    document: BasesDocument | None = None
+    crc: int = _FIRST_CRC
+
+    @property
+    def number(self) -> int:
+        """Its number; 0 for none."""
+        return 0 if self.document is None else self.document.number
+
+    @property
+    def bases(self) -> Sequence[BaseDocument]:
+        """The bases that stand, by version."""
+        return () if self.document is None else self.document.bases
+
+    def below(self, view: LogView, version: int) -> BaseDocument | None:
+        """Return the newest base from which the log leads to a version; None where there is none."""
+        found = [each for each in self.bases if view.oldest.version - 1 <= each.version <= version]
+        return found[-1] if found else None
+
+    def first_readable(self, oldest: Position) -> int | None:
+        """Return the first version whose state can be read in a log that begins at a position, if any can."""
+        if oldest == FIRST:
+            return 0
+        found = [each.version for each in self.bases if each.version >= oldest.version - 1]
+        return found[0] if found else None
+
+
+def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
+    """Return the bases that a log has now.
+
+    Raises:
+        CatalogReplaced: They are of another log.
+        LogCorrupted: The object is damaged.
+        LogUnreadable: It has a newer format version.
+    """
+    numbers = object_numbers(store.names(BASES))
+    if not numbers:
+        return KnownBases()
+    path = bases_path(numbers[-1])
+    key = (uuid, path, store.stamp(path))
+    known = _read.get(key)
+    if known is None:
+        found = store.read(path)
+        if found is None:
+            raise LogCorrupted(path, 0, "the list of bases is missing")
+        document, crc = documents.load(path, found.data, BasesDocument)
+        if document.uuid != uuid:
+            raise CatalogReplaced(path, uuid, document.uuid)
+        if document.number != numbers[-1]:
+            raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
+        known = KnownBases(document, crc)
+        if len(_read) >= _DOCUMENTS_MAX:
+            _read.clear()
+        _read[key] = known
+    return known
+
+
+_read: Final[dict[Hashable, KnownBases]] = {}
+"""What was read last, since every read of a state asks: an object never changes but by being superseded."""
+
+
+def write_bases(
+    store: ObjectStore, uuid: UUID, known: KnownBases, bases: Sequence[BaseDocument], now: int
+) -> bool:
+    """Create the object after the newest one; False when another took its number.
+
+    Args:
+        store: The catalog's objects.
+        uuid: The catalog's.
+        known: What is to be followed.
+        bases: All that stand from now on, by version.
+        now: µs since the epoch; files that are named no longer count so from then on.
+
+    Raises:
+        LogFull: No room.
+    """
+    named = set(paths_in(bases))
+    before = dict(known.document.removed) if known.document is not None else {}
+    removed = {path: since for path, since in before.items() if store.exists(path)}
+    removed |= {path: now for path in paths_in(known.bases) if path not in named}
+    document = BasesDocument(
+        format_version=FORMAT_VERSION,
+        number=known.number + 1,
+        uuid=uuid,
+        previous_crc32c=known.crc,
+        timestamp=now,
+        bases=list(bases),
+        removed=list(removed.items()),
+    )
+    store.make_folder(BASES)
+    return store.create(
+        bases_path(document.number), documents.sealed(document)[0], failpoint="base"
+    )
+
+
+def superseded(document: BasesDocument) -> bytes:
+    """Return what stays of an object that a later one has replaced."""
+    stub = msgspec.structs.replace(document, bases=[], removed=[], superseded=True)
+    return documents.sealed(stub)[0]
+
+
+def bases_path(number: int) -> str:
+    """Return the path of an object of the sequence."""
+    return f"{BASES}/{object_name(number)}"
+
+
+def paths_in(bases: Iterable[BaseDocument]) -> list[str]:
+    """Return the files of bases; one may be in several."""
+    return [file.path for base in bases for table in base.tables for file in table.files]
+
+
+def table_in(base: BaseDocument | None, entity_type: str | None) -> BaseTableDocument | None:
+    """Return a base's table of an entity type, by its name at the base's version; None where it has none."""
+    tables = () if base is None else base.tables
+    return next((each for each in tables if each.entity_type == entity_type), None)

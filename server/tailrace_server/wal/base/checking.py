@@ -1,0 +1,244 @@
+"""Whether bases are what they should be: their bytes, their order, and the fold of what each has replaced.
+
+Bytes and order are checked of every row. The fold takes as long as making a base, so of a large table it is
+compared for a sixteenth of the key hashes, chosen at random, unless all are asked for. A base whose past is
+trimmed, with no older base to begin from, has nothing to be compared with.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tailrace.errors import LogCorrupted
+from tailrace.position import FIRST
+from tailrace_server.wal.base.base_files import read_batch
+from tailrace_server.wal.base.bases import KnownBases, bases_path, newest_bases
+from tailrace_server.wal.base.reading import state_over
+from tailrace_server.wal.base.state_rows import joined_rows
+from tailrace_server.wal.base.winners import HASHES_END, Wanted, are_equal
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.base_documents import BASES, BasesDocument
+from tailrace_server.wal.files.sealed import object_numbers
+from tailrace_server.wal.record.key_hash import key_hashes, type_seed
+from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
+from tailrace_server.wal.state.entity_names import EntityNames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tailrace_server.wal.base.state_rows import StateRows
+    from tailrace_server.wal.files.base_documents import (
+        BaseDocument,
+        BaseFileDocument,
+        BaseTableDocument,
+    )
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.state.commit_log import CommitLog
+    from tailrace_server.wal.state.view import LogView
+
+_SAMPLE: Final = 16
+"""Of a large table one of so many equal ranges of hashes is compared."""
+_SMALL_ROWS: Final = 1 << 16
+"""A table of no more rows is compared as a whole."""
+_COMPARED_ROWS: Final = 4_096
+_MEND: Final = (
+    "tailrace log rebase --anew makes the bases from the log again, if that was not trimmed"
+)
+
+
+def check_bases(path: Path, log: CommitLog, *, whole: bool) -> Iterator[LogCorrupted]:
+    """Yield what is wrong with a log's bases; go on behind each fault.
+
+    Args:
+        path: The catalog's folder.
+        log: Its log.
+        whole: Compare all rows with what they were made from, also of large tables.
+    """
+    yield from _check_objects(log.store)
+    with BatchReader(path) as reader:
+        while True:
+            try:
+                known = newest_bases(log.store, log.uuid)
+            except LogCorrupted:
+                return  # it was named above
+            try:
+                yield from _check(reader, log.view, known, whole=whole)
+            except SegmentMissing as missing:
+                # Replaced meanwhile by newer bases? Then those are to be checked.
+                if newest_bases(log.store, log.uuid).number == known.number:
+                    yield LogCorrupted(missing.path, 0, f"the file is missing; {_MEND}")
+                    return
+            else:
+                return
+
+
+def _check_objects(store: ObjectStore) -> Iterator[LogCorrupted]:
+    numbers = object_numbers(store.names(BASES))
+    for number in range(1, max(numbers, default=0) + 1):
+        path = bases_path(number)
+        try:
+            found = documents.read(store, path, BasesDocument)
+            if found is None:
+                raise LogCorrupted(path, 0, "the list of bases is missing")
+            if found[0].number != number:
+                raise LogCorrupted(path, 0, f"it says that it is number {found[0].number}")
+        except LogCorrupted as error:
+            yield error
+
+
+def _check(
+    reader: BatchReader, view: LogView, known: KnownBases, *, whole: bool
+) -> Iterator[LogCorrupted]:
+    before: BaseDocument | None = None
+    for base in known.bases:
+        faults: list[LogCorrupted] = []
+        for table in base.tables:
+            faults += _check_table(reader, base, table)
+        yield from faults
+        reaches = view.oldest == FIRST or before is not None
+        if reaches and not faults and base.version <= view.published:
+            for table in base.tables:
+                yield from _compare(reader, view, before, base, table, whole=whole)
+        before = base
+
+
+def _check_table(
+    reader: BatchReader, base: BaseDocument, table: BaseTableDocument
+) -> Iterator[LogCorrupted]:
+    """Yield the first fault of each file."""
+    last: StateRows | None = None
+    rows = 0
+    for file in table.files:
+        try:
+            for what, offset, length, crc in (
+                ("the schema message", *each) for each in file.prefix
+            ):
+                reader.checked(file.path, offset, length, crc, what)
+            for place in range(len(file.offset)):
+                found = read_batch(reader, file, place)
+                _check_rows(file, place, table, found, last, base.version)
+                last, rows = found.slice(len(found) - 1, len(found)), rows + len(found)
+            size = reader.store.size(file.path)
+            if size is not None and size != file.bytes:
+                raise LogCorrupted(
+                    file.path, min(size, file.bytes), f"it has {size} bytes instead of {file.bytes}"
+                )
+        except LogCorrupted as error:
+            last = None
+            yield LogCorrupted(error.path, error.offset, f"{error.reason}; {_MEND}")
+            continue
+    if rows != table.rows and last is not None:
+        yield LogCorrupted(
+            table.files[-1].path, 0, f"{table.entity_type} has {rows} rows instead of {table.rows}"
+        )
+
+
+def _check_rows(
+    file: BaseFileDocument,
+    place: int,
+    table: BaseTableDocument,
+    found: StateRows,
+    last: StateRows | None,
+    version: int,
+) -> None:
+    """Raise what is wrong with the rows of a batch, given the row before."""
+    offset = file.offset[place]
+    hashes = found.key_hashes
+    if (int(hashes[0]), int(hashes[-1])) != (file.first_hash[place], file.last_hash[place]):
+        raise LogCorrupted(file.path, offset, "its key hashes are not those that were written down")
+    seeds = np.full(len(found), type_seed(table.hashed_as), np.uint64)
+    if not np.array_equal(key_hashes(seeds, found.primary_keys), hashes):
+        raise LogCorrupted(file.path, offset, "a key hash is not that of its key")
+    if not ((found.versions > 0) & (found.versions <= version)).all():
+        raise LogCorrupted(file.path, offset, f"a row is of a version above {version}")
+    rows = found if last is None else joined_rows([last, found])
+    same = np.flatnonzero(rows.key_hashes[1:] == rows.key_hashes[:-1])
+    places = [(rows.place(row), rows.place(row + 1)) for row in same.tolist()]
+    if (rows.key_hashes[1:] < rows.key_hashes[:-1]).any() or any(a >= b for a, b in places):
+        raise LogCorrupted(file.path, offset, "its rows are not in the order of their keys")
+
+
+def _compare(
+    reader: BatchReader,
+    view: LogView,
+    before: BaseDocument | None,
+    base: BaseDocument,
+    table: BaseTableDocument,
+    *,
+    whole: bool,
+) -> Iterator[LogCorrupted]:
+    """Yield the first row of a table that is not what the base before and the log behind it give."""
+    names = EntityNames(view.schema_of(base.version), table.entity_type)
+    wanted = Wanted()
+    if not whole and table.rows > _SMALL_ROWS:
+        width = HASHES_END // _SAMPLE
+        start = secrets.randbelow(_SAMPLE) * width
+        wanted = Wanted(start, start + width)
+    found, given = (
+        _cut(state_over(view, reader, names, table.entity_type, base.version, each).windows(wanted))
+        for each in (base, before)
+    )
+    for mine in found:
+        theirs = next(given, None)
+        row = 0 if theirs is None else _first_difference(mine, theirs)
+        if row is not None:
+            yield _difference(table, mine, min(row, len(mine) - 1), base.version)
+            return
+    if next(given, None) is not None:
+        yield LogCorrupted(
+            table.files[-1].path if table.files else BASES,
+            0,
+            f"rows of {table.entity_type} at version {base.version} are not in the base; {_MEND}",
+        )
+
+
+def _difference(table: BaseTableDocument, rows: StateRows, row: int, version: int) -> LogCorrupted:
+    hash, key = rows.place(row)
+    reason = (
+        f"the row of {table.entity_type} {key!r} is not the one that the log gives at version {version}; "
+        f"{_MEND}"
+    )
+    for file in table.files:
+        for place, last in enumerate(file.last_hash):
+            if last >= hash:
+                return LogCorrupted(file.path, file.offset[place], reason)
+    return LogCorrupted(BASES, 0, reason)
+
+
+def _cut(parts: Iterator[StateRows]) -> Iterator[StateRows]:
+    """Yield the same rows in parts that are all of one length but the last."""
+    held: list[StateRows] = []
+    count = 0
+    for part in parts:
+        held.append(part)
+        count += len(part)
+        if count < _COMPARED_ROWS:
+            continue
+        rows, start = joined_rows(held), 0
+        while count - start >= _COMPARED_ROWS:
+            yield rows.slice(start, start + _COMPARED_ROWS)
+            start += _COMPARED_ROWS
+        held, count = [rows.slice(start, count)], count - start
+    if count:
+        yield joined_rows(held)
+
+
+def _first_difference(mine: StateRows, theirs: StateRows) -> int | None:
+    """Return the first row in which two parts differ, also by ending; None where they are equal."""
+    count = min(len(mine), len(theirs))
+    every = np.arange(count)
+    differ = np.zeros(count, np.bool_)
+    for name in ("key_hashes", "versions", "indexes", "counts"):
+        differ |= getattr(mine, name)[:count] != getattr(theirs, name)[:count]
+    differ |= ~are_equal(mine.primary_keys, every, theirs.primary_keys, every)
+    rows = np.flatnonzero(differ)
+    if len(rows):
+        return int(rows[0])
+    if not mine.images.slice(0, count).equals(theirs.images.slice(0, count)):
+        texts = zip(mine.images.to_pylist(), theirs.images.to_pylist(), strict=False)
+        return next(row for row, (one, other) in enumerate(texts) if one != other)
+    return None if len(mine) == len(theirs) else count

@@ -1,0 +1,284 @@
+"""Making a base: the state of every entity type at a version, read and written part by part.
+
+A base is made from the newest one below it and the log in between, so the whole past is read once only. A
+table without records in between keeps its files. Rows are read by key hash in bounded memory (reading.py), and
+written as they come (base_files.py), so nothing grows with the tables.
+
+The files have no name in the log until bases/<n + 1>.json is created, exclusively. What is killed before that
+leaves files which no object names and none will once n + 1 exists: they go with the next deletion.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.errors import LogError
+from tailrace.position import FIRST, Position
+from tailrace_server.wal.base.base_files import BaseWriter
+from tailrace_server.wal.base.bases import (
+    bases_path,
+    newest_bases,
+    paths_in,
+    superseded,
+    table_in,
+    write_bases,
+)
+from tailrace_server.wal.base.reading import state_over
+from tailrace_server.wal.files import documents
+from tailrace_server.wal.files.base_documents import (
+    BASE_ROWS,
+    BASES,
+    BaseDocument,
+    BasesDocument,
+    BaseTableDocument,
+)
+from tailrace_server.wal.files.sealed import object_numbers
+from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.batch_table import FIRST_ROW, find_position
+from tailrace_server.wal.state.checkpoint import DELETE_GRACE_S
+from tailrace_server.wal.state.commit_log import CommitLog
+from tailrace_server.wal.state.entity_names import EntityNames
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tailrace_server.wal.files.object_store import ObjectStore
+    from tailrace_server.wal.state.state import LogState
+    from tailrace_server.wal.state.view import LogView
+
+_ATTEMPTS: Final = 8
+_DUE_RECORDS: Final = 1 << 20
+"""Records behind the newest base before another is due, …"""
+_DUE_SHARE: Final = 2
+"""… and at least one for so many of its rows."""
+_KEPT: Final = 2
+"""Newest objects that keep what they name whatever their age."""
+
+
+class MadeBase(NamedTuple):
+    """What was made."""
+
+    version: int
+    tables: int
+    kept_tables: int
+    """Of these, those whose files the base before had already."""
+    rows: int
+    files: int
+    bytes: int
+
+
+def base_is_due(log: CommitLog) -> bool:
+    """Return whether so much was committed since the newest base that state is slow to read."""
+    state = log.state
+    known = newest_bases(log.store, log.uuid)
+    first = known.first_readable(state.oldest)
+    if first is None:
+        return False  # nothing says what the rows were
+    newest = known.bases[-1] if known.bases else None
+    rows = 0 if newest is None else sum(table.rows for table in newest.tables)
+    behind = _records_behind(state, first if newest is None else newest.version)
+    return behind >= max(_DUE_RECORDS, rows // _DUE_SHARE)
+
+
+def _records_behind(state: LogState, version: int) -> int:
+    """Return how many records are behind a version, those of the batch that it ends in included."""
+    columns, count = state.batches.columns, len(state.batches)
+    place = find_position(columns, count, Position(version + 1, 0))
+    return 0 if place == count else state.end_row - int(columns[FIRST_ROW, place])
+
+
+def make_base(
+    path: Path, now: int, version: int | None = None, *, anew: bool = False
+) -> MadeBase | None:
+    """Make the base of a version, by default the newest; None where there is one, or nothing to make it from.
+
+    Any process may, at any time.
+
+    Args:
+        path: The catalog's folder.
+        now: µs since the epoch.
+        version: A published one.
+        anew: Make it from the log alone, also if there is one: all others are dropped.
+
+    Raises:
+        LogCorrupted: What it is made from is damaged; nothing was changed.
+        LogFull: No room; nothing was changed.
+    """
+    for _ in range(_ATTEMPTS):
+        # 1. Choose by what is there now: another process may have made it meanwhile.
+        log = CommitLog.open(path)
+        view = log.view
+        at = view.published if version is None else version
+        known = newest_bases(log.store, view.uuid)
+        below = None if anew else known.below(view, at)
+        if at == 0 or (below is None and view.oldest.version > 1):
+            return None
+        if below is not None and below.version == at:
+            return None
+        # 2. Write the files. Nothing names them, so a failure or a kill changes nothing that readers see.
+        # 3. Name them all by one object. If that failed, delete them: they were written for its number.
+        maker = _Maker(view, below, at, known.number + 1)
+        named = False
+        try:
+            base = maker.make(path)
+            others = [] if anew else [each for each in known.bases if each.version != at]
+            bases = sorted([*others, base], key=lambda each: each.version)
+            needed = _needed(bases, view.oldest, at)
+            named = write_bases(log.store, view.uuid, known, needed, now)
+        finally:
+            if not named:
+                _delete_unnamed_of(log, maker.written)
+        if named:
+            return maker.made(base)
+    return None
+
+
+def _delete_unnamed_of(log: CommitLog, files: Sequence[str]) -> None:
+    """Delete files that were written for an object that did not come about; all stay if nobody can tell."""
+    # A fault of the device may come after the object was created: then it names them, and they stay.
+    with suppress(LogError):
+        named = set(paths_in(newest_bases(log.store, log.uuid).bases))
+        for each in files:
+            if each not in named:
+                log.store.delete(each)
+
+
+def _needed(
+    bases: Sequence[BaseDocument], oldest: Position, kept: int | None = None
+) -> list[BaseDocument]:
+    """Return the bases that stay: the newest, and of a trimmed log the one that it begins with.
+
+    Args:
+        bases: By version.
+        oldest: First position that the log keeps.
+        kept: Version of one that stays besides.
+    """
+    of_use = [each for each in bases if each.version >= oldest.version - 1]
+    first = [] if oldest == FIRST else of_use[:1]
+    return [each for each in of_use if each.version == kept or each in (*first, of_use[-1])]
+
+
+def drop_unneeded(path: Path, now: int) -> None:
+    """Name no longer the bases that a trim has made useless.
+
+    Raises:
+        LogFull: No room; they go with the next base.
+    """
+    for _ in range(_ATTEMPTS):
+        log = CommitLog.open(path)
+        known = newest_bases(log.store, log.uuid)
+        needed = _needed(known.bases, log.state.oldest)
+        if len(needed) == len(known.bases) or write_bases(log.store, log.uuid, known, needed, now):
+            return
+
+
+class _Maker:
+    """Makes one base's files."""
+
+    def __init__(
+        self, view: LogView, below: BaseDocument | None, version: int, number: int
+    ) -> None:
+        self._view = view
+        self._below = below
+        self._version = version
+        self._number = number
+        self._kept = 0
+        self.written: list[str] = []
+        """The files that are there."""
+
+    def make(self, path: Path) -> BaseDocument:
+        """Write the files of all tables."""
+        schema = self._view.schema_of(self._version)
+        with BatchReader(path) as reader:
+            tables = [
+                self._table(reader, EntityNames(schema, name), name) for name in schema.entity_types
+            ]
+        return BaseDocument(self._version, tables)
+
+    def made(self, base: BaseDocument) -> MadeBase:
+        """Return what was made."""
+        files = {file.path: file for table in base.tables for file in table.files}
+        return MadeBase(
+            base.version,
+            len(base.tables),
+            self._kept,
+            sum(table.rows for table in base.tables),
+            len(files),
+            sum(file.bytes for file in files.values()),
+        )
+
+    def _table(self, reader: BatchReader, names: EntityNames, name: str) -> BaseTableDocument:
+        below = self._below
+        state = state_over(self._view, reader, names, name, self._version, below)
+        if below is not None and not state.has_changes():
+            held = table_in(below, names.name_in(self._view.schema_of(below.version)))
+            if held is not None:
+                self._kept += 1
+                return BaseTableDocument(name, held.hashed_as, held.counted, held.rows, held.files)
+        writer = BaseWriter(reader.store, self._number)
+        try:
+            for rows in state.parts():
+                writer.write(rows)
+            files = writer.close()
+        finally:
+            writer.abandon()
+            self.written += [file.path for file in writer.files]
+        return BaseTableDocument(
+            name, state.hashed_as, state.counted, sum(file.rows for file in files), files
+        )
+
+
+def delete_unnamed_rows(path: Path, now: int, *, grace_s: float = DELETE_GRACE_S) -> list[str]:
+    """Delete files that no base names any more and that had their grace, and orphans; return their paths.
+
+    Any process may, at any time.
+
+    Raises:
+        LogError: The device failed; what is left goes the next time.
+    """
+    log = CommitLog.open(path)
+    known = newest_bases(log.store, log.uuid)
+    before = now - int(grace_s * 1e6)
+    gone = unnamed_rows(log.store, known.document, before)
+    deleted = [file for file in gone if log.store.delete(file)]
+    # What old objects name is in the newest one, or gone.
+    for number in object_numbers(log.store.names(BASES))[:-_KEPT]:
+        found = documents.read(log.store, bases_path(number), BasesDocument)
+        if found is not None and not found[0].superseded and found[0].timestamp <= before:
+            log.store.replace(bases_path(number), superseded(found[0]))
+    return deleted
+
+
+def deletion_of_rows_is_due(log: CommitLog, before: int) -> bool:
+    """Return whether files are there that no base names since a time, µs, or longer."""
+    document = newest_bases(log.store, log.uuid).document
+    return document is not None and any(
+        since <= before and log.store.exists(path) for path, since in document.removed
+    )
+
+
+def unnamed_rows(
+    store: ObjectStore, document: BasesDocument | None, before: int | None = None
+) -> list[str]:
+    """Return the files that no base names: those named once, and orphans, whose number exists without them.
+
+    Args:
+        store: The catalog's objects.
+        document: The newest that names bases.
+        before: Those alone that were named no longer at this time, µs; None: all.
+    """
+    if document is None:
+        return []
+    named = set(paths_in(document.bases))
+    removed = dict(document.removed)
+    found = []
+    for name in store.names(BASE_ROWS):
+        path = f"{BASE_ROWS}/{name}"
+        number = name.partition("-")[0]
+        if path in named or not (number.isdecimal() and int(number) <= document.number):
+            continue
+        if before is None or removed.get(path, before) <= before:
+            found.append(path)
+    return found
