@@ -36,17 +36,11 @@ from tailrace_server.api.graphql.transports.legacy_websocket import (
 )
 from tailrace_server.api.graphql.transports.reserved_streams import Reservations
 from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL, GraphqlSocketFace
+from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, HEADERS
 from tailrace_server.api.http.guard import caller_of, entrance_of
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, GRAPHQL_WEBSOCKET, over_http
-from tailrace_server.api.rest.event_stream import HEADERS
-from tailrace_server.api.rest.requests import (
-    EVENTS_TYPE,
-    JSON_TYPE,
-    accepted,
-    body,
-    parameters,
-)
+from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
 from tailrace_server.api.websocket.messages import ID_CHARACTERS_MAX
 from tailrace_server.capture.principal import ANONYMOUS

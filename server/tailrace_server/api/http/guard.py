@@ -26,8 +26,7 @@ from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status, retry_after
-from tailrace_server.api.rest.event_stream import later
-from tailrace_server.api.rest.requests import EVENTS_TYPE
+from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, later
 from tailrace_server.api.transport_security.certificate_names import names_over_http
 from tailrace_server.capture.principal import NOBODY
 

@@ -33,21 +33,22 @@ from tailrace_server.api.errors import (
     encoded_refusal,
     logged,
 )
-from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
-from tailrace_server.api.peers import REST_EVENTS, over_http
-from tailrace_server.api.rest import responses
-from tailrace_server.api.rest.event_stream import (
+from tailrace_server.api.http.event_stream_answers import (
+    EVENTS_TYPE,
     HEADERS,
     LAST_EVENT_ID,
-    EventStream,
     last_event_id,
     later,
     may_pass,
     retry_line,
 )
+from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.json_requests import ELSEWHERE, from_json, from_query, in_json_names
+from tailrace_server.api.peers import REST_EVENTS, over_http
+from tailrace_server.api.rest import responses
+from tailrace_server.api.rest.event_stream import EventStream
 from tailrace_server.api.rest.forms import CaptureForm, form_of, form_of_query
-from tailrace_server.api.rest.requests import EVENTS_TYPE, accepted, asked_body, parameters
+from tailrace_server.api.rest.requests import accepted, asked_body, parameters
 
 if TYPE_CHECKING:
     from starlette.requests import Request

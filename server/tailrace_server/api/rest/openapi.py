@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.errors import HTTP_OWN, HTTP_STATUS, PROBLEM_TYPE
+from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE
 from tailrace_server.api.rest import components
 from tailrace_server.api.rest.history import HEADERS
 from tailrace_server.api.rest.requests import (
     ARROW_TYPE,
     CLOUD_TYPE,
-    EVENTS_TYPE,
     JSON_TYPE,
     LINES_TYPE,
 )

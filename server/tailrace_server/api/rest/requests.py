@@ -22,7 +22,6 @@ JSON_TYPE: Final = "application/json"
 LINES_TYPE: Final = "application/x-ndjson"
 ARROW_TYPE: Final = "application/vnd.apache.arrow.stream"
 CLOUD_TYPE: Final = "application/cloudevents-batch+json"
-EVENTS_TYPE: Final = "text/event-stream"
 
 _FIELDS_MAX: Final = 1_000
 

@@ -29,16 +29,16 @@ from tailrace_server.api.errors import HTTP_OWN_RETRIABLE, logged
 from tailrace_server.api.graphql import signals
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.transports.operations import in_one_line, signal
-from tailrace_server.api.http.guard import caller_of
-from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, over_http
-from tailrace_server.api.rest.event_stream import (
+from tailrace_server.api.http.event_stream_answers import (
     HEADERS,
-    EventStream,
     last_event_id,
     later,
     may_pass,
     retry_line,
 )
+from tailrace_server.api.http.guard import caller_of
+from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, over_http
+from tailrace_server.api.rest.event_stream import EventStream
 from tailrace_server.api.rest.requests import parameters
 from tailrace_server.api.rest.streaming import StreamedAnswer
 

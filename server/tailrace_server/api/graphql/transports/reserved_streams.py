@@ -33,7 +33,7 @@ from tailrace_server.api.connection_age import EndsWithAge
 from tailrace_server.api.errors import logged
 from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.transports.operations import Operations
-from tailrace_server.api.rest.event_stream import HEADERS
+from tailrace_server.api.http.event_stream_answers import HEADERS
 from tailrace_server.api.rest.streaming import StreamedAnswer
 from tailrace_server.api.send_guard import ReaderGone
 
