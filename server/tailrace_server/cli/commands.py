@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "serve": Command(f"{_CLI}.serve", "serve_command", "server"),
     "watch": Command(f"{_CLI}.watch", "watch", None),
     "changes": Command(f"{_CLI}.changes", "changes", None),
+    "state": Command(f"{_CLI}.tables.command", "state", "cli"),
     "ps": Command(f"{_CLI}.operator.commands", "ps", "cli"),
     "top": Command(f"{_CLI}.operator.commands", "top", "cli"),
     "catalog": Command(f"{_CLI}.catalog", "app", "cli"),

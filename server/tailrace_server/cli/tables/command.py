@@ -1,0 +1,225 @@
+"""``tailrace state``: the rows of a table as of one version."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.cli import options, typed
+from tailrace_server.cli.declared import Argument, Option
+from tailrace_server.cli.output import Palette, date_text, note, printable
+from tailrace_server.cli.running import run
+from tailrace_server.cli.shown.lines import LineWriter
+from tailrace_server.cli.tables.cells import Cells, line_of
+from tailrace_server.cli.tables.files import form_of, table_file
+from tailrace_server.cli.tables.text_table import TextTable
+from tailrace_server.units import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tailrace.reads.state import State, StateRow
+
+__all__ = ["state"]
+
+_ROWS: Final = "Which rows"
+_FORM: Final = "Form of the output"
+_ROWS_AT_ONCE: Final = 4_096
+"""Rows that a file takes in one piece."""
+_FIRST_ROWS: Final = 200
+"""Rows by which the widths of the columns are chosen."""
+
+
+def _option(name: str, help: str, panel: str, metavar: str | None = None, **more: Any) -> Any:
+    return typed.typed(Option(name, help, metavar=metavar, panel=panel, **more))
+
+
+def state(
+    catalog: Annotated[str, typed.typed(Argument("CATALOG", "Name of the catalog."))],
+    entity_type: Annotated[str, typed.typed(Argument("TYPE", "The table: an entity type."))],
+    server: typed.Server = options.DEFAULT_SERVER,
+    at: Annotated[
+        str | None,
+        _option(
+            "--at",
+            "As of this version; or as of a time: 2026-05-04T10:30, with or without seconds and zone (else "
+            "local), microseconds since the epoch, or an age as 15m. [default: the newest]",
+            _ROWS,
+            "V|T",
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None, _option("--key", "Only the row of this primary key.", _ROWS, "KEY")
+    ] = None,
+    limit: Annotated[int | None, _option("--limit", "N rows at most.", _ROWS, "N", least=1)] = None,
+    wait_for: Annotated[
+        int | None,
+        _option("--wait-for", "Wait until this version is published.", _ROWS, "V", least=0),
+    ] = None,
+    wait: Annotated[
+        str, _option("--wait", "How long to wait for it: 500ms, 30s, 5m.", _ROWS, "TIME")
+    ] = "10s",
+    column: Annotated[
+        list[str] | None, _option("--column", "Only this column.", _FORM, "NAME")
+    ] = None,
+    keys_only: Annotated[
+        bool, _option("--keys-only", "Keys and positions, without the rows.", _FORM)
+    ] = False,
+    values: Annotated[
+        str | None,
+        _option(
+            "--values",
+            "decoded: by the column's type, so that decimals and times can be read; raw: as the source wrote "
+            "them. [default: decoded; with --json and .ndjson raw]",
+            _FORM,
+            "raw|decoded",
+        ),
+    ] = None,
+    as_json: typed.AsJson = False,
+    output: Annotated[
+        str | None,
+        _option(
+            "--output",
+            "Write a file; its name says what: .parquet, .arrow, .ndjson or .csv.",
+            _FORM,
+            "FILE",
+        ),
+    ] = None,
+    token_file: typed.TokenFile = None,
+    tls: typed.WithTls = False,
+    tls_ca: typed.TlsCa = None,
+    tls_certificate: typed.TlsCertificate = None,
+    tls_key: typed.TlsKey = None,
+) -> int:
+    """Show a table: the rows of an entity type as of one version.
+
+    It ends with the version and the cursor that goes on from there.
+    """
+    if as_json and output is not None:
+        raise InvalidRequest(
+            "--json and --output both say what becomes of the rows; give one of them"
+        )
+    path = None if output is None else Path(output)
+    if path is not None:
+        form_of(path)
+    lines = as_json or (path is not None and path.suffix.lower() == ".ndjson")
+    arguments: dict[str, Any] = {
+        "keys": tuple(key or ()),
+        "at": None if at is None else _at(at),
+        "columns": tuple(column or ()),
+        "keys_only": keys_only,
+        "limit": limit,
+        "wait_for": wait_for,
+        "wait_s": _seconds(wait),
+        "decoded": options.decoded_of(values, as_json=lines),
+    }
+    asked = options.server_of(
+        server, tls=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key, token_file=token_file
+    )
+    return run(_state(asked, catalog, entity_type, arguments, as_json=as_json, output=path))
+
+
+async def _state(
+    server: options.ServerOptions,
+    catalog: str,
+    entity_type: str,
+    arguments: Mapping[str, Any],
+    *,
+    as_json: bool,
+    output: Path | None,
+) -> None:
+    async with server.connect() as client, client.state(catalog, entity_type, **arguments) as rows:
+        if as_json:
+            count = await _show_lines(rows)
+        else:
+            schema = await client.get_schema(catalog, rows.header.version or None)
+            chosen = arguments["columns"]
+            cells = Cells(()) if arguments["keys_only"] else Cells.of(schema, entity_type, chosen)
+            count = await (_show(rows, cells) if output is None else _write(rows, cells, output))
+        _tell(rows, catalog, count, output)
+
+
+async def _show_lines(rows: State) -> int:
+    writer, count = LineWriter(), 0
+    async for batch in rows.batches():
+        await writer.write([*map(line_of, batch)])
+        count += len(batch)
+    return count
+
+
+async def _show(rows: State, cells: Cells) -> int:
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    table = TextTable(cells, Palette.of(sys.stdout), width)
+    writer, count = LineWriter(), 0
+    first: list[StateRow] | None = []
+    async for batch in rows.batches():
+        count += len(batch)
+        if first is None:
+            await writer.write(table.lines(batch))
+            continue
+        first += batch
+        if len(first) >= _FIRST_ROWS:
+            await writer.write(table.lines(first))
+            first = None
+    if first:
+        await writer.write(table.lines(first))
+    if table.hidden:
+        note(
+            f"{table.hidden} columns do not fit this terminal: choose with --column, or take --json or --output"
+        )
+    return count
+
+
+async def _write(rows: State, cells: Cells, output: Path) -> int:
+    count, waiting = 0, list["StateRow"]()
+    with ExitStack() as stack:
+        file = stack.enter_context(table_file(output, cells))
+        async for batch in rows.batches():
+            waiting += batch
+            count += len(batch)
+            if len(waiting) >= _ROWS_AT_ONCE:
+                file.write(waiting)
+                waiting.clear()
+        if waiting:
+            file.write(waiting)
+    return count
+
+
+def _tell(rows: State, catalog: str, count: int, output: Path | None) -> None:
+    """Say what was shown, and how to go on."""
+    header = rows.header
+    when = f" ({date_text(header.commit_timestamp)})" if header.commit_timestamp else ""
+    where = f" in {output}" if output is not None else ""
+    plural = "row" if count == 1 else "rows"
+    more = "; more follow, without --limit" if rows.end.next_page is not None else ""
+    name = printable(header.entity_type)
+    note(f"{count:,} {plural} of {name} as of version {header.version}{when}{where}{more}")
+    note(f"go on from there: tailrace watch {catalog} --entity-type {name} --after {header.cursor}")
+
+
+def _at(text: str) -> int | datetime:
+    """Read a version, or a time.
+
+    Raises:
+        InvalidRequest: It is neither.
+    """
+    if re.fullmatch(r"[0-9]{1,14}", text, re.ASCII):
+        return int(text)
+    micros = options.time_of(text, "--at")
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    except OverflowError:
+        raise InvalidRequest(f"--at {text!r}: beyond every calendar") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_seconds(text)
+    except ValueError:
+        raise InvalidRequest(f"--wait {text!r}: write 500ms, 30s or 5m") from None

@@ -1,0 +1,182 @@
+"""``tailrace state`` against a server: what is shown, what is written, what is refused before one is asked."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from tailrace.errors import DeadlineExceeded, InvalidRequest
+from tailrace_server.api.grpc import GrpcServer
+from tailrace_server.capture.engine import Engine
+from tailrace_server.cli import options
+from tailrace_server.cli.output import Palette
+from tailrace_server.cli.tables.cells import OTHERS, Cells
+from tailrace_server.cli.tables.command import _state, state
+from tailrace_server.cli.tables.text_table import TextTable
+from tailrace_server.wal.record.mutation import Mutation
+from tests.conformance.shop import upsert
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.support.inprocess import ModelWriter
+
+ARGUMENTS: dict[str, Any] = {
+    "keys": (),
+    "at": None,
+    "columns": (),
+    "keys_only": False,
+    "limit": None,
+    "wait_for": None,
+    "wait_s": 10.0,
+    "decoded": False,
+}
+
+
+@pytest.fixture
+async def server(log_root: Path, writer: ModelWriter) -> AsyncIterator[options.ServerOptions]:
+    writer.write(
+        [
+            upsert("1", name="chair", price=1.5),
+            upsert("2", name='a "table", round\x1b[31m', price=None),
+            upsert("o1", "order", total=10**20),
+        ]
+    )
+    async with Engine(log_root) as engine:
+        grpc = GrpcServer(engine)
+        port = await grpc.start("127.0.0.1:0")
+        try:
+            yield options.server_of(f"127.0.0.1:{port}")
+        finally:
+            await grpc.stop(1.0)
+
+
+async def show(
+    server: options.ServerOptions,
+    entity_type: str = "product",
+    *,
+    output: Path | None = None,
+    as_json: bool = False,
+    **arguments: Any,
+) -> None:
+    asked = {**ARGUMENTS, **arguments}
+    await _state(server, "shop", entity_type, asked, as_json=as_json, output=output)
+
+
+async def test_a_person_sees_columns_and_how_to_go_on(
+    server: options.ServerOptions, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await show(server)
+    out, told = capfd.readouterr()
+    head, *rows = out.splitlines()
+    assert head.split() == ["id", "name", "price", "text", "big"]
+    cells = {row.split()[0]: row for row in rows}
+    assert cells["1"].split() == ["1", "chair", "1.5", "–", "–"]
+    assert 'a "table", round\\u001b[31m' in cells["2"]  # a terminal obeys no row
+    assert "2 rows of product as of version 1" in told
+    assert "tailrace watch shop --entity-type product --after 1." in told
+    await show(server, "order", limit=1, columns=("total",))
+    out, told = capfd.readouterr()
+    assert [line.split() for line in out.splitlines()] == [["key", "total"], ["o1", str(10**20)]]
+    await show(server, limit=1)
+    assert "1 row of product as of version 1" in (told := capfd.readouterr()[1])
+    assert "more follow" in told
+
+
+async def test_lines_of_json_have_the_row_byte_for_byte(
+    server: options.ServerOptions,
+    writer: ModelWriter,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    writer.writer.append([Mutation("note", "1", after=b'{\n "id": 1.50}')])
+    writer.writer.commit(publish=True)
+    await show(server, "note", as_json=True, wait_for=2)
+    out, _ = capfd.readouterr()
+    found = json.loads(out)
+    assert found.keys() == {"primaryKey", "version", "index", "commitTimestamp", "row"}
+    assert (found["primaryKey"], found["version"]) == ("1", 2)
+    assert '"row":{  "id": 1.50}}' in out
+    path = tmp_path / "note.ndjson"
+    await show(server, "note", output=path)
+    assert path.read_text() == out
+
+
+async def test_every_kind_of_file_has_the_same_rows(
+    server: options.ServerOptions, tmp_path: Path
+) -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for suffix in ("parquet", "arrow", "csv"):
+        path = tmp_path / f"product.{suffix}"
+        await show(server, output=path)
+        if suffix == "csv":
+            with path.open(newline="") as lines:
+                found[suffix] = [*csv.DictReader(lines)]
+        elif suffix == "arrow":
+            with pa.ipc.open_file(path) as file:
+                found[suffix] = file.read_all().to_pylist()
+        else:
+            found[suffix] = parquet.read_table(path).to_pylist()
+    assert {*os.listdir(tmp_path)} >= {"product.parquet", "product.arrow", "product.csv"}
+    assert found["parquet"] == found["arrow"]
+    [chair] = [row for row in found["parquet"] if row["_primary_key"] == "1"]
+    assert (chair["_version"], chair["name"], chair["price"]) == (1, "chair", "1.5")
+    in_text = {row["_primary_key"]: (row["name"], row["price"]) for row in found["csv"]}
+    assert in_text == {
+        row["_primary_key"]: (row["name"], row["price"] or "") for row in found["parquet"]
+    }
+
+
+async def test_what_fails_leaves_no_file_and_an_earlier_one_as_it_was(
+    server: options.ServerOptions, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "product.csv").write_text("earlier")
+    with pytest.raises(DeadlineExceeded):
+        await show(server, output=folder / "product.csv", wait_for=9, wait_s=0.01)
+    with pytest.raises(FileNotFoundError):
+        await show(server, output=folder / "none" / "product.csv")
+    assert os.listdir(folder) == ["product.csv"]
+    assert (folder / "product.csv").read_text() == "earlier"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"output": "t.txt"}, "--output 't.txt': the name ends with one of .parquet, .arrow"),
+        ({"output": "t.csv", "as_json": True}, "--json and --output"),
+        ({"at": "yesterday"}, "--at: not a time: 'yesterday'"),
+        ({"wait": "soon"}, "--wait 'soon'"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_before_a_server_is_asked(
+    asked: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        state("shop", "product", "127.0.0.1:1", **asked)
+
+
+def test_what_an_image_has_beside_the_schema_is_not_left_out() -> None:
+    from tailrace.position import Position, TimestampMicros
+    from tailrace.reads.state import StateRow
+
+    cells = Cells(("id", "name"))
+    row = StateRow("1", Position(1, 1), TimestampMicros(0), b'{"id":1,"old":[1.50]}', count=3)
+    assert cells.values(row) == (["1", None], '{"old":[1.50]}')
+    table = TextTable(cells, Palette(enabled=False), None)
+    assert [line.decode().rstrip("\n") for line in table.lines([row])] == [
+        "id  name",
+        ' 1     –  × 3  + {"old":[1.50]}',
+    ]
+    narrow = TextTable(cells, Palette(enabled=False), 4)
+    assert narrow.lines([row])[0] == b"id\n"
+    assert narrow.hidden == 1
+    assert OTHERS not in cells.columns
