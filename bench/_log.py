@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
+    from tailrace_server.capture.principal import Principal
+
 CATALOG = "bench"
 
 
@@ -98,11 +100,11 @@ def write_at_pace(
     return begun
 
 
-async def capture_bytes(root: Path) -> int:
-    """Return the size of one capture of the log as an element of a response."""
+async def capture_bytes(root: Path, caller: Principal = ANONYMOUS) -> int:
+    """Return the size of one capture of the log as an element of a response to a caller."""
     async with Engine(root) as engine:
         subscription = await engine.subscribe(
-            ANONYMOUS,
+            caller,
             CATALOG,
             [Criteria(area=Area.DATA, entity_type=("product",))],
             start=Since(Position(0)),
@@ -117,6 +119,6 @@ async def capture_bytes(root: Path) -> int:
         return size
 
 
-def measure_capture_bytes(root: Path) -> int:
+def measure_capture_bytes(root: Path, caller: Principal = ANONYMOUS) -> int:
     """Return ``capture_bytes`` from code without an event loop."""
-    return asyncio.run(capture_bytes(root))
+    return asyncio.run(capture_bytes(root, caller))

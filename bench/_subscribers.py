@@ -2,11 +2,11 @@
 
 Arguments: address, streams, captures that each must get, options as JSON (``catalog``, ``start``: "oldest" or
 "new", ``criteria``: entity type, ``keys``: a primary key for each stream, then without heartbeats, ``go``: call
-Start on the bare server first, ``ca``: the file of a CA, for TLS). All captures of a bench have one size, so
-bytes tell the count. A frame may have 4 MiB, as our client allows, or ``frame_bytes``. A stream may have 4 MiB
-on its way, more than the server makes in one go; with gRPC's own bandwidth probe fifty streams drift apart, and
-bare grpc.aio loses as much as we do. Prints "subscribed" once every stream has been acknowledged, then one JSON
-line when every stream has everything.
+Start on the bare server first, ``ca``: the file of a CA, for TLS, ``token``: what is shown). All captures of a
+bench have one size, so bytes tell the count. A frame may have 4 MiB, as our client allows, or ``frame_bytes``.
+A stream may have 4 MiB on its way, more than the server makes in one go; with gRPC's own bandwidth probe fifty
+streams drift apart, and bare grpc.aio loses as much as we do. Prints "subscribed" once every stream has been
+acknowledged, then one JSON line when every stream has everything.
 """
 
 from __future__ import annotations
@@ -65,9 +65,12 @@ async def main(address: str, streams: int, captures: int, options: dict[str, Any
     async with _channel(address, channel_options, options.get("ca")) as channel:
         subscribe = channel.unary_stream("/tailrace.v1.ChangeCapture/Subscribe", None, None)
         go = channel.unary_unary("/tailrace.v1.ChangeCapture/Start", None, None)
+        token = options.get("token")
+        metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         calls = []
         for place in range(streams + stalled):
-            calls.append(subscribe(_request(options, keys[place] if keys else None)))
+            request = _request(options, keys[place] if keys else None)
+            calls.append(subscribe(request, metadata=metadata))
             if keys:  # requests with keys take longer; a thousand at once are more than a server lets wait
                 await calls[-1].read()
         for call in calls if not keys else ():

@@ -99,10 +99,17 @@ def write_warm_up(root: Path) -> None:
     )
 
 
-def warm_up(subject: Server, size: int, ca: str | None = None) -> None:
-    """Let a server load what it loads once, and fill its caches, on another catalog; ``ca`` of one over TLS."""
+def warm_up(subject: Server, size: int, ca: str | None = None, token: str | None = None) -> None:
+    """Let a server load what it loads once, and fill its caches, on another catalog.
+
+    Args:
+        subject: The server.
+        size: Bytes of a capture.
+        ca: Of one over TLS.
+        token: For one that asks for it.
+    """
     subject.wait_for(b"compiled encoder")
-    options = {"capture_bytes": size, "catalog": WARM_UP_CATALOG, "ca": ca}
+    options = {"capture_bytes": size, "catalog": WARM_UP_CATALOG, "ca": ca, "token": token}
     with subscribers(subject.address, 2, WARM_UP, **options) as process:
         result(process)
 

@@ -2,6 +2,10 @@
 
 Each function takes the address of a table, int64, and returns an int64. What they call is compiled into them,
 so that the object needs nothing but the C library; else this fails, before anybody loads it.
+
+A function of numba says by its result whether it has raised, and whoever calls it asks. Where ours cannot
+raise, LLVM finds that out if it may look at all of them together: then numba's own functions, which would tell
+of an error, are needed no more.
 """
 
 from __future__ import annotations
@@ -41,10 +45,6 @@ def compiled_object(module: Any, functions: tuple[str, ...]) -> bytes:
         else:
             whole.link_in(part)
     assert whole is not None
-    missing = [each.name for each in whole.functions if each.is_declaration]
-    missing = [each for each in missing if not each.startswith(_LIBRARY)]
-    if missing:
-        raise ValueError(f"the code calls {', '.join(missing)}, which the object cannot hold")
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
@@ -52,7 +52,27 @@ def compiled_object(module: Any, functions: tuple[str, ...]) -> bytes:
         codemodel="jitdefault",
         jit=True,
     )
+    if _missing(whole):
+        _optimize_together(whole, {*symbols.values()}, machine)
+    if missing := _missing(whole):
+        raise ValueError(f"the code calls {', '.join(missing)}, which the object cannot hold")
     return head_and_object(symbols, machine.emit_object(whole))
+
+
+def _missing(whole: Any) -> list[str]:
+    """Return the names of functions that are called and are not there."""
+    names = [each.name for each in whole.functions if each.is_declaration]
+    return [each for each in names if not each.startswith(_LIBRARY)]
+
+
+def _optimize_together(whole: Any, kept: set[str], machine: Any) -> None:
+    """Leave of what is in a module what the functions that are kept need."""
+    for each in (*whole.functions, *whole.global_variables):
+        if not each.is_declaration and each.name not in kept:
+            each.linkage = "internal"
+    options = llvm.create_pipeline_tuning_options(speed_level=_OPTIMIZATION)
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(whole, passes)
 
 
 def main() -> None:

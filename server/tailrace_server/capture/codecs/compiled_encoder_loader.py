@@ -1,8 +1,9 @@
-"""Has the compiled encoder ready, and says whether it is there to encode a batch.
+"""Has the compiled encoder and cutter ready, and says whether they are there for a batch.
 
-A server loads it before it listens: from a file that takes some milliseconds (``machine_code/``). Elsewhere
+A server loads them before it listens: from a file that takes some milliseconds (``machine_code/``). Elsewhere
 the first large batch begins that, in a thread. Where no file has been made on this machine, a process of its
-own makes one, in seconds. Until it has, and where that fails, Arrow encodes: slower, and the same bytes.
+own makes one, in seconds. Until it has, and where that fails, Arrow encodes and a parser cuts: slower, and the
+same bytes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import structlog
 
 if TYPE_CHECKING:
     from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
+    from tailrace_server.capture.codecs.member_cutter import MemberCutter
 
 _LOAD_FROM_CAPTURES: Final = 512
 """A batch of so many captures starts the loading."""
@@ -25,6 +27,8 @@ _thread: threading.Thread | None = None
 """The thread that loads or has loaded the encoder; None before."""
 _encoder: CompiledEncoder | None = None
 """The encoder; None until it is loaded, and if it cannot be."""
+_cutter: MemberCutter | None = None
+"""Likewise, of members that are not shown."""
 
 
 class CompiledEncoder(Protocol):
@@ -39,6 +43,12 @@ def encoder_for(captures: int) -> CompiledEncoder | None:
     if _thread is None and captures >= _LOAD_FROM_CAPTURES:
         begin_loading()
     return _encoder
+
+
+def cutter_for(captures: int) -> MemberCutter | None:
+    """Return the compiled cutter for so many captures, as ``encoder_for`` does."""
+    encoder_for(captures)
+    return _cutter
 
 
 def begin_loading() -> threading.Thread:
@@ -62,22 +72,23 @@ _known = threading.Event()
 
 
 def _load() -> None:
-    global _encoder
+    global _cutter, _encoder
     begun = time.monotonic()
     try:
         # They load LLVM, which a process that encodes little does without.
         from tailrace_server.capture.codecs.frame_writer import FRAME_LOOPS, FrameWriter
+        from tailrace_server.capture.codecs.member_cutter import CUT_LOOPS, MemberCutter
         from tailrace_server.machine_code import object_code
 
-        loops = object_code.load(FRAME_LOOPS)
-        if loops is None:
+        frames, cut = object_code.load(FRAME_LOOPS), object_code.load(CUT_LOOPS)
+        if frames is None or cut is None:
             _log.info("compiling the encoder once for this machine; Arrow encodes meanwhile")
             _known.set()
-            loops = object_code.build(FRAME_LOOPS)
-        _encoder = FrameWriter(loops)
-    except Exception as error:  # Arrow goes on encoding: slower, and right
-        _log.warning("compiled encoder not loaded; Arrow goes on encoding", error=str(error))
-    else:
+            frames = object_code.build(FRAME_LOOPS) if frames is None else frames
+        _encoder = FrameWriter(frames)
         _log.info("compiled encoder loaded", seconds=round(time.monotonic() - begun, 3))
+        _cutter = MemberCutter(object_code.build(CUT_LOOPS) if cut is None else cut)
+    except Exception as error:  # Arrow and the parser go on: slower, and right
+        _log.warning("compiled code not loaded; Arrow goes on encoding", error=str(error))
     finally:
         _known.set()

@@ -14,14 +14,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from tailrace_server.capture.codecs import fields
 from tailrace_server.capture.codecs.frame_table import FrameTable
-from tailrace_server.numba_tools import inlined, is_present, number_at
+from tailrace_server.numba_tools import copy, inlined, is_present, number_at, store
 
 _CAPTURE, _CHANGED = fields.CAPTURE, fields.CHANGED
 _NUMBERS_BYTES: Final = fields.NUMBERS.itemsize
@@ -59,79 +56,9 @@ _TEXTS = int(FrameTable.TEXTS)
 # All functions below are compiled, but for the decorators.
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _copy_many(context: Any, to: Any, origin: Any, length: Any) -> Any:
-    """Copy bytes from address to address by the C library."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to, origin = (builder.inttoptr(each, ir.IntType(8).as_pointer()) for each in arguments[:2])
-        cgutils.raw_memcpy(builder, to, origin, arguments[2], itemsize=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
-def _move(bits: int) -> Any:
-    """Return a copy of so many bits from address to address, in one register."""
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def move(context: Any, to: Any, origin: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer = ir.VectorType(ir.IntType(8), bits // 8).as_pointer()
-            to, origin = (builder.inttoptr(each, pointer) for each in arguments)
-            loaded = builder.load(origin)
-            loaded.align = 1
-            builder.store(loaded, to).align = 1
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64), generate
-
-    return move
-
-
-_move4, _move8, _move16 = _move(32), _move(64), _move(128)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _store(context: Any, at: Any, number: Any) -> Any:
-    """Store a number in its own width, little-endian, at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        at, number = arguments
-        builder.store(number, builder.inttoptr(at, number.type.as_pointer())).align = 1
-        return context.get_dummy_value()
-
-    return types.void(types.int64, number), generate
-
-
 _int64_at = number_at(types.int64)
 _int32_at = number_at(types.int32)
 _uint8_at = number_at(types.uint8)
-
-
-@inlined
-def _copy(to: Any, origin: Any, length: Any) -> None:
-    """Copy bytes from address to address: up to 512 by moves, as a call takes longer than those."""
-    # The last move ends with the last byte and may overlap the one before, so that no byte beyond the
-    # text is read or written: behind it another column's memory may begin, or none.
-    if length > 512:
-        _copy_many(to, origin, length)
-    elif length >= 16:
-        last = length - 16
-        at = 0
-        while at < last:
-            _move16(to + at, origin + at)
-            at += 16
-        _move16(to + last, origin + last)
-    elif length >= 8:
-        _move8(to, origin)
-        _move8(to + length - 8, origin + length - 8)
-    elif length >= 4:
-        _move4(to, origin)
-        _move4(to + length - 4, origin + length - 4)
-    else:
-        for at in range(length):
-            _store(to + at, _uint8_at(origin + at))
 
 
 @inlined
@@ -146,10 +73,10 @@ def _varint_bytes(number: Any) -> Any:
 @inlined
 def _put_varint(at: Any, number: Any) -> Any:
     while number >= 0x80:
-        _store(at, np.uint8((number & 0x7F) | 0x80))
+        store(at, np.uint8((number & 0x7F) | 0x80))
         number >>= 7
         at += 1
-    _store(at, np.uint8(number))
+    store(at, np.uint8(number))
     return at + 1
 
 
@@ -181,9 +108,9 @@ def _put_text(at: Any, column: Any, row: Any) -> Any:
     if tag != 0 and is_present(validity, row):
         start = np.int64(_int32_at(offsets + 4 * row))
         length = np.int64(_int32_at(offsets + 4 * row + 4)) - start
-        _store(at, np.uint8(tag))
+        store(at, np.uint8(tag))
         at = _put_varint(at + 1, length)
-        _copy(at, values + start, length)
+        copy(at, values + start, length)
         at += length
     return at
 
@@ -218,7 +145,7 @@ def measure(table: Any) -> Any:
     end = np.int64(0)
     message = np.int64(0)
     cut = np.int64(0)
-    _store(offsets, end)
+    store(offsets, end)
     for place in range(_slot(table, _COUNT)):
         row = np.int64(_int32_at(rows + 4 * place))
         type_at = type_offsets + 4 * np.int64(_int32_at(type_codes + 4 * row))
@@ -231,14 +158,14 @@ def measure(table: Any) -> Any:
         size += _text_bytes(change, row) + _text_bytes(before, row) + _text_bytes(after, row)
         # A frame that would take the message past its size begins the next one. The first of a message
         # stays whatever its size, so a message is never empty.
-        _store(sizes + 4 * place, np.int32(size))
+        store(sizes + 4 * place, np.int32(size))
         start = end
         end += 1 + _varint_bytes(size) + size
         if end - message > message_bytes or place == 0:
-            _store(starts + 8 * cut, np.int64(place))
+            store(starts + 8 * cut, np.int64(place))
             message = start
             cut += 1
-        _store(offsets + 8 * (place + 1), end)
+        store(offsets + 8 * (place + 1), end)
     return cut
 
 
@@ -273,40 +200,40 @@ def write(table: Any) -> Any:
         at = _slot(origins, message) + _slot(offsets, first_place)
         for place in range(first_place, behind_place):
             row = np.int64(_int32_at(rows + 4 * place))
-            _store(at, np.uint8(_CAPTURE))
+            store(at, np.uint8(_CAPTURE))
             at = _put_varint(at + 1, np.int64(_int32_at(sizes + 4 * place)))
-            _store(at, np.uint8(_VERSION))
-            _store(at + 1, _int64_at(versions + 8 * place))
-            _store(at + 9, np.uint8(_INDEX))
-            _store(at + 10, _int32_at(indexes + 4 * place))
-            _store(at + 14, np.uint8(_ORDINAL))
+            store(at, np.uint8(_VERSION))
+            store(at + 1, _int64_at(versions + 8 * place))
+            store(at + 9, np.uint8(_INDEX))
+            store(at + 10, _int32_at(indexes + 4 * place))
+            store(at + 14, np.uint8(_ORDINAL))
             ordinal = np.int32(0)
             if ordinals:
                 ordinal = _int32_at(ordinals + 4 * place)
-            _store(at + 15, ordinal)
-            _store(at + 19, np.uint8(_TIMESTAMP))
-            _store(at + 20, _int64_at(timestamps + 8 * place))
-            _store(at + 28, np.uint8(_AREA))
-            _store(at + 29, _uint8_at(areas + row))
-            _store(at + 30, np.uint8(_OPERATION))
-            _store(at + 31, _uint8_at(operations + row))
+            store(at + 15, ordinal)
+            store(at + 19, np.uint8(_TIMESTAMP))
+            store(at + 20, _int64_at(timestamps + 8 * place))
+            store(at + 28, np.uint8(_AREA))
+            store(at + 29, _uint8_at(areas + row))
+            store(at + 30, np.uint8(_OPERATION))
+            store(at + 31, _uint8_at(operations + row))
             at += _NUMBERS_BYTES
             type_at = type_offsets + 4 * np.int64(_int32_at(type_codes + 4 * row))
             start = np.int64(_int32_at(type_at))
             length = np.int64(_int32_at(type_at + 4)) - start
-            _copy(at, type_bytes + start, length)
+            copy(at, type_bytes + start, length)
             at = _put_text(at + length, key, row)
             if lists and is_present(lists_valid, row):
                 first = _int32_at(lists + 4 * row)
                 behind = _int32_at(lists + 4 * row + 4)
                 length = _names_bytes(codes, name_offsets, first, behind)
-                _store(at, np.uint8(_CHANGED))
+                store(at, np.uint8(_CHANGED))
                 at = _put_varint(at + 1, length)
                 for each in range(first, behind):
                     name_at = name_offsets + 4 * np.int64(_int32_at(codes + 4 * each))
                     start = np.int64(_int32_at(name_at))
                     length = np.int64(_int32_at(name_at + 4)) - start
-                    _copy(at, name_bytes + start, length)
+                    copy(at, name_bytes + start, length)
                     at += length
             at = _put_text(_put_text(_put_text(at, change, row), before, row), after, row)
     return 0

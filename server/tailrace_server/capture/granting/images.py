@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.criteria import Area
 from tailrace_server.capture.codecs.columns import Codec
+from tailrace_server.capture.codecs.compiled_encoder_loader import cutter_for
 from tailrace_server.capture.grant import ALL_COLUMNS, Columns
 from tailrace_server.capture.granting.shown import columns_of, image_columns_of
 from tailrace_server.wal.record.columns import NAME_TYPE, decode_members, multiplicity_of
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from tailrace_server.capture.codecs.columns import CaptureColumns, EncodedMessages
     from tailrace_server.capture.granting.shown import Visibility
 
+_COMPILED_FROM: Final = 16
+"""Captures from which compiled code cuts: to call it costs as much as to parse a few images."""
 _CODECS_MAX: Final = 1_024
 """Codecs that are kept for those who ask next; a subscription keeps its own."""
 _LEAD_MEMBERS: Final = (
@@ -150,23 +154,55 @@ def _cut_texts(
     views: list[_View],
 ) -> Texts:
     """Return one of the bodies of each capture."""
+
+    def by_parser(row: int, image: bytes) -> bytes | None:
+        return _cut_text(columns, shown, name, row, image, views[places[row]])
+
+    cutter = cutter_for(len(columns)) if len(columns) >= _COMPILED_FROM else None
+    if cutter is not None and not body.all_null:
+        rules = _rules(columns, name, body, places, views)
+        sets = [imaged or ALL_COLUMNS for _, imaged in views[1:]]
+        return cutter.cut(body, rules, sets, by_parser)
     images: list[bytes | None] = body.array.to_pylist()
-    areas = columns.areas.tolist()
-    codes = columns.type_codes.tolist()
-    for row, place in enumerate(places.tolist()):
-        image = images[row]
-        if image is None:
-            continue
-        named, imaged = views[place]
-        if areas[row] == Area.INFRASTRUCTURE:
-            images[row] = cut_lead(image, shown)
-        elif areas[row] == Area.SCHEMA:
-            images[row] = _cut_schema_text(image, name, named, shown)
-        elif not place or (name == "change" and _is_no_column(columns, row, image, codes[row])):
-            continue
-        else:
-            images[row] = None if imaged is None else cut_image(image, imaged)
+    for row, image in enumerate(images):
+        if image is not None:
+            images[row] = by_parser(row, image)
     return Texts.of(pa.array(images, body.array.type))
+
+
+def _rules(
+    columns: CaptureColumns,
+    name: str,
+    body: Texts,
+    places: NDArray[np.int32],
+    views: list[_View],
+) -> NDArray[np.int32]:
+    """Return what compiled code is to do with each row, as `MemberCutter.cut` has it."""
+    of_view = [-1 if imaged is None else place for place, (_, imaged) in enumerate(views)]
+    rules = np.array(of_view, np.int32)[places]
+    # What is no image of a row is the parser's: bodies of leads and schema records, and some changes.
+    rules[columns.areas != Area.DATA] = -1
+    if name == "change":
+        multiple = pc.starts_with(body.array, '{"diff":')
+        multiple = pc.and_(pc.fill_null(multiple, False), columns.names.array.is_null())
+        unlike = pc.or_(columns.keys.array.is_null(), multiple)
+        rules[unlike.to_numpy(zero_copy_only=False) & (rules > 0)] = -1
+    return rules
+
+
+def _cut_text(
+    columns: CaptureColumns, shown: Visibility, name: str, row: int, image: bytes, view: _View
+) -> bytes | None:
+    """Return one body of one capture."""
+    named, imaged = view
+    area, code = columns.areas.item(row), columns.type_codes.item(row)
+    if area == Area.INFRASTRUCTURE:
+        return cut_lead(image, shown)
+    if area == Area.SCHEMA:
+        return _cut_schema_text(image, name, named, shown)
+    if view == _UNCUT or (name == "change" and _is_no_column(columns, row, image, code)):
+        return image
+    return None if imaged is None else cut_image(image, imaged)
 
 
 def _is_no_column(columns: CaptureColumns, row: int, change: bytes, code: int) -> bool:
