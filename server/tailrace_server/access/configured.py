@@ -111,6 +111,7 @@ class Access:
                         self.door.changed()
                 self._rules.record()
                 await _end_refused(engine)
+                self.door.close_refused()
                 # Whatever was opened until here was granted by what has changed by now.
                 if revision != self.door.revision:
                     revision = self.door.revision

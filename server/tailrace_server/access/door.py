@@ -28,7 +28,7 @@ from tailrace_server.capture.grant import READ_ALL
 from tailrace_server.capture.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tailrace_server.access.credentials import Credentials
     from tailrace_server.access.identity import Identity
@@ -68,6 +68,21 @@ class Authenticator(Protocol):
         """Return whether an identity that it has found would be found again: its key is still there."""
 
 
+class HasCaller(Protocol):
+    """A connection that has a caller, or had one."""
+
+    @property
+    def principal(self) -> Principal:
+        """Its caller.
+
+        Raises:
+            TailraceError: It has none, or none any more.
+        """
+
+    def refusal(self) -> TailraceError | None:
+        """Return why its caller is no longer let in; None while he is, or if there was none yet."""
+
+
 class Identified:
     """The principal of a verified identity, which a newer token of the same sender may renew."""
 
@@ -82,6 +97,7 @@ class Identified:
         self._granted: dict[str, Grant | None] = {}
         """By catalog, as of ``_revision``."""
         self._revision = door.revision
+        self._has_left = False
 
     @property
     def name(self) -> str:
@@ -107,11 +123,17 @@ class Identified:
     def refusal(self) -> TailraceError | None:
         """Return why nothing of it may go on; None while it may."""
         expires_at = self.identity.expires_at
+        if self._has_left:
+            return Unauthenticated("the session was ended by who had begun it")
         if expires_at is not None and time.time() >= expires_at:
             return TokenExpired("the token has expired")
         if not self._authenticator.accepts(self.identity):
             return Unauthenticated(f"the key of {self.name} is no longer accepted")
         return None
+
+    def leave(self) -> None:
+        """Have nothing of it go on any more."""
+        self._has_left = True
 
     def renew(self, other: Principal) -> None:
         """Go on with what another principal has proven, if that is the same somebody.
@@ -177,6 +199,8 @@ class Door:
         self.quotas = quotas or Quotas()
         self._authenticators = tuple(authenticators)
         self.tickets = Tickets()
+        self.sockets: dict[HasCaller, Callable[[TailraceError], None]] = {}
+        """What ends each open WebSocket once its caller is no longer let in."""
         self._policy = policy
         self._audit = audit or Audit()
         self.anonymous: Principal = ANONYMOUS if policy is None else AnonymousByPolicy(self)
@@ -220,17 +244,24 @@ class Door:
         self._audit.authenticated(found, peer)
         return found
 
-    def redeem(self, ticket: str, credentials: Credentials) -> Principal:
-        """Return who made a ticket, which is used up by it.
+    def redeem(self, credentials: Credentials, find: Callable[[], Principal]) -> Principal:
+        """Return who is found by a ticket or a session, which were given to who had proven it before.
 
         Raises:
-            Unauthenticated: There is no such ticket, or no more.
+            Unauthenticated, TokenExpired: Nobody is, or nobody any more.
         """
         peer = Peer(credentials.transport, credentials.address)
-        with self._recording_refusals(peer, counted=True):
-            found = self.tickets.redeem(ticket)
+        # One that is over is no guess: browsers show it again and again.
+        with self._recording_refusals(peer, counted=False):
+            found = find()
         self._audit.authenticated(found, peer)
         return found
+
+    def close_refused(self) -> None:
+        """Tell the sockets of callers that are no longer let in."""
+        for socket, close in tuple(self.sockets.items()):
+            if (refusal := socket.refusal()) is not None:
+                close(refusal)
 
     @contextmanager
     def _recording_refusals(self, peer: Peer, *, counted: bool) -> Iterator[None]:

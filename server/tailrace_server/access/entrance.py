@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import InvalidRequest, Unauthenticated
+from tailrace.errors import InvalidRequest, QuotaExceeded, Unauthenticated
 from tailrace_server.access.door import MISSING, Identified
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace.errors import TailraceError
     from tailrace_server.access.credentials import Credentials
     from tailrace_server.access.door import Door
+    from tailrace_server.access.quotas.quotas import Taken
     from tailrace_server.capture.principal import Principal
 
 
@@ -24,6 +28,7 @@ class Entrance:
         # The token has been looked at, and is kept no longer.
         self._credentials = credentials.with_token(None)
         self._principal = principal
+        self._taken: Taken | None = None
 
     @property
     def principal(self) -> Principal:
@@ -39,6 +44,10 @@ class Entrance:
             raise refusal
         return self._principal
 
+    def refusal(self) -> TailraceError | None:
+        """Return why whom it has proven is no longer let in; None while he is, or if it was nobody yet."""
+        return None if self._principal is None else self._principal.refusal()
+
     def ticket(self) -> str:
         """Return a ticket by which the same caller may open one event stream.
 
@@ -46,6 +55,29 @@ class Entrance:
             Unauthenticated, TokenExpired: As ``principal``.
         """
         return self._door.tickets.issue(self.principal)
+
+    def take(self) -> None:
+        """Count a request, and take a stream and its connection of quotas until ``leave``.
+
+        Raises:
+            QuotaExceeded: Whom it has proven, or its address, has no more.
+        """
+        self._door.quotas.request(self._principal, self._credentials.address)
+        # A connection has one request at a time, and behind a proxy nothing else tells them apart.
+        self._taken = self._door.quotas.take(
+            self._principal, self._credentials.address, {"streams": 1, "connections": 1}
+        )
+
+    def leave(self) -> None:
+        """Give back what was taken. Idempotent."""
+        self._door.sockets.pop(self, None)
+        if self._taken is not None:
+            self._taken.give_back()
+            self._taken = None
+
+    def watch(self, close: Callable[[TailraceError], None]) -> None:
+        """Have ``close`` called now and then while whom it has proven is no longer let in, until ``leave``."""
+        self._door.sockets[self] = close
 
     async def admit(self, token: str | None) -> None:
         """Let a connection in by a token that came after its handshake, or renew what it has proven.
@@ -55,14 +87,23 @@ class Entrance:
         Raises:
             Unauthenticated, TokenExpired: The token proves nothing; what was proven before stays.
             NotPermitted: It proves somebody else.
+            QuotaExceeded: Whom it proves has no more connections, streams or requests.
         """
         if token is None and self._principal is not None:
             return
         found = await self._door.admit(self._credentials.with_token(token))
         if isinstance(self._principal, Identified):
             self._principal.renew(found)
-        else:
-            self._principal = found
+            return
+        before, self._principal = self._principal, found
+        if self._taken is not None:
+            # So far it was charged to its address alone: nobody was known.
+            self._taken.give_back()
+            try:
+                self.take()
+            except QuotaExceeded:
+                self._principal = before
+                raise
 
 
 def token_in(payload: object, where: str) -> str | None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
-import httpx
 import pytest
 import websockets
 from starlette.routing import Route, WebSocketRoute
@@ -22,13 +20,8 @@ from websockets.asyncio.client import connect
 import tailrace
 from tailrace.errors import NotPermitted, TokenExpired, Unauthenticated
 from tailrace.transport.grpc_status import error_of
-from tailrace_server.access.configured import Access
-from tailrace_server.access.settings import AccessSettings
-from tailrace_server.api.grpc.server import GrpcServer
-from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
-from tailrace_server.capture.settings import EngineSettings
-from tests.conformance.http_drivers import listening
+from tests.server.api.guarded import Guarded, guarding
 from tests.support.browser import chromium
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 from tests.support.issuer import TokenIssuer, issuing
@@ -59,6 +52,7 @@ ROUTES = {
     "/v1/docs/{name}": PUBLIC,
     "/v1/graphiql/{name}": PUBLIC,
     "/v1/tickets": GUARDED,
+    "/v1/session": GUARDED,
     "/v1/catalogs": GUARDED,
     "/v1/catalogs/{catalog}": GUARDED,
     "/v1/catalogs/{catalog}/schema": GUARDED,
@@ -84,33 +78,6 @@ METHODS = {
 """Every service of the gRPC listener; each has one answer for all of its methods."""
 
 
-@dataclass
-class Guarded:
-    """A server that asks for identities, on both listeners."""
-
-    engine: Engine
-    face: HttpFace
-    http: httpx.AsyncClient
-    grpc: GrpcServer
-    target: str
-    issuer: TokenIssuer
-
-    def credentials(self) -> dict[str, tuple[dict[str, str], type[Exception], str]]:
-        """Return what proves nothing: headers, the error, and its code over HTTP."""
-        wrong = (Unauthenticated, "UNAUTHENTICATED")
-        token = self.issuer.token
-        return {
-            "none": ({}, *wrong),
-            "garbage": ({"authorization": "Bearer garbage"}, *wrong),
-            "basic": ({"authorization": "Basic YTpi"}, *wrong),
-            "expired": ({"authorization": f"Bearer {token(-1)}"}, TokenExpired, "TOKEN_EXPIRED"),
-            "audience": ({"authorization": f"Bearer {token(aud='other')}"}, *wrong),
-        }
-
-    def headers(self, **claims: Any) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.issuer.token(**claims)}"}
-
-
 @pytest.fixture
 def issuer() -> Iterator[TokenIssuer]:
     with issuing() as found:
@@ -121,20 +88,8 @@ def issuer() -> Iterator[TokenIssuer]:
 async def guarded(
     log_root: Path, writer: ModelWriter, tmp_path: Path, issuer: TokenIssuer
 ) -> AsyncIterator[Guarded]:
-    file = issuer.settings(tmp_path, keys=f"{issuer.address}/jwks")
-    access = Access(AccessSettings(identities=file))
-    settings = EngineSettings(heartbeat_interval_s=0.05)
-    async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(Engine(log_root, settings))
-        watch = asyncio.create_task(access.run(engine))
-        stack.callback(watch.cancel)
-        face = await stack.enter_async_context(listening(engine, door=access.door))
-        server = GrpcServer(engine, door=access.door)
-        port = await server.start("127.0.0.1:0")
-        stack.push_async_callback(server.stop, 0.5)
-        url = f"http://127.0.0.1:{face.address.port}"
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=PATIENCE_S))
-        yield Guarded(engine, face, http, server, f"127.0.0.1:{port}", issuer)
+    async with guarding(log_root, tmp_path, issuer) as found:
+        yield found
 
 
 def paths(face: HttpFace, kind: type[Route] | type[WebSocketRoute]) -> dict[str, set[str]]:
@@ -166,7 +121,10 @@ async def test_every_route_is_guarded_or_is_known_to_be_public(guarded: Guarded)
                     continue
                 assert answer.status_code == 401, where
                 assert answer.headers["www-authenticate"].startswith("Bearer"), where
-                assert answer.json()["code"] == code, where
+                said = answer.json()
+                if path.endswith("/graphql"):
+                    [said] = [each["extensions"] for each in said["errors"]]
+                assert said["code"] == code, where
     for path, methods in routes.items():
         if "GET" in methods and not path.endswith("/live"):
             answer = await guarded.http.get(concrete(path), headers=guarded.headers())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import structlog
 
 from tailrace.errors import InvalidRequest, TailraceError
@@ -88,6 +89,11 @@ def error_list(error: TailraceError) -> list[dict[str, Any]]:
     if isinstance(error, DocumentRefused):
         return [_document_fault(fault) for fault in error.faults]
     return [{"message": str(error), "extensions": extensions_of(error)}]
+
+
+def encoded_errors(error: TailraceError) -> bytes:
+    """Return an answer without data, in one line."""
+    return msgspec.json.encode({"errors": error_list(error)})
 
 
 def extensions_of(error: TailraceError) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from tailrace_server.api.graphql.transports.legacy_websocket import (
 from tailrace_server.api.graphql.transports.reserved_streams import Reservations
 from tailrace_server.api.graphql.transports.websocket import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, HEADERS
-from tailrace_server.api.http.guard import caller_of, entrance_of
+from tailrace_server.api.http.guard import GRAPHQL_TYPE, caller_of, entrance_of
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, GRAPHQL_WEBSOCKET, over_http
 from tailrace_server.api.rest.requests import JSON_TYPE, accepted, body, parameters
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("tailrace.graphql")
 
-RESPONSE_TYPE: Final = "application/graphql-response+json"
+RESPONSE_TYPE: Final = GRAPHQL_TYPE
 HTML_TYPE: Final = "text/html"
 TOKEN_HEADER: Final = "x-graphql-event-stream-token"
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE")

@@ -26,19 +26,23 @@ from tailrace_server.access.credentials import Credentials
 from tailrace_server.access.entrance import Entrance
 from tailrace_server.access.headers import bearer_token
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status, retry_after
-from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, later
+from tailrace_server.api.http.event_stream_answers import EVENTS_TYPE, later, may_pass
+from tailrace_server.api.http.sessions import PATH, handle_of
 from tailrace_server.api.transport_security.certificate_names import names_over_http
 from tailrace_server.capture.principal import NOBODY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import HTTPConnection
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from tailrace_server.access.door import Door
-    from tailrace_server.access.quotas.quotas import Quotas, Taken
+    from tailrace_server.api.http.sessions import BrowserSessions
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.capture.principal import Principal
 
+GRAPHQL_TYPE: Final = "application/graphql-response+json"
 _ENTRANCE: Final = "tailrace.entrance"
 """Key in the scope under which a request or a WebSocket has its entrance."""
 
@@ -61,69 +65,91 @@ def entrance_of(connection: HTTPConnection) -> Entrance:
     return found
 
 
-def with_door(application: ASGIApp, door: Door, sockets: Sockets) -> ASGIApp:
-    """Let in who proves who they are, and refuse the others with status 401."""
+def with_door(
+    application: ASGIApp,
+    door: Door,
+    sockets: Sockets,
+    sessions: BrowserSessions,
+    graphql_errors: Callable[[TailraceError], bytes],
+) -> ASGIApp:
+    """Let in who proves who they are, and refuse the others with status 401.
+
+    Args:
+        application: What is behind the door.
+        door: The door.
+        sockets: Count the errors of the listener.
+        sessions: Of pages.
+        graphql_errors: Returns an error as clients of GraphQL read it, in one line.
+    """
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         is_socket = scope["type"] == "websocket"
-        credentials = Credentials()
+        client = scope.get("client")
+        credentials = Credentials(
+            None, names_over_http(scope), client[0] if client else "", scope["type"]
+        )
         principal: Principal | None = door.anonymous
         try:
             if not door.is_open:
-                credentials = _credentials_of(scope)
-                ticket = _take_ticket(scope) if credentials.token is None else None
-                shows_any = credentials.token is not None or credentials.certificate_names
-                if ticket is not None:
-                    principal = door.redeem(ticket, credentials)
-                elif shows_any or not (is_socket or _is_public(scope)):
-                    principal = await door.admit(credentials)
-                else:
-                    principal = None if is_socket else NOBODY
+                credentials = credentials.with_token(bearer_token(_fields(scope)))
+                principal = await _principal(scope, credentials, door, sessions)
         except TailraceError as error:
-            if is_socket and not _has_field(scope):
+            if is_socket and not _fields(scope):
                 principal = (
                     None  # a browser's handshake has no header of its own: its init has to say
                 )
             elif is_socket or not _is_public(scope):
-                await _refuse(error, sockets, scope, receive, send)
+                await _refuse(error, sockets, graphql_errors, scope, receive, send)
                 return
             else:
                 principal = NOBODY
-        scope[_ENTRANCE] = Entrance(door, credentials, principal)
-        if not door.quotas.is_on or (not is_socket and _is_public(scope)):
+        scope[_ENTRANCE] = entrance = Entrance(door, credentials, principal)
+        if not is_socket and _is_public(scope):
             await application(scope, receive, send)
             return
         try:
-            taken = _taken(door.quotas, principal, scope)
+            entrance.take()
         except QuotaExceeded as error:
-            await _refuse(error, sockets, scope, receive, send)
+            await _refuse(error, sockets, graphql_errors, scope, receive, send)
             return
-        with taken:
+        try:
             await application(scope, receive, send)
+        finally:
+            entrance.leave()
 
     return guarded
 
 
-def _taken(quotas: Quotas, caller: Principal | None, scope: Scope) -> Taken:
-    """Count a request, and take a stream and its connection until it is answered.
+async def _principal(
+    scope: Scope, credentials: Credentials, door: Door, sessions: BrowserSessions
+) -> Principal | None:
+    """Return who a request is from; None: nobody yet, on a WebSocket.
 
     Raises:
-        QuotaExceeded: The caller, or its address, has no more.
+        TailraceError: It is refused.
     """
-    client = scope.get("client")
-    address = client[0] if client else ""
-    quotas.request(caller, address)
-    # A connection has one request at a time, and behind a proxy nothing else tells them apart.
-    return quotas.take(caller, address, {"streams": 1, "connections": 1})
+    if credentials.token is not None:
+        return await door.admit(credentials)
+    if (ticket := _take_ticket(scope)) is not None:
+        return door.redeem(credentials, lambda: door.tickets.redeem(ticket))
+    handle = handle_of(scope) if _opens_by_cookie(scope) else None
+    if handle is not None and not credentials.certificate_names:
+        return door.redeem(credentials, lambda: sessions.holder(handle))
+    if credentials.certificate_names or not (scope["type"] == "websocket" or _is_public(scope)):
+        return await door.admit(credentials)
+    return None if scope["type"] == "websocket" else NOBODY
 
 
-def _credentials_of(scope: Scope) -> Credentials:
-    values = [
-        value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"
-    ]
-    client = scope.get("client")
-    address = client[0] if client else ""
-    return Credentials(bearer_token(values), names_over_http(scope), address, scope["type"])
+def _fields(scope: Scope) -> list[str]:
+    """Return the values of the fields that have a token."""
+    return [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
+
+
+def _opens_by_cookie(scope: Scope) -> bool:
+    """Return whether a session is enough for a request: for an event stream, and for its own end."""
+    if scope["path"] == PATH:
+        return bool(scope["type"] == "http" and scope["method"] == "DELETE")
+    return _is_event_source(scope) and scope["path"].endswith(_STREAMS)
 
 
 def _take_ticket(scope: Scope) -> str | None:
@@ -142,10 +168,6 @@ def _take_ticket(scope: Scope) -> str | None:
     if len(tickets) != 1:
         raise Unauthenticated("two tickets came; send one")
     return tickets[0].removeprefix(b"ticket=").decode("latin-1")
-
-
-def _has_field(scope: Scope) -> bool:
-    return any(name == b"authorization" for name, _ in scope["headers"])
 
 
 def _is_public(scope: Scope) -> bool:
@@ -173,24 +195,31 @@ def _opens_page(scope: Scope) -> bool:
 
 
 async def _refuse(
-    error: TailraceError, sockets: Sockets, scope: Scope, receive: Receive, send: Send
+    error: TailraceError,
+    sockets: Sockets,
+    graphql_errors: Callable[[TailraceError], bytes],
+    scope: Scope,
+    receive: Receive,
+    send: Send,
 ) -> None:
-    """Answer with an error of the one table.
+    """Answer with an error of the one table, in the form of the path.
 
     In a function of its own: a frame that an error has passed through may not keep it.
     """
     sockets.count_error("http", error.code)
     status = http_status(error)
     headers: dict[str, Any] = {"Cache-Control": "no-store"}
+    is_graphql = scope["type"] == "http" and _PAGE.fullmatch(scope["path"]) is not None
+    body = graphql_errors(error) if is_graphql else encoded_problem(error)
     if isinstance(error, QuotaExceeded):
         headers["Retry-After"] = retry_after(error)
-        if _is_event_source(scope):
-            # To a browser every status is final: it is told in a stream that ends, and comes back.
-            await later("error", encoded_problem(error))(scope, receive, send)
-            return
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="tailrace"'
-    response = Response(encoded_problem(error), status, headers, PROBLEM_TYPE)
+    elif _is_event_source(scope) and may_pass(error):
+        # To a browser every status is final: it is told in a stream that ends, and comes back.
+        await later("next" if is_graphql else "error", body)(scope, receive, send)
+        return
+    response = Response(body, status, headers, GRAPHQL_TYPE if is_graphql else PROBLEM_TYPE)
     if scope["type"] == "websocket":
         await WebSocket(scope, receive, send).send_denial_response(response)
         return

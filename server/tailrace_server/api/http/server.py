@@ -33,10 +33,13 @@ from tailrace_server.api.connection_age import ConnectionAge
 from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_status
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
+from tailrace_server.api.graphql.errors import encoded_errors
 from tailrace_server.api.http.guard import caller_of, with_door
 from tailrace_server.api.http.hosts import with_hosts
 from tailrace_server.api.http.protocol import AnsweredConnection
 from tailrace_server.api.http.proxies import with_proxies
+from tailrace_server.api.http.session_routes import SessionFace
+from tailrace_server.api.http.sessions import BrowserSessions
 from tailrace_server.api.operator import OperatorFace, RecentLines
 from tailrace_server.api.rest import RestFace, http_problem
 from tailrace_server.api.rest.history import HEADERS
@@ -194,11 +197,13 @@ class HttpFace:
         operator = OperatorFace(
             engine, settings, self.sockets, health=self._state, lines=lines or RecentLines()
         )
+        sessions = BrowserSessions()
         application = Starlette(
             routes=[
                 Route(_HEALTH, self._health),
                 Route("/metrics", self._metrics),
                 *operator.routes(),
+                *SessionFace(sessions).routes(),
                 *RestFace(engine, settings, self.sockets).routes(),
                 *graphql.routes(),
                 # Without it a path that has none would be refused with 403, and no body.
@@ -219,6 +224,8 @@ class HttpFace:
                                         self._once_accepting(application),
                                         self._door,
                                         self.sockets,
+                                        sessions,
+                                        encoded_errors,
                                     ),
                                     settings,
                                 ),

@@ -74,6 +74,7 @@ def schemas(reference: Callable[[str], Schema]) -> dict[str, Schema]:
             {"ticket": {"type": "string"}, "expiresInMs": {"type": "integer"}},
             required=("ticket", "expiresInMs"),
         ),
+        "Session": _object({"expiresInMs": {"type": "integer"}}, required=("expiresInMs",)),
         "Token": _object({"token": {"type": "string"}}, closed=True),
         "Demand": _object({"n": {**_long(), "minimum": 1}}, closed=True),
         "Page": _page(reference),

@@ -71,7 +71,7 @@ class LiveFace:
         entrance: Entrance,
     ) -> None:
         """Bind a peer to a catalog by name; whether there is one shows at a subscribe."""
-        self._entrance = entrance
+        self.entrance = entrance
         self._engine = engine
         self._settings = settings
         self._catalog = catalog
@@ -86,12 +86,12 @@ class LiveFace:
 
     async def on_init(self, payload: object) -> object:
         """Let in who brings a token, now or in the handshake."""
-        await admit_at_init(self._entrance, payload)
+        await admit_at_init(self.entrance, payload)
         return None
 
     async def renew(self, payload: object) -> None:
         """Let the socket stay by a newer token."""
-        await renew(self._entrance, payload)
+        await renew(self.entrance, payload)
 
     def error_payload(self, error: TailraceError) -> object:
         """Return a Problem Details object."""
@@ -109,7 +109,7 @@ class LiveFace:
         except InvalidRequest as error:
             raise in_json_names(error) from None
         subscription = await self._engine.subscribe(
-            self._entrance.principal,
+            self.entrance.principal,
             self._catalog,
             wish.criteria,
             start=wish.start,

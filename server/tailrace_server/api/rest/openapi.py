@@ -57,6 +57,17 @@ def document() -> dict[str, Any]:
                 _json(reference("Ticket")),
             )
         },
+        "/v1/session": {
+            "post": _get(
+                "beginSession",
+                "callers",
+                "A cookie by which event streams are opened, or the same one for longer by a newer token",
+                _json(reference("Session")),
+            ),
+            "delete": _ended(
+                _get("endSession", "callers", "The session of the cookie ends, and its streams", {})
+            ),
+        },
         "/v1/catalogs": {
             "get": _get("listCatalogs", "catalogs", "The catalogs that are served now", _list())
         },
@@ -197,6 +208,12 @@ def _get(
         "summary": summary,
         "responses": {"200": {"description": summary, **answer}, **refused},
     }
+
+
+def _ended(operation: dict[str, Any]) -> dict[str, Any]:
+    """Return an operation whose answer has no body."""
+    responses = dict(operation["responses"])
+    return {**operation, "responses": {"204": responses.pop("200"), **responses}}
 
 
 def _codes(status: int) -> str:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tailrace.errors import InvalidRequest, TailraceError
+from tailrace.errors import (
+    InvalidRequest,
+    NotPermitted,
+    TailraceError,
+    TokenExpired,
+    Unauthenticated,
+)
 from tailrace_server.access.entrance import token_in
 from tailrace_server.api.websocket.codes import Close, CloseCode
 from tailrace_server.api.websocket.messages import malformed
@@ -17,7 +23,7 @@ async def admit_at_init(entrance: Entrance, payload: object) -> None:
     """Let in who brings a token in the payload of a ``connection_init``, or brought one in the handshake.
 
     Raises:
-        Close: 4401: there is none, and one is wanted; 4403: it proves nothing.
+        Close: 4401: there is none, and one is wanted; 4403: it proves nothing; 1013: that cannot be told now.
     """
     try:
         token = token_in(payload, "connection_init")
@@ -25,19 +31,25 @@ async def admit_at_init(entrance: Entrance, payload: object) -> None:
     except InvalidRequest as error:
         raise malformed(str(error)) from None
     except TailraceError as error:
-        code = CloseCode.UNAUTHORIZED if token is None else CloseCode.FORBIDDEN
-        raise Close(code, f"{error.code}: {error}") from None
+        raise refused(error, CloseCode.UNAUTHORIZED if token is None else None) from None
 
 
 async def renew(entrance: Entrance, payload: object) -> None:
     """Let a socket stay by a newer token of the same caller.
 
     Raises:
-        Close: 4403: the token proves nothing, or somebody else.
+        Close: 4403: the token proves nothing, or somebody else; 1013: that cannot be told now.
     """
     try:
         await entrance.admit(token_in(payload, "token"))
     except InvalidRequest as error:
         raise malformed(str(error)) from None
     except TailraceError as error:
-        raise Close(CloseCode.FORBIDDEN, f"{error.code}: {error}") from None
+        raise refused(error) from None
+
+
+def refused(error: TailraceError, code: CloseCode | None = None) -> Close:
+    """Return what ends a socket whose caller is not let in; ``code`` is told of a caller who is to blame."""
+    is_final = isinstance(error, Unauthenticated | TokenExpired | NotPermitted)
+    found = (code or CloseCode.FORBIDDEN) if is_final else CloseCode.TRY_AGAIN
+    return Close(found, f"{error.code}: {error}")

@@ -17,6 +17,7 @@ class CloseCode(IntEnum):
     TOO_SLOW = 1008
     TOO_LARGE = 1009
     INTERNAL = 1011
+    TRY_AGAIN = 1013
     MALFORMED = 4400
     UNAUTHORIZED = 4401
     FORBIDDEN = 4403
@@ -47,6 +48,10 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
         "a probe stayed unanswered, or our bug",
         "Connect again and resume by cursor; report the second.",
     ),
+    CloseCode.TRY_AGAIN: (
+        "who somebody is cannot be told now (`QUOTA_EXCEEDED`, or `TRANSPORT`: an issuer is away)",
+        "Connect again after a pause; the reason says which.",
+    ),
     CloseCode.MALFORMED: (
         "not a message of this protocol: not JSON, an unknown type or member, a binary frame",
         "Correct the client; the reason says what.",
@@ -58,7 +63,8 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
     ),
     CloseCode.FORBIDDEN: (
         "the token of the `connection_init`, or a newer one, proves nothing (`UNAUTHENTICATED`), has expired "
-        "(`TOKEN_EXPIRED`) or is somebody else's (`NOT_PERMITTED`)",
+        "(`TOKEN_EXPIRED`) or is somebody else's (`NOT_PERMITTED`); or the socket was idle for 10 s since "
+        "what it had shown is over",
         "Get a new token, connect again and resume by cursor; the reason says what was wrong.",
     ),
     CloseCode.SUBPROTOCOL: (

@@ -24,12 +24,14 @@ from tailrace_server.api.connection_age import REASON, EndsWithAge
 from tailrace_server.api.errors import logged
 from tailrace_server.api.send_guard import ReaderGone
 from tailrace_server.api.websocket import messages
+from tailrace_server.api.websocket.admission import refused
 from tailrace_server.api.websocket.codes import Close, CloseCode
 from tailrace_server.api.websocket.messages import ClientMessage, head, malformed, parse, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tailrace_server.access.entrance import Entrance
     from tailrace_server.api.settings import HttpSettings
 
 _log = structlog.get_logger("tailrace.websocket")
@@ -90,6 +92,8 @@ class Face(Protocol):
         not called.
         """
 
+    entrance: Entrance
+    """Whom the socket has proven."""
     takes_tokens: bool
     """Whether a message of the type ``token`` renews; in any case the payload of a ping may."""
 
@@ -195,6 +199,10 @@ class SocketConnection:
         self._patience: asyncio.Timeout | None = None
         self._initialised = self._acknowledged = self._stopping = False
         self._reason = ""
+        self._close: Close | None = None
+        """Why it closes, once that is decided beside the messages."""
+        self._refused_at: float | None = None
+        """Loop time since which its caller is not let in any more, and it is idle."""
         self.closed_with: int | None = None
         """The code that we closed with; None: the peer went by itself."""
         self.refused = 0
@@ -234,8 +242,26 @@ class SocketConnection:
         if not self._stopping:
             self._stopping = True
             self._reason = reason
-            if self._patience is not None and not self._patience.expired():
-                self._patience.reschedule(asyncio.get_running_loop().time())
+            self._read_no_more()
+
+    def end_refused(self, error: TailraceError) -> None:
+        """Close if it has been idle for a while, and its caller has not been let in any more for so long.
+
+        Called again and again meanwhile. Subscriptions end first, each with its resume cursor; then there is as
+        much time for a newer token as a new socket has for its first one.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._operations or not self._acknowledged:
+            self._refused_at = None
+        elif self._refused_at is None:
+            self._refused_at = now
+        elif now - self._refused_at >= self._settings.ws_init_timeout_s and self._close is None:
+            self._close = refused(error)
+            self._read_no_more()
+
+    def _read_no_more(self) -> None:
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def _read_until_closed(self, tasks: asyncio.TaskGroup) -> Close | None:
         """Take messages; return why we close, None where the peer did."""
@@ -247,6 +273,8 @@ class SocketConnection:
                 while (text := await self._socket.receive()) is not None:
                     await self._take(parse(text), len(text), tasks)
         except TimeoutError:
+            if self._close is not None:
+                return self._close
             if self._stopping:
                 return Close(CloseCode.GOING_AWAY, self._reason)
             seconds = self._settings.ws_init_timeout_s
@@ -308,6 +336,7 @@ class SocketConnection:
         if not self._acknowledged:
             raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
         await self._face.renew(payload)
+        self._refused_at = None
 
     async def _subscribe(self, message: ClientMessage, size: int, tasks: asyncio.TaskGroup) -> None:
         _identified(message)

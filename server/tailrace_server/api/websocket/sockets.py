@@ -227,6 +227,7 @@ class Sockets:
         protocol: GuardedProtocol = websocket.scope["extensions"][EXTENSION]
         with GuardedSocket(protocol, websocket, self.guard, self._loop_turns) as socket:
             connection = SocketConnection(socket, face, self.settings, count)
+            face.entrance.watch(connection.end_refused)
             timers: list[asyncio.TimerHandle | None] = []
 
             def grow_old() -> None:

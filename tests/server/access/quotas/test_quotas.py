@@ -173,7 +173,8 @@ async def test_who_is_known_is_let_in_beside_one_who_guesses() -> None:
         assert (await door.admit(credentials)).name
     assert known.asked == 2, "the guess that was looked at, and anna's first"
     ticket = door.tickets.issue(ANNA)
-    assert door.redeem(ticket, Credentials(address="10.0.0.1")) is ANNA
+    shown = Credentials(address="10.0.0.1")
+    assert door.redeem(shown, lambda: door.tickets.redeem(ticket)) is ANNA
 
 
 async def test_a_request_without_a_credential_is_no_failure() -> None:

@@ -13,6 +13,8 @@ import openapi_spec_validator
 import pytest
 from starlette.routing import Route, WebSocketRoute
 
+from tailrace_server.api.http.session_routes import SessionFace
+from tailrace_server.api.http.sessions import BrowserSessions
 from tailrace_server.api.rest import RestFace, asyncapi, openapi, pages
 from tailrace_server.api.settings import HttpSettings
 from tests.conformance.shop import COLUMNS, SHOP
@@ -67,6 +69,7 @@ async def test_both_documents_share_their_components_and_name_every_route(serve:
         allowed = {each.strip().lower() for each in answer.headers["allow"].split(",")}
         assert allowed - {"head"} == set(paths[path]) - {"parameters"}, path
     routes = RestFace(served.engine, HttpSettings(), served.face.sockets).routes()
+    routes += SessionFace(BrowserSessions()).routes()
     served_paths = {each.path.replace(":path", "") for each in routes if isinstance(each, Route)}
     of_documents = {each for each in served_paths if each.startswith("/v1/docs")}
     assert served_paths - of_documents - {"/v1/openapi.json", "/v1/asyncapi.json"} == set(paths)

@@ -35,18 +35,18 @@ class GraphqlSocketFace:
         self, catalog: GraphqlCatalog, answers: ByteBudget, peer: Peer, entrance: Entrance
     ) -> None:
         """Bind a peer to a catalog; unread answers share a budget."""
-        self._entrance = entrance
+        self.entrance = entrance
         self._operations = Operations(catalog, answers, peer, entrance)
         self.extra: Mapping[str, Callable[[SocketOperation, object], None]] = {}
 
     async def on_init(self, payload: object) -> object:
         """Let in who brings a token, now or in the handshake."""
-        await admit_at_init(self._entrance, payload)
+        await admit_at_init(self.entrance, payload)
         return None
 
     async def renew(self, payload: object) -> None:
         """Let the socket stay by a newer token."""
-        await renew(self._entrance, payload)
+        await renew(self.entrance, payload)
 
     def error_payload(self, error: TailraceError) -> object:
         """Return a list of GraphQL errors."""
