@@ -111,7 +111,7 @@ def _check_table(
 ) -> Iterator[LogCorrupted]:
     """Yield the first fault of each file."""
     last: StateRows | None = None
-    rows = 0
+    rows, sound = 0, True
     for file in table.files:
         try:
             for what, offset, length, crc in (
@@ -128,13 +128,11 @@ def _check_table(
                     file.path, min(size, file.bytes), f"it has {size} bytes instead of {file.bytes}"
                 )
         except LogCorrupted as error:
-            last = None
+            last, sound = None, False
             yield LogCorrupted(error.path, error.offset, f"{error.reason}; {_MEND}")
-            continue
-    if rows != table.rows and last is not None:
-        yield LogCorrupted(
-            table.files[-1].path, 0, f"{table.entity_type} has {rows} rows instead of {table.rows}"
-        )
+    if sound and rows != table.rows:
+        reason = f"{table.entity_type} has {rows} rows instead of {table.rows}; {_MEND}"
+        yield LogCorrupted(table.files[-1].path if table.files else BASES, 0, reason)
 
 
 def _check_rows(

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
 from tailrace.position import Position
+from tailrace_server.wal.base.key_places import KEY_PLACES
 from tailrace_server.wal.record.columns import multiplicity_of
 from tailrace_server.wal.record.key_hash import key_hashes, type_seed
 
@@ -154,6 +155,17 @@ class LogTable:
             return True
         return self.names.name_in(schema) in counts
 
+    def may_hold(self, ref: BatchRef, wanted: Wanted) -> bool:
+        """Return whether a batch may have records of wanted keys, as far as that is known without a look."""
+        if wanted.chosen is None:
+            return True
+        schema = self.view.schema_of(ref.first.version)
+        if schema is not self.view.schema_of(ref.last.version):
+            return True
+        if self.names.name_in(schema) != self.seed_name:
+            return True  # the batch has the keys' hashes under another name
+        return KEY_PLACES.may_hold(self.view.uuid, self.reader, ref, wanted.chosen)
+
     def records(
         self, place: int, ref: BatchRef, after: int, version: int, wanted: Wanted
     ) -> tuple[Winners, bool]:
@@ -257,6 +269,8 @@ def fold(
     """
     pass_ = _Pass(wanted, bounds, whole=whole, counted=table.counted)
     for place, ref in table.batches(after, version):
+        if not table.may_hold(ref, wanted):
+            continue
         records, truncated = table.records(place, ref, after, version, pass_.wanted)
         if truncated:
             pass_.forget()

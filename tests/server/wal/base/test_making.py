@@ -46,9 +46,8 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    deadline=None,
+    max_examples=15,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(history=histories(), tiny=st.booleans(), data=st.data())
 @pytest.mark.usefixtures("small_files")

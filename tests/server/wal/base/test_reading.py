@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.criteria import Operation
@@ -48,7 +48,7 @@ def tables_of(root: Path) -> Iterator[TableState]:
                 yield table_state(log.view, reader, entity_type, version)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(history=histories(), tiny=st.booleans())
 def test_state_at_every_version_is_what_plain_python_folds(
     tmp_path_factory: pytest.TempPathFactory, history: list[list[Mutation]], tiny: bool

@@ -12,7 +12,7 @@ from tailrace_server.wal.base import making
 from tailrace_server.wal.base.making import base_is_due, make_base
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.upkeep import retention
+from tailrace_server.wal.upkeep import trigger
 from tailrace_server.wal.upkeep.process import run_if_due
 from tailrace_server.wal.upkeep.retention import delete_unnamed, trim
 from tests.server.wal.base.tables import naive, row_files, state, versions_of_bases
@@ -24,13 +24,21 @@ if TYPE_CHECKING:
 AFTER_GRACE = 10**15
 
 
+@pytest.fixture
+def due_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a base due after ten records, and no writer start a process for it."""
+    monkeypatch.setattr(making, "_DUE_RECORDS", 10)
+    monkeypatch.setattr(trigger, "base_is_due", lambda log: False)
+
+
 def write_versions(root: Path, first: int, last: int) -> None:
     """Write versions that each set a key of their own and one that all set; every third removes a key."""
     with LogWriter.open(root, "shop") as writer:
         for number in range(first, last + 1):
             gone = [remove(str(number - 2))] if number % 3 == 0 else []
             writer.append([upsert(str(number)), upsert("all", number), *gone])
-            writer.commit()
+            if number % 2:
+                writer.commit()
 
 
 def test_state_stays_readable_from_the_version_before_the_oldest_on(log_root: Path) -> None:
@@ -96,10 +104,8 @@ def test_a_trim_that_fails_behind_its_base_can_be_done_again(log_root: Path) -> 
     assert [state(log_root, version=version) for version in range(3, 6)] == wanted[3:]
 
 
-def test_upkeep_makes_a_base_once_enough_was_written_since_the_last(
-    log_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(making, "_DUE_RECORDS", 10)
+@pytest.mark.usefixtures("due_early")
+def test_upkeep_makes_a_base_once_enough_was_written_since_the_last(log_root: Path) -> None:
     catalog = log_root / "shop"
     write_versions(log_root, 1, 2)
     run_if_due(catalog, 5)
@@ -121,10 +127,8 @@ def test_upkeep_makes_a_base_once_enough_was_written_since_the_last(
     assert versions_of_bases(log_root) == [14]
 
 
-def test_no_base_is_due_where_nothing_says_what_the_rows_were(
-    log_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(making, "_DUE_RECORDS", 1)
-    write_versions(log_root, 1, 5)
-    retention.trim(log_root / "shop", 3, 5, keeps_state=False)
+@pytest.mark.usefixtures("due_early")
+def test_no_base_is_due_where_nothing_says_what_the_rows_were(log_root: Path) -> None:
+    write_versions(log_root, 1, 9)
+    trim(log_root / "shop", 2, 5, keeps_state=False)
     assert not base_is_due(CommitLog.open(log_root / "shop"))
