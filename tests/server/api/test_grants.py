@@ -128,6 +128,7 @@ FORMS = (
 INTROSPECTION = (
     "{ __schema { types { name enumValues { name } fields { name } inputFields { name } } } }"
 )
+TABLE = "{ parcels { edges { node { primaryKey changed after { id status } } } } }"
 HISTORY = "{ changes(first: 50) { edges { node { entityType primaryKey changed before after } } } }"
 
 
@@ -148,7 +149,7 @@ async def test_contract_47_no_byte_of_what_is_not_granted_comes_over_http(
                 for form in FORMS:
                     found[f"{path} as {form}"] = await _begin_of(http, path, form)
             for base in ("/v1/catalogs/shop", "/v1/system"):
-                for query in (INTROSPECTION, HISTORY, "{ schema { entityTypes { name } } }"):
+                for query in (INTROSPECTION, HISTORY, TABLE, "{ schema { entityTypes { name } } }"):
                     answer = await http.post(f"{base}/graphql", json={"query": query})
                     found[f"{base} {query}"] = answer.content
     leaks = {where for where, data in told["customer"].items() if SECRET.encode() in data}

@@ -107,10 +107,12 @@ class CatalogSchema:
     """Subscription field → what it is about."""
     histories: Mapping[str, Scope]
     """Field of history → what it is about."""
+    tables: Mapping[str, str]
+    """Field of a table, or of one row of it → its entity type."""
     rows: Mapping[str, RowType]
     """Type of a change → type of its row; the untyped one has none."""
-    types: Mapping[str, tuple[type, type]]
-    """Type of a change → what Strawberry has of it and of its connection; a later schema may share them."""
+    types: Mapping[str, tuple[type, type, type]]
+    """Type of a change → what Strawberry has of it, its connection and its table; a later schema may share."""
 
     def __post_init__(self) -> None:
         """See to what is in cycles."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _BOUNDS: Final = ("sinceVersion", "sinceIndex", "untilVersion", "untilIndex", "anchor")
 """Arguments that go to the request as they are."""
-_COPIES: Final = 4
+COPIES: Final = 4
 """A page is messages, then captures, then values of an answer, then its text."""
 
 
@@ -184,15 +184,16 @@ async def _read(
         if size > bytes_max and found[0].position != captures[-1].position:
             return captures, True, size
         if len(found) == 1 and len(frames.data) > capture_bytes_max:
-            found = (_without_bodies(found[0]),)
+            found = (without_bodies(found[0]),)
         else:
-            pages.add(len(frames.data) * _COPIES)
+            pages.add(len(frames.data) * COPIES)
             size += len(frames.data)
         captures += found
     return captures, history.has_next, size
 
 
-def _without_bodies(capture: Capture) -> Capture:
+def without_bodies(capture: Capture) -> Capture:
+    """Return a capture as its header, with the size of its bodies."""
     bodies = (capture.change, capture.before, capture.after)
     size = sum(len(body or b"") for body in bodies)
     return capture._replace(change=None, before=None, after=None, omitted_bytes=size)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tailrace.errors import CatalogUnknown, InvalidRequest, TailraceError
 from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.connection import read_page
+from tailrace_server.api.graphql.tables import read_table
 from tailrace_server.capture.codecs.columns import no_schema
 from tailrace_server.capture.delivery.peer import IN_PROCESS, Peer
 from tailrace_server.capture.grant import Action
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     import strawberry
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.capture.engine import Engine
     from tailrace_server.capture.principal import Principal
+
+_Page = TypeVar("_Page", types.HistoryPage, types.TablePage)
 
 
 class Context:
@@ -61,6 +65,35 @@ class Context:
             InvalidRequest: The pages before it are all that one operation may read.
             ServerFull: Other operations have read all that there is room for.
         """
+        read = partial(
+            read_page,
+            self.engine,
+            self.caller,
+            self._peer,
+            self.settings,
+            self.catalog,
+            arguments,
+            scope,
+            bodies_of(info.selected_fields),
+        )
+        return await self._read(read)
+
+    async def table(self, info: strawberry.Info, arguments: Mapping[str, Any]) -> types.TablePage:
+        """Return rows of the table that a field is of; read in turn with the pages of history, as ``page``."""
+        read = partial(
+            read_table,
+            self.engine,
+            self.caller,
+            self._peer,
+            self.settings,
+            self.catalog,
+            self.built.tables[info.field_name],
+            arguments,
+            with_images="after" in bodies_of(info.selected_fields),
+        )
+        return await self._read(read)
+
+    async def _read(self, read: Callable[..., Awaitable[_Page]]) -> _Page:
         async with self._reading:
             if self._history_bytes <= 0:
                 limit = self.settings.graphql_history_bytes
@@ -69,18 +102,7 @@ class Context:
                     "ask for this page by itself"
                 )
             try:
-                page = await read_page(
-                    self.engine,
-                    self.caller,
-                    self._peer,
-                    self.settings,
-                    self.catalog,
-                    arguments,
-                    scope,
-                    bodies_of(info.selected_fields),
-                    bytes_max=self._history_bytes,
-                    pages=self.pages,
-                )
+                page = await read(bytes_max=self._history_bytes, pages=self.pages)
             except TailraceError as error:
                 # graphql-core refers to an error from a frame that it passed through: such a cycle lasts until
                 # the collector comes. Without the frames below, the error keeps no page that long.

@@ -52,7 +52,26 @@ def made_of(stem: str) -> tuple[str, ...]:
         f"{stem}SchemaChange",
         f"{stem}ChangeEdge",
         f"{stem}ChangeConnection",
+        f"{stem}Table",
     )
+
+
+def table_fields(stems: Iterable[str], taken: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return stem → the names of its fields for one row and for all: ``orderLine``, ``orderLines``.
+
+    Where one is taken, by what every catalog has or by an earlier entity type, it is ``orderLineRow`` or
+    ``orderLineTable``.
+    """
+    used = set(taken)
+    found: dict[str, tuple[str, str]] = {}
+    for stem in stems:
+        name = f"{stem[0].lower()}{stem[1:]}"
+        pair = []
+        for wanted, other in ((name, f"{name}Row"), (f"{name}s", f"{name}Table")):
+            pair.append(_free(other if wanted in used else wanted, used))
+            used.add(pair[-1])
+        found[stem] = (pair[0], pair[1])
+    return found
 
 
 def _fitting(text: str) -> str:

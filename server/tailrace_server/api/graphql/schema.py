@@ -8,6 +8,7 @@
         onOrderLineChange           live
         onOrderLineSchemaChange     live, changes of its columns
         orderLineChanges            history
+        orderLine, orderLines       a row, and the table, as of a version
 
 Every field of a row is nullable: a column may be younger than a row, and is absent then. One that the source
 has dropped has no field any more; older rows show it in their JSON. What is made is
@@ -111,7 +112,9 @@ def build(
     history = histories(earlier)
     stems = names.type_names(() if schema is None else schema.entity_types, _RESERVED)
     rows: dict[str, RowType] = {}
-    made_types: dict[str, tuple[type, type]] = {}
+    made_types: dict[str, tuple[type, type, type]] = {}
+    tables: dict[str, str] = {}
+    of_table: dict[str, tuple[type, type]] = {}
     pages = {"changes": Scope()}
     scopes = {"onSystemChange": Scope()} if schema is None else dict(_UNTYPED)
     queries: dict[str, Any] = {"changes": _history(CatalogChangeConnection)}
@@ -124,8 +127,9 @@ def build(
             made_types[name] = before.types[name]
         else:
             change = _change_type(stem, row)
-            made_types[name] = (change, _connection(stem, change))
-        change, connection = made_types[name]
+            edge = _edge(stem, change)
+            made_types[name] = (change, _connection(stem, edge), _table(stem, entity_type, edge))
+        change, connection, table = made_types[name]
         rows[name] = row
         data = Scope(vocabulary.Area.DATA, entity_type)
         of_schema = Scope(vocabulary.Area.SCHEMA, entity_type)
@@ -134,13 +138,18 @@ def build(
         live[f"on{stem}SchemaChange"] = _live(CatalogChange, of_schema)
         pages[f"{stem[0].lower()}{stem[1:]}Changes"] = data
         queries[f"{stem[0].lower()}{stem[1:]}Changes"] = _history(connection)
+        of_table[stem] = change, table
+    for stem, fields in names.table_fields(stems, {*_COMMON, *_OF_CATALOG, *queries}).items():
+        for field, kind, resolver in zip(fields, of_table[stem], (_ROW, _ROWS), strict=True):
+            queries[field] = _rows_field(kind, resolver, stems[stem])
+            tables[field] = stems[stem]
     made = strawberry.Schema(
         query=_root("Query", {**_COMMON, **({} if schema is None else _OF_CATALOG), **queries}),
         subscription=_root("Subscription", live),
         config=StrawberryConfig(scalar_map=SCALARS),
     )
     # graphql-core executes documents that are validated already, which Strawberry's own door does not.
-    return CatalogSchema(made, made._schema, scopes, pages, rows, made_types)
+    return CatalogSchema(made, made._schema, scopes, pages, tables, rows, made_types)
 
 
 _UNTYPED: Final = {
@@ -184,8 +193,38 @@ def _change_type(stem: str, row: RowType) -> type:
     )
 
 
-def _connection(stem: str, change: type) -> type:
-    edge = _object(f"{stem}ChangeEdge", {"cursor": _plain(str), "node": _plain(change)}, None)
+def _edge(stem: str, change: type) -> type:
+    return _object(f"{stem}ChangeEdge", {"cursor": _plain(str), "node": _plain(change)}, None)
+
+
+def _table(stem: str, entity_type: str, edge: type) -> type:
+    annotations = {
+        "edges": list[edge],  # type: ignore[valid-type]
+        "page_info": types.PageInfo,
+        "version": Long,
+        "commit_timestamp": Long,
+        "resume_cursor": str,
+    }
+    made = type(
+        f"{stem}Table",
+        (),
+        {
+            "__annotations__": annotations,
+            "edges": types.edges_field(edge),
+            "version": strawberry.field(
+                description="V: every version up to it is in the rows, and nothing above it."
+            ),
+            "resume_cursor": strawberry.field(
+                description="Goes on from V: a subscription after it begins with V + 1."
+            ),
+            "is_type_of": classmethod(types.is_table),
+        },
+    )
+    described = f"Rows of {entity_type!r} as of a version, each as the change that it came with."
+    return strawberry.type(made, name=made.__name__, description=described)
+
+
+def _connection(stem: str, edge: type) -> type:
     made = type(
         f"{stem}ChangeConnection",
         (ChangePage,),
@@ -276,9 +315,58 @@ async def _read(
     return await context.page(info, given, context.built.histories[info.field_name])
 
 
+async def _read_rows(
+    info: strawberry.Info,
+    first: int | None = UNSET,
+    after: str | None = UNSET,
+    keys: list[str] | None = UNSET,
+    at_version: Long | None = UNSET,
+    at_time: Long | None = UNSET,
+    wait_for_version: Long | None = UNSET,
+    wait_ms: int | None = UNSET,
+) -> Any:
+    context: Context = info.context
+    arguments = {
+        "limit": first,
+        "page": after,
+        "primaryKey": keys,
+        "atVersion": at_version,
+        "atTime": at_time,
+        "waitForVersion": wait_for_version,
+        "waitMs": wait_ms,
+    }
+    return await context.table(info, _given(arguments))
+
+
+async def _read_row(
+    info: strawberry.Info,
+    primary_key: str,
+    at_version: Long | None = UNSET,
+    at_time: Long | None = UNSET,
+    wait_for_version: Long | None = UNSET,
+    wait_ms: int | None = UNSET,
+) -> Any:
+    context: Context = info.context
+    arguments = {
+        "primaryKey": [primary_key],
+        "atVersion": at_version,
+        "atTime": at_time,
+        "waitForVersion": wait_for_version,
+        "waitMs": wait_ms,
+    }
+    page = await context.table(info, _given(arguments))
+    return page.edges[0].node if page.edges else None
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value not in (UNSET, None)}
+
+
 # Shared by all fields: what Strawberry makes of arguments is most of what a field costs, in time and memory.
 _SUBSCRIBE: Final[Any] = StrawberryResolver(_subscribe)
 _READ: Final[Any] = StrawberryResolver(_read)
+_ROWS: Final[Any] = StrawberryResolver(_read_rows)
+_ROW: Final[Any] = StrawberryResolver(_read_row)
 
 
 def _live(change: type, scope: Scope) -> Any:
@@ -308,6 +396,19 @@ def _history(connection: type) -> Any:
         description=(
             "History, a page of whole records: the first so many after a cursor, or the last so many before "
             "one; from (inclusive) and to (exclusive) in µs; newest first with reverse."
+        ),
+    )
+
+
+def _rows_field(kind: type, resolver: Any, entity_type: str) -> Any:
+    """Return a field of a table or of one row; nullable, as those of history are."""
+    what = "Rows" if resolver is _ROWS else "One row"
+    return strawberry.field(
+        resolver=resolver,
+        graphql_type=kind | None,
+        description=(
+            f"{what} of {entity_type!r} as of atVersion, or atTime (µs), or the newest published version; "
+            "waitForVersion reads your own writes."
         ),
     )
 

@@ -19,7 +19,7 @@ from tailrace_server.api.graphql.errors import omitted
 from tailrace_server.api.graphql.scalars import Json, Long
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from tailrace_server.capture.catalog_info import CatalogInfo
 
@@ -276,6 +276,25 @@ class ChangePage:
     )
 
 
+class TablePage:
+    """Rows of a table: what the fields of every such type are read from."""
+
+    def __init__(self, edges: list[Edge], page_info: PageInfo, **facts: Any) -> None:
+        """Keep the rows in the order they are to be listed."""
+        self.edges = edges
+        self.page_info = page_info
+        self.version: int = facts["version"]
+        self.commit_timestamp: int = facts["commit_timestamp"]
+        self.resume_cursor: str = facts["resume_cursor"]
+        self.nbytes: int = facts["nbytes"]
+        self.schema_of: Callable[[int], Schema] = facts["schema_of"]
+
+
+def is_table(cls: type, value: object, info: object) -> bool:
+    """Say that rows are of whatever table the field has."""
+    return isinstance(value, TablePage)
+
+
 def is_connection(cls: type, value: object, info: object) -> bool:
     """Say that a page is one of whatever type the field has."""
     return isinstance(value, HistoryPage)
@@ -283,14 +302,16 @@ def is_connection(cls: type, value: object, info: object) -> bool:
 
 def edges_of(root: Any) -> "AsyncIterator[Edge]":
     """Yield the edges of a page, letting others have their turn: the loop serves live subscriptions too."""
-    return _edges(root.captures)
+    if isinstance(root, TablePage):
+        return _in_turns(root.edges)
+    return _in_turns(Edge(str(capture.cursor), capture) for capture in root.captures)
 
 
-async def _edges(captures: "list[Capture]") -> "AsyncIterator[Edge]":
-    for place, capture in enumerate(captures):
+async def _in_turns(edges: "Iterable[Edge]") -> "AsyncIterator[Edge]":
+    for place, edge in enumerate(edges):
         if place % _EDGES_AT_ONCE == _EDGES_AT_ONCE - 1:
             await asyncio.sleep(0)
-        yield Edge(str(capture.cursor), capture)
+        yield edge
 
 
 _EDGES_AT_ONCE: Final = 16

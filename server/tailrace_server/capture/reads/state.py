@@ -157,6 +157,11 @@ class StateRead(LogRead):
             return self._asked.page
         return StatePage.behind(self._view.uuid, self.version, self.entity_type, *self._last)
 
+    def page_behind(self, primary_key: str) -> StatePage:
+        """Return the page behind the row of a key."""
+        place = self._rows.table.place_of(primary_key)
+        return StatePage.behind(self._view.uuid, self.version, self.entity_type, *place)
+
     def next_page(self) -> StatePage | None:
         """Return the page behind a read that is over; None when nothing follows."""
         return self.resume_cursor() if self.has_next else None

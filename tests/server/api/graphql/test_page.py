@@ -67,7 +67,7 @@ async def test_every_curl_of_the_page_is_answered(
 async def test_the_documents_of_the_page_do_what_it_says(serve: Serve, writer: ModelWriter) -> None:
     writer.write(*SHOP)
     served = await serve()
-    subscription, not_sent, query = blocks("graphql")
+    subscription, not_sent, query, table = blocks("graphql")
     async with client(served) as one:
         found = await one.payloads(await one.subscribe(subscription), 3)
         assert [each["data"]["onProductChange"]["version"] for each in found] == [1, 2, 4]
@@ -75,6 +75,9 @@ async def test_the_documents_of_the_page_do_what_it_says(serve: Serve, writer: M
         assert first["data"]["onProductChange"]["unavailable"] == []
     edges = (await ask(served, query, PATH))["productChanges"]["edges"]
     assert [edge["node"]["operation"] for edge in edges] == ["UPSERT", "UPSERT", "REMOVE"]
+    rows = await ask(served, table, PATH)
+    assert [edge["node"]["primaryKey"] for edge in rows["products"]["edges"]] == ["2"]
+    assert rows["product"]["after"] == {"name": "table"}
     assert json.loads(blocks("json")[0])["extensions"]["heartbeat"]
 
 
