@@ -15,7 +15,7 @@ import pytest
 from google.protobuf import json_format
 
 from tailrace.v1 import change_capture_pb2 as wire
-from tests.process.commands import PATIENCE_S, Command, ServerProcess, environment
+from tests.process.commands import PATIENCE_S, Command, ServerProcess, environment, outcome
 from tests.support.programs import Program, found
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ async def test_the_quickstart_works_as_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    play, feed, ingest, serve, watch = (shlex.split(block) for block in blocks("Quickstart", "sh"))
+    play, feed, ingest, serve, watch, state = map(shlex.split, blocks("Quickstart", "sh"))
     assert play == ["tailrace", "play"]  # test_play.py
     curl, grpcurl = (shlex.split(block) for block in blocks("Clients", "sh"))
     assert feed[:2] == ["python", "-m"]
@@ -62,6 +62,10 @@ async def test_the_quickstart_works_as_it_is_written(
             assert "entity type added" in first
             while "insert" not in (await shown.line()).decode():
                 pass
+        state[state.index(options["--grpc"])] = server.grpc
+        status, table, notes = await outcome(*state[1:])
+        assert status == 0, notes
+        assert table.splitlines()[0].split()[:2] == ["id", "sku"]
         [program] = blocks("Clients", "python")
         assert options["--grpc"] in program
         await _prints(program.replace(options["--grpc"], server.grpc), b"1:0 TRANSACTION None b'{")

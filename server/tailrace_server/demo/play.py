@@ -97,6 +97,7 @@ def _greet(server: DemoServer, rate: float) -> None:
     for what in (
         f"tailrace watch shop{at}",
         f"tailrace watch shop{at} --since 0 --entity-type order",
+        f"tailrace state shop product{at}",
         f"curl -N -H 'accept: text/event-stream' '{live}'",
     ):
         console.print(f"  {what}", style="bold")
