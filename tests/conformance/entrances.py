@@ -63,6 +63,7 @@ def guarded(folder: Path) -> Entrance:
     certificate, key = authority.server().write(folder)
     tls = TlsFiles(TransportSecuritySettings(tls_certificate=certificate, tls_key=key))
     issuer = TokenIssuer("https://issuer.example")
+    folder.mkdir(parents=True, exist_ok=True)
     keys, policy = folder / "jwks.json", folder / "policy.toml"
     keys.write_bytes(issuer.jwks())
     policy.write_text(POLICY.format(issuer=json.dumps(issuer.address)))

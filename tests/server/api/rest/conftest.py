@@ -19,6 +19,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.settings import EngineSettings
+from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.http_drivers import listening
 from tests.support.inprocess import PATIENCE_S, ModelWriter
 
@@ -39,6 +40,7 @@ class Served:
     engine: Engine
     face: HttpFace
     http: httpx.AsyncClient
+    entrance: Entrance = OPEN
 
     @property
     def port(self) -> int:
@@ -54,19 +56,28 @@ class Served:
     ) -> AsyncIterator[ClientConnection]:
         """Open a socket, initialised unless told otherwise."""
         offered = [websockets.Subprotocol(name) for name in subprotocols] or None
-        url = f"ws://127.0.0.1:{self.port}{LIVE}"
-        async with connect(url, subprotocols=offered, max_size=None, close_timeout=2) as socket:
+        url = self.entrance.url("ws", self.port) + LIVE
+        async with connect(
+            url,
+            subprotocols=offered,
+            ssl=self.entrance.context,
+            max_size=None,
+            close_timeout=2,
+        ) as socket:
             if init:
-                await say(socket, {"type": "connection_init"})
+                await say(socket, {"type": "connection_init", **self.entrance.init})
                 assert await hear(socket) == {"type": "connection_ack"}
             yield socket
 
     async def raw(self, *, receive_bytes: int | None = None) -> RawSocket:
         """Open a socket and leave its bytes to the test."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 16)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, limit=1 << 16, ssl=self.entrance.context
+        )
+        headers = "".join(f"{name}: {value}\r\n" for name, value in self.entrance.headers.items())
         key = base64.b64encode(os.urandom(16)).decode()
         writer.write(
-            f"GET {LIVE} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            f"GET {LIVE} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{headers}"
             f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
             f"Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n".encode()
         )
@@ -149,14 +160,22 @@ async def serve(log_root: Path, writer: ModelWriter) -> AsyncIterator[Any]:
     """Return a function that serves the log root, until the test ends."""
     async with AsyncExitStack() as stack:
 
-        async def start(settings: HttpSettings | None = None, **engine: Any) -> Served:
+        async def start(
+            settings: HttpSettings | None = None, entrance: Entrance = OPEN, **engine: Any
+        ) -> Served:
             engine.setdefault("heartbeat_interval_s", 0.05)
             served = await stack.enter_async_context(Engine(log_root, EngineSettings(**engine)))
-            face = await stack.enter_async_context(listening(served, settings=settings))
-            url = f"http://127.0.0.1:{face.address.port}"
-            http = await stack.enter_async_context(
-                httpx.AsyncClient(base_url=url, timeout=PATIENCE_S)
+            face = await stack.enter_async_context(
+                listening(served, settings=settings, **entrance.served)
             )
-            return Served(served, face, http)
+            http = await stack.enter_async_context(
+                httpx.AsyncClient(
+                    base_url=entrance.url("http", face.address.port),
+                    headers=entrance.headers,
+                    verify=entrance.context or False,
+                    timeout=PATIENCE_S,
+                )
+            )
+            return Served(served, face, http, entrance)
 
         yield start

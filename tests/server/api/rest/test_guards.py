@@ -19,6 +19,7 @@ from tailrace_server.api.websocket.protocol import GuardedProtocol
 from tailrace_server.capture.delivery.subscription import Subscription
 from tailrace_server.capture.history import HistoryRead
 from tailrace_server.capture.principal import ANONYMOUS
+from tests.conformance.entrances import OPEN, guarded
 from tests.conformance.http_drivers import listening
 from tests.conformance.shop import upsert
 from tests.server.api.rest.conftest import LIVE, closed, hear, say
@@ -28,6 +29,7 @@ from tests.support.polling import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     from tailrace.capture import Heartbeat
     from tailrace_server.capture.reading.frames import Frames
@@ -91,12 +93,14 @@ def anonymous_bytes() -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("over_tls", [False, True], ids=["plain", "tls"])
 async def test_contract_13_45_a_reader_that_stops_is_let_go_after_the_send_deadline(
-    serve: Serve, writer: ModelWriter
+    serve: Serve, writer: ModelWriter, tmp_path: Path, over_tls: bool
 ) -> None:
     """By name in the metrics; meanwhile a neighbour gets everything."""
     fill(writer)
-    served = await serve(send_deadline_s=0.3)
+    entrance = guarded(tmp_path / "tls") if over_tls else OPEN
+    served = await serve(send_deadline_s=0.3, entrance=entrance)
     stalled = await served.raw()
     for message in (b'{"type":"connection_init"}', _everything()):
         stalled.writer.write(stalled.frame(1, message))
