@@ -37,7 +37,7 @@ from tests.support.principals import Holder
 STREAMS = 100
 CAPTURES = 200_000
 """To each subscriber."""
-RUNS = 3
+RUNS = 5
 HIDDEN = "price"
 _GRANTS = """
 [[grant]]

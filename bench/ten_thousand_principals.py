@@ -39,7 +39,7 @@ KEYS = 10_000
 ROWS = 50_000
 ROWS_PER_COMMIT = 1_000
 WANTED_EVERY = 10
-RUNS = 3
+RUNS = 5
 
 
 def write(root: Path) -> None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+ServerKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 HERE: Final = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
 """The names of a server of a test."""
 
@@ -74,6 +75,7 @@ class Authority:
         *names: x509.GeneralName,
         since: timedelta = timedelta(hours=1),
         lasts: timedelta = timedelta(days=20),
+        key: ServerKey | None = None,
     ) -> Issued:
         """Issue a certificate for a server.
 
@@ -81,9 +83,11 @@ class Authority:
             names: Of the server; none = those of this machine.
             since: How long ago it began.
             lasts: How long from now it lasts; below 0 it has expired.
+            key: Its key; None: one of the curve P-256.
         """
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
-        return self._issue(subject, names or HERE, ExtendedKeyUsageOID.SERVER_AUTH, since, lasts)
+        usage = ExtendedKeyUsageOID.SERVER_AUTH
+        return self._issue(subject, names or HERE, usage, since, lasts, key)
 
     def client(self, common_name: str, *names: x509.GeneralName) -> Issued:
         """Issue a certificate for a client."""
@@ -98,8 +102,9 @@ class Authority:
         usage: x509.ObjectIdentifier,
         since: timedelta,
         lasts: timedelta,
+        key: ServerKey | None = None,
     ) -> Issued:
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = key or ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(subject, key, since, lasts)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), False)
@@ -113,7 +118,7 @@ class Authority:
     def _builder(
         self,
         subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
+        key: ServerKey,
         since: timedelta,
         lasts: timedelta,
     ) -> x509.CertificateBuilder:

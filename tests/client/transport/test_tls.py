@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 import tailrace
 from tailrace import Tls, TlsFailed, connect
@@ -17,7 +18,7 @@ from tailrace_server.api.transport_security.files import TlsFiles
 from tailrace_server.api.transport_security.settings import TransportSecuritySettings
 from tailrace_server.capture.engine import Engine
 from tests.conformance.http_drivers import listening
-from tests.support.certificates import Authority, Issued
+from tests.support.certificates import Authority, Issued, ServerKey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -82,6 +83,17 @@ async def test_a_file_of_cas_is_trusted_and_a_certificate_shown(servers: Servers
     async with connect(address, tls=tls) as client:
         assert await client.list_catalogs() == ()
     async with connect(f"https://{address}", tls=tls) as client:
+        assert await client.list_catalogs() == ()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 2048)],
+    ids=["P-384", "RSA"],
+)
+async def test_servers_may_have_keys_of_other_kinds(servers: Servers, key: ServerKey) -> None:
+    address = await servers.start(servers.authority.server(key=key))
+    async with connect(address, tls=servers.ca) as client:
         assert await client.list_catalogs() == ()
 
 

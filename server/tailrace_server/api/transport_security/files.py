@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 import structlog
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -45,6 +46,7 @@ _LOOK_S: Final = 1.0
 written before its key, or after it."""
 _LATE_PARTS: Final = 10
 """A certificate is to be renewed before the last of so many parts of its life."""
+_CURVES: Final = (ec.SECP256R1, ec.SECP384R1)
 
 _log = structlog.get_logger("tailrace.tls")
 
@@ -296,7 +298,21 @@ def _key(path: Path, data: bytes, certificate: x509.Certificate) -> bytes:
         raise CannotStart(
             f"--tls-key {path}: no private key in PEM form (-----BEGIN PRIVATE KEY-----)"
         ) from error
+    if (kind := _unspoken(key)) is not None:
+        raise CannotStart(
+            f"--tls-key {path}: a key of {kind}, with which clients of gRPC cannot shake hands; make one of "
+            "RSA, or of the curve P-256 or P-384"
+        )
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
         raise CannotStart(f"--tls-key {path}: it is not the key of the first certificate")
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _unspoken(key: object) -> str | None:
+    """Return the name of a key's kind that gRPC's own TLS does not offer; None for the others."""
+    if isinstance(key, rsa.RSAPrivateKey):
+        return None
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return None if isinstance(key.curve, _CURVES) else key.curve.name
+    return type(key).__name__.removesuffix("PrivateKey").lstrip("_")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -20,7 +21,7 @@ from tailrace_server.api.transport_security.configured import tls_files
 from tailrace_server.api.transport_security.files import TlsFiles, lateness
 from tailrace_server.api.transport_security.settings import TransportSecuritySettings
 from tailrace_server.errors import CannotStart
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, ServerKey
 
 AUTHORITY = Authority()
 
@@ -54,6 +55,23 @@ def test_clients_must_show_a_certificate_where_there_is_a_ca_for_them(
     tls = TlsFiles(replace(settings, tls_client_ca=ca))
     assert tls.client_certificates
     assert tls.material.context().verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        (ed25519.Ed25519PrivateKey.generate(), "Ed25519"),
+        (ec.generate_private_key(ec.SECP521R1()), "secp521r1"),
+    ],
+    ids=["Ed25519", "P-521"],
+)
+def test_a_key_that_clients_of_grpc_do_not_speak_is_refused(
+    tmp_path: Path, key: ServerKey, kind: str
+) -> None:
+    certificate, file = AUTHORITY.server(key=key).write(tmp_path)
+    settings = TransportSecuritySettings(tls_certificate=certificate, tls_key=file)
+    with pytest.raises(CannotStart, match=f"a key of {kind}, with which .* P-256 or P-384"):
+        TlsFiles(settings)
 
 
 def test_a_file_that_is_not_there_is_named(settings: TransportSecuritySettings) -> None:
