@@ -69,6 +69,7 @@ def rows() -> Iterator[str]:
     metrics.register_faces(registry, tuple)
     metrics.register_tls(registry, lambda: TlsStatistics(datetime.now(UTC), 0, 0))
     metrics.register_quotas(registry, Quotas())
+    metrics.register_issuers(registry, dict)
     metrics.register_audit(registry, lambda: TrailStatistics(0, 0, 0, 0.0, ""))
     yield from rows_of(registry.collect())
 

@@ -138,6 +138,7 @@ async def _serve(
         metrics.register_tls(registry, tls.statistics)
     metrics.register_audit(registry, audit.statistics)
     metrics.register_quotas(registry, quotas)
+    metrics.register_issuers(registry, access.key_ages)
     http = _http(engine, registry, settings, watch, lines, tls, access.door)
     watch.add(grpc)
     if http is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tailrace_server.access.settings import AccessSettings
     from tailrace_server.capture.delivery.subscription import Subscription
     from tailrace_server.capture.engine import Engine
+    from tailrace_server.capture.faults import ServerFault
 
 _LOOK_EVERY_S: Final = 0.5
 """How often files are looked at, and streams."""
@@ -94,7 +95,14 @@ class Access:
             seen = _state_of(settings.policy)
             self._rules.policy = policy = PolicyFile(settings.policy)
             self._files.append(_WatchedFile(policy, seen))
-        self.door = Door(authenticators, policy, audit, quotas)
+        self.door = Door(authenticators, policy, audit, quotas, self._faults)
+
+    def key_ages(self) -> dict[str, float]:
+        """Return, by issuer, how many seconds ago its keys were last had from their address."""
+        return {keys.source: keys.age_s for keys in self._keys if keys.file is None}
+
+    def _faults(self) -> tuple[ServerFault, ...]:
+        return tuple(filter(None, (keys.fault() for keys in self._keys)))
 
     async def run(self, engine: Engine) -> None:
         """Keep keys and policy fresh, and end streams, until cancelled; returns at once if there are none."""

@@ -191,11 +191,13 @@ class Door:
         policy: PolicyFile | None = None,
         audit: Audit | None = None,
         quotas: Quotas | None = None,
+        faults: Callable[[], tuple[ServerFault, ...]] = tuple,
     ) -> None:
         """Ask these, in this order; none = everybody is anonymous. Who comes in, or not, is recorded.
 
-        Without a policy it is as ``Identified.grant`` has it.
+        Without a policy it is as ``Identified.grant`` has it. ``faults`` returns what is wrong with keys.
         """
+        self._faults_of_keys = faults
         self.quotas = quotas or Quotas()
         self._authenticators = tuple(authenticators)
         self.tickets = Tickets()
@@ -218,11 +220,12 @@ class Door:
         self.revision += 1
 
     def faults(self) -> tuple[ServerFault, ...]:
-        """Return what is wrong with the policy file."""
+        """Return what is wrong with the policy file, and with keys."""
+        found = self._faults_of_keys()
         if self._policy is None or self._policy.error is None:
-            return ()
+            return found
         reason = f"{self._policy.error}; the policy before is in force: mend the file"
-        return (ServerFault("policy", str(self._policy.file), reason),)
+        return (ServerFault("policy", str(self._policy.file), reason), *found)
 
     @property
     def is_open(self) -> bool:

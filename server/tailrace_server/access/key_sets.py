@@ -36,6 +36,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey, import_key
 
 from tailrace_server.access.issuers import require_address
+from tailrace_server.capture.faults import ServerFault
 from tailrace_server.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ class IssuerKeys:
         self._fetching = asyncio.Lock()
         self._tried_at = float("-inf")
         """Monotonic time of the last fetch."""
+        self._had_at = time.monotonic()
+        """When they were last had, or, before the first time, when they began to be wanted."""
         self.error = ""
         """Why the last fetch failed; empty where it did not."""
         if isinstance(issuer.keys, Path):
@@ -166,7 +169,24 @@ class IssuerKeys:
         if self.error or keys.keys() != self._keys.keys():
             _log.info("keys of an issuer", issuer=self._issuer.issuer, keys=len(keys))
         self.error = ""
+        self._had_at = time.monotonic()
         self._keys = keys
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since they were last had from their address, or since the start where they never were."""
+        return time.monotonic() - self._had_at
+
+    def fault(self) -> ServerFault | None:
+        """Return that the issuer is away, if so."""
+        if not self.error:
+            return None
+        kept = f"its last {len(self._keys)} keys stay in force" if self._keys else "it has no keys"
+        return ServerFault(
+            "issuer_away",
+            self._issuer.issuer,
+            f"{self.error}; {kept}, and it is asked again: let the server reach it",
+        )
 
 
 def _fetched(issuer: Issuer) -> Mapping[str, PublicKey]:

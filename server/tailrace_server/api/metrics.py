@@ -299,6 +299,31 @@ def register_quotas(metrics: CollectorRegistry, quotas: Quotas) -> None:
     metrics.register(QuotaCollector(quotas))
 
 
+class IssuerCollector(Collector):
+    """How old the keys of issuers are."""
+
+    def __init__(self, ages: Callable[[], Mapping[str, float]]) -> None:
+        """Read from ``ages`` at each scrape."""
+        self._ages = ages
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the family of this moment."""
+        found = GaugeMetricFamily(
+            "tailrace_issuer_keys_age_seconds",
+            "Since the keys of an issuer were last had from their address; more than --jwks-refresh-s: it is "
+            "away.",
+            labels=["issuer"],
+        )
+        for issuer, age_s in sorted(self._ages().items()):
+            found.add_metric([issuer], age_s)
+        yield found
+
+
+def register_issuers(metrics: CollectorRegistry, ages: Callable[[], Mapping[str, float]]) -> None:
+    """Add issuers to a registry."""
+    metrics.register(IssuerCollector(ages))
+
+
 class FaceCollector(Collector):
     """Whether the faces accept."""
 

@@ -10,6 +10,7 @@ A fault is there as long as its cause is, and goes by itself::
     audit_not_written    its file takes nothing (access/audit)
     face_not_accepting   a listener answers nobody (api/face_watch.py)
     policy               the policy file cannot be used, and the one before is in force (access/policy_file.py)
+    issuer_away          its keys cannot be had, and the last ones are in force (access/key_sets.py)
     certificate          files of TLS that cannot be used, or a certificate that ends (api/transport_security)
 """
 
@@ -41,6 +42,7 @@ FaultKind = Literal[
     "face_not_accepting",
     "certificate",
     "policy",
+    "issuer_away",
 ]
 UNPUBLISHED_S: Final = 60.0
 """How long versions may wait for their publication: it follows the commit at once."""

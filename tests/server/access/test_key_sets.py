@@ -73,10 +73,16 @@ async def test_keys_stay_while_their_issuer_is_away(
     await keys.refresh(0.0)
     assert "500" in keys.error or "Internal" in keys.error
     assert keys.has(thumbprint)
+    fault = keys.fault()
+    assert fault is not None
+    assert "its last 1 keys stay in force" in fault.reason
+    age_s = keys.age_s
     del issuer.answers["/jwks"]
     issuer.rotate()
     await keys.refresh(0.0)
     assert keys.error == ""
+    assert keys.fault() is None
+    assert keys.age_s < age_s
     assert not keys.has(thumbprint), "a key that was withdrawn"
 
 
@@ -155,6 +161,9 @@ async def test_while_an_issuer_is_away_whoever_comes_is_asked_to_come_again(
         with pytest.raises(TransportError, match="cannot be had now") as told:
             await door.admit(Credentials(issuer.token(), address="10.0.0.1"))
         assert told.value.retriable
+    [fault] = door.faults()
+    assert (fault.kind, fault.subject) == ("issuer_away", issuer.address)
+    assert "it has no keys" in fault.reason
 
 
 async def test_a_discovery_document_of_somebody_else_is_refused(
