@@ -28,7 +28,6 @@ FORMS = {
     "str": "text",
     "int": "number",
     "float | None": "number or null",
-    "CriteriaForm": "list of objects",
     "Sequence[str]": "list of texts",
 }
 

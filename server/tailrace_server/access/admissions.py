@@ -16,7 +16,7 @@ from tailrace_server.access.audit.events import (
     Subscribed,
 )
 from tailrace_server.access.quotas.quotas import Quotas
-from tailrace_server.capture.criteria_form import criteria_form
+from tailrace_server.capture.criteria_form import one_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -145,8 +145,8 @@ class RecordedAdmission:
         self._id = id or uuid4().hex
         if self._audit.is_on:
             fields = {
-                "asked": criteria_form(self._asked, values_shown=_VALUES_SHOWN),
-                "effective": criteria_form(self._effective, values_shown=_VALUES_SHOWN),
+                "asked": _words(self._asked),
+                "effective": _words(self._effective),
                 "content": self._content.name or "",
             }
             if start:
@@ -188,6 +188,14 @@ class RecordedAdmission:
 
     def _put(self, kind: type[AuditLine], **fields: object) -> bool:
         return self._audit.put(kind, self._caller, self._peer, self._catalog, id=self._id, **fields)
+
+
+def _words(criteria: Sequence[Criteria]) -> list[str]:
+    """Return what each alternative selects, as a reviewer reads it, and how many more there are."""
+    words = [one_in_words(each, values_shown=_VALUES_SHOWN) for each in criteria[:_VALUES_SHOWN]]
+    if len(criteria) > _VALUES_SHOWN:
+        words.append(f"{len(criteria) - _VALUES_SHOWN:,} more")
+    return words or ["everything"]
 
 
 class RecordedRead(RecordedAdmission):

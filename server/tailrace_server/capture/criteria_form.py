@@ -1,4 +1,7 @@
-"""Criteria as people are shown them: in the form of requests, long lists cut short."""
+"""Criteria as people are shown them: in the form of requests, or in words; long lists are cut short.
+
+In words: ``order or product, key 17``, ``everything``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,10 @@ if TYPE_CHECKING:
 
 _VALUES_SHOWN: Final = 20
 """Of each list, where a caller says nothing: criteria may name 100,000 keys."""
+_IN_WORDS: Final = 3
+"""Of each list, and of the alternatives, on a page."""
+_TEXT_MAX: Final = 40
+"""Characters of a value there."""
 
 
 def criteria_form(
@@ -34,3 +41,37 @@ def criteria_form(
                 form[f"{name}Count"] = len(values)
         shown.append(form)
     return shown
+
+
+def in_words(criteria: Sequence[Criteria]) -> str:
+    """Return what criteria select, for a page; of long lists the first values and how many more there are."""
+    words = [
+        one_in_words(each, values_shown=_IN_WORDS, text_max=_TEXT_MAX)
+        for each in criteria[:_IN_WORDS]
+    ] or ["everything"]
+    if len(criteria) > _IN_WORDS:
+        words.append(f"{len(criteria) - _IN_WORDS:,} more")
+    return "; or ".join(words)
+
+
+def one_in_words(one: Criteria, *, values_shown: int, text_max: int | None = None) -> str:
+    """Return what one alternative selects: so many values of each list, each of so many characters."""
+
+    def any_of(values: Sequence[str], noun: str = "") -> str:
+        shown = [
+            each if text_max is None or len(each) <= text_max else f"{each[: text_max - 1]}…"
+            for each in values[:values_shown]
+        ]
+        if len(values) > values_shown:
+            shown.append(f"{len(values) - values_shown:,} more")
+        return f"{noun} {' or '.join(shown)}".strip() if shown else ""
+
+    parts = [
+        any_of(one.entity_type),
+        "" if one.area is None else f"area {one.area.name}",
+        any_of([each.name for each in one.operation]),
+        any_of(one.primary_key, "key"),
+        any_of([each.name for each in one.container_type]),
+        any_of(one.container_name, "column"),
+    ]
+    return ", ".join(filter(None, parts)) or "everything"

@@ -14,7 +14,7 @@ from tailrace.criteria import After, Content, Criteria, Operation, Since
 from tailrace.cursor import Cursor
 from tailrace.errors import CatalogUnknown, InvalidRequest, NotPermitted, QuotaExceeded, ServerFull
 from tailrace.position import Position
-from tailrace_server.access.admissions import RecordedAdmissions
+from tailrace_server.access.admissions import RecordedAdmissions, _words
 from tailrace_server.access.audit.audit import Audit
 from tailrace_server.access.door import Identified
 from tailrace_server.access.quotas.quotas import Quotas
@@ -73,7 +73,7 @@ async def test_a_subscription_is_recorded_when_it_begins_and_with_what_it_was_gi
         assert [each[name] for name in who] == [
             *("anonymous", "anonymous", "10.0.0.1", "grpc", "shop", id)
         ]
-    assert begun["asked"] == [{"entityType": ["product"], "primaryKey": ["1", "2"]}]
+    assert begun["asked"] == ["product, key 1 or 2"]
     assert begun["effective"] == begun["asked"]
     assert (begun["content"], begun["start"]) == ("AFTER", "1:0")
     assert (ended["code"], ended["captures"], ended["cursor"]) == ("SUBSCRIPTION_CLOSED", 2, cursor)
@@ -259,3 +259,15 @@ async def test_what_a_subscription_has_of_quotas_is_given_back_on_every_way_to_i
         # 3. What is left when the engine ends.
         await engine.subscribe(ANONYMOUS, "shop", keys, codec=JSON, peer=PEER)
     assert not any(quotas.used.values())
+
+
+def test_of_a_long_list_it_is_told_that_there_is_more() -> None:
+    """What is behind the hundredth would else be asked for without a record."""
+    keys = tuple(f"{number:03}" for number in range(150))
+    assert _words(()) == _words((Criteria(),)) == ["everything"]
+    [one] = _words((Criteria(primary_key=keys),))
+    assert one.startswith("key 000 or 001 or ")
+    assert one.endswith("099 or 50 more")
+    many = _words(tuple(Criteria(entity_type=(key,)) for key in keys))
+    assert (many[0], many[99], many[100:]) == ("000", "099", ["50 more"])
+    assert _words((Criteria(primary_key=("x" * 500,)),)) == [f"key {'x' * 500}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.criteria import Area, ContainerType, Criteria, Operation
-from tailrace_server.api.operator.criteria_words import in_words
+from tailrace_server.capture.criteria_form import in_words
 
 KEYS = tuple(str(number) for number in range(100_000))
 

@@ -6,14 +6,12 @@ no field of any: what was shown at the door is not recorded, only whom it proved
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from msgspec import Struct, to_builtins
 from msgspec.json import Encoder
-
-CriteriaForm = Sequence[Mapping[str, object]]
 
 LOGGER: Final = "tailrace.audit"
 """Tells the audit's lines from others, where both go to stderr."""
@@ -94,9 +92,9 @@ class Subscribed(AuditLine, tag="subscribed"):
 
     id: str = ""
     """The subscription's id, as its `ended` has it too."""
-    asked: CriteriaForm = ()
-    """The criteria as they were asked for; of more than 100 values, the first ones and their number."""
-    effective: CriteriaForm = ()
+    asked: Sequence[str] = ()
+    """What was asked for, in words, one for each alternative; of more than 100 values how many more."""
+    effective: Sequence[str] = ()
     """What grants left of them."""
     content: str = ""
     """The bodies that were asked for."""
@@ -126,9 +124,9 @@ class HistoryBegun(AuditLine, tag="history_begun"):
 
     id: str = ""
     """The read's id, as its `history_ended` has it too."""
-    asked: CriteriaForm = ()
+    asked: Sequence[str] = ()
     """As of `subscribed`."""
-    effective: CriteriaForm = ()
+    effective: Sequence[str] = ()
     """As of `subscribed`."""
     content: str = ""
     """The bodies that were asked for."""

@@ -12,8 +12,7 @@ import heapq
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from tailrace_server.api.operator.criteria_words import in_words
-from tailrace_server.capture.criteria_form import criteria_form
+from tailrace_server.capture.criteria_form import criteria_form, in_words
 from tailrace_server.capture.fairness import Turn
 
 if TYPE_CHECKING:
