@@ -401,7 +401,12 @@ def connect(
     except InvalidRequest as error:
         raise InvalidRequest(f"connect: {error}") from None
     open_transport = partial(
-        GrpcTransport, found, tls=loaded, credentials=credentials, token=Token(token)
+        GrpcTransport,
+        found,
+        tls=loaded,
+        reload_tls=None if asked is None else partial(load, asked),
+        credentials=credentials,
+        token=Token(token),
     )
     return Client(open_transport, timeouts=timeouts, retry=retry)
 

@@ -25,7 +25,7 @@ _BUNDLES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """TLS to a server; paths of files in PEM form, read as the client connects."""
+    """TLS to a server; paths of files in PEM form, read at the start and whenever a handshake has failed."""
 
     ca: str | os.PathLike[str] | None = None
     """Whose certificates are trusted; None: the system's roots (``SSL_CERT_FILE`` names others)."""

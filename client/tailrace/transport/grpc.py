@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Final
 import grpc
 import grpc.aio
 
-from tailrace.errors import SubscriptionClosed, TlsFailed, TokenExpired, TransportError
+from tailrace.errors import (
+    InvalidRequest,
+    SubscriptionClosed,
+    TlsFailed,
+    TokenExpired,
+    TransportError,
+)
 from tailrace.transport.environment_proxy import is_loopback, proxy_to
 from tailrace.transport.forked_process import OPEN_CHANNELS
 from tailrace.transport.grpc_status import error_of, handshake_failed
@@ -72,6 +78,7 @@ class GrpcTransport:
         target: Target,
         *,
         tls: LoadedTls | None = None,
+        reload_tls: Callable[[], LoadedTls] | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         token: Token | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -81,6 +88,7 @@ class GrpcTransport:
         Args:
             target: Where the server listens.
             tls: What TLS needs; None, without credentials, speaks plain text.
+            reload_tls: Reads the files of ``tls`` again, which is asked when a handshake has failed.
             credentials: Those of gRPC, in place of ``tls``.
             token: What every call shows of its sender; None shows nothing.
             max_message_bytes: Largest message taken.
@@ -92,20 +100,18 @@ class GrpcTransport:
         OPEN_CHANNELS.add(self)
         self._target = target
         self._tls = tls
+        self._reload_tls = reload_tls
         self._diagnosable = tls is not None or credentials is None
         if tls is not None:
             credentials = tls.credentials()
         self._proxy = proxy_to(target.host)
-        options = (
+        self._options = (
             *_OPTIONS,
             ("grpc.enable_http_proxy", 0 if is_loopback(target.host) else 1),
             ("grpc.primary_user_agent", _user_agent()),
             ("grpc.max_receive_message_length", max_message_bytes + _FRAMING_BYTES),
         )
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(target.name, options)
-        else:
-            self._channel = grpc.aio.secure_channel(target.name, credentials, options)
+        self._channel = self._new_channel(credentials)
         self.closed = False
         """Whether ``close`` was called."""
 
@@ -113,6 +119,11 @@ class GrpcTransport:
     def route(self) -> str:
         """What stands between, for messages: nothing, or the environment's proxy."""
         return "" if self._proxy is None else f", through {self._proxy}"
+
+    def _new_channel(self, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+        if credentials is None:
+            return grpc.aio.insecure_channel(self._target.name, self._options)
+        return grpc.aio.secure_channel(self._target.name, credentials, self._options)
 
     async def failure(self, error: grpc.aio.AioRpcError) -> TailraceError:
         """Return what a failed call means; where TLS may be the reason, ask the server once more."""
@@ -123,12 +134,33 @@ class GrpcTransport:
             return found
         if self._proxy is not None:
             return found  # it is asked by gRPC alone
+        if await self._took_changed_files():
+            return found  # a further attempt goes by them
         host, port = self._target.host, int(self._target.name.rpartition(":")[2])
         if self._tls is None:
             why = await asyncio.to_thread(why_plain_failed, host, port)
         else:
             why = await asyncio.to_thread(why_tls_failed, host, port, self._tls)
         return found if why is None else TlsFailed(self._target.name, why)
+
+    async def _took_changed_files(self) -> bool:
+        """Return whether the files of TLS hold something else by now, by which calls from now on connect.
+
+        gRPC keeps what it was given for as long as the channel is there. No call is under way on one that
+        does not come to a handshake, so another takes its place.
+        """
+        if self._reload_tls is None:
+            return False
+        try:
+            found = await asyncio.to_thread(self._reload_tls)
+        except InvalidRequest:
+            return False  # somebody is writing them, or they are gone: the earlier ones stay
+        if found == self._tls or self.closed:
+            return False
+        earlier = self._channel
+        self._tls, self._channel = found, self._new_channel(found.credentials())
+        await earlier.close(None)
+        return True
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> Stream:
         """Begin a call with many requests."""

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 import tailrace
-from tailrace import Tls, TlsFailed, connect
+from tailrace import Tls, TlsFailed, TransportError, connect
 from tailrace_server.api.grpc import GrpcServer
 from tailrace_server.api.transport_security.files import TlsFiles
 from tailrace_server.api.transport_security.settings import TransportSecuritySettings
@@ -204,3 +204,21 @@ def test_files_are_judged_before_anything_is_sent(servers: Servers) -> None:
     ):
         with pytest.raises(tailrace.InvalidRequest, match=rf"^connect: tls:? {told}|{told}"):
             connect("here", tls=tls)
+
+
+async def test_changed_files_are_taken_once_a_handshake_fails(servers: Servers) -> None:
+    """And only whole ones: what is being written is not."""
+    address = await servers.start(servers.authority.server(), client_ca=True)
+    certificate, key = servers.shown(Authority("strangers"))
+    tls = Tls(ca=servers.ca, certificate=certificate, key=key)
+    async with connect(address, tls=tls) as client:
+        for _ in range(2):
+            with pytest.raises(TlsFailed, match="refused the client's certificate"):
+                await client.list_catalogs()
+            key.write_text("half a key")
+        servers.shown(servers.clients)
+        with pytest.raises(TransportError) as caught:
+            await client.list_catalogs()
+        assert caught.value.retriable
+        assert not isinstance(caught.value, TlsFailed)
+        assert await client.list_catalogs() == ()
