@@ -17,7 +17,10 @@ from tailrace_server.wal.base.making import delete_unnamed_rows, make_base
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.retention import trim
 from tests.server.wal.base.tables import (
     TINY,
@@ -34,8 +37,6 @@ from tests.server.wal.logs import armed, finish, python, remove, rows_of, upsert
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tailrace_server.wal.record.mutation import Mutation
 
 
 @pytest.fixture
@@ -131,6 +132,33 @@ def test_an_entity_type_renamed_after_the_base_is_read_over_it(log_root: Path) -
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([upsert("3", 8, "sale")])
     assert state(log_root, "sale") == naive(log_root / "shop", 3, "order", "sale")
+
+
+def test_rows_stay_as_they_were_sent_when_columns_are_renamed_dropped_and_added(
+    log_root: Path,
+) -> None:
+    catalog = log_root / "shop"
+    images = [b'{"id":"1","cost":1.50,"old":1}', b'{"id":"2","price":2.0,"new":"x"}']
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([Mutation("order", "1", after=images[0])])
+    make_base(catalog, 5)
+    columns = "[entity_types.order.columns"
+    mapping = SchemaMapping.parse(
+        f'{columns}.price]\nrenamed_from = "cost"\n{columns}.old]\ndropped = true'
+    )
+    with LogWriter.open(log_root, "shop", mapping=mapping) as writer:
+        writer.append([Mutation("order", "2", after=images[1])])
+    for _ in range(2):
+        found = state(log_root)
+        assert [found[key].image for key in ("1", "2")] == images
+        make_base(catalog, 6)
+    # Each is decoded by the schema of its own version, which its row tells.
+    schema_of = CommitLog.open(catalog).view.schema_of
+    named = [
+        {column.name for column in schema_of(found[key].at[0]).entity_types["order"]}
+        for key in ("1", "2")
+    ]
+    assert named == [{"id", "cost", "old"}, {"id", "price", "old", "new"}]
 
 
 PLACES = (
