@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import copy
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
+from tailrace.errors import LogError
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
@@ -123,8 +125,7 @@ def compact(path: Path, now: int) -> Compaction | None:
             named = _name(log, stretches, written, now)
         finally:
             if not named:
-                for receipt in written:
-                    log.store.delete(receipt.path)
+                _delete_unnamed_of(log, written)
         if named:
             return Compaction(
                 segments_before=len(old),
@@ -134,6 +135,17 @@ def compact(path: Path, now: int) -> Compaction | None:
                 bytes_after=sum(receipt.bytes for receipt in written),
             )
     return None
+
+
+def _delete_unnamed_of(log: CommitLog, written: Sequence[SegmentReceipt]) -> None:
+    """Delete files that no checkpoint names; all stay if nobody can tell."""
+    # The device may fail, or the process be interrupted, after the checkpoint was created: then it names them,
+    # and without them the log would be damaged.
+    with suppress(LogError):
+        named = set(CommitLog.open(log.path).state.batches.segments.paths())
+        for receipt in written:
+            if receipt.path not in named:
+                log.store.delete(receipt.path)
 
 
 def _name(

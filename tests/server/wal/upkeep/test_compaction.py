@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import LogCorrupted, LogFull
+from tailrace.errors import LogCorrupted, LogError, LogFull
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state import checkpoint
@@ -151,6 +151,20 @@ def test_contract_37_a_compaction_without_room_changes_nothing(log_root: Path) -
             compaction.compact(catalog, 5)
         assert rows_of(catalog) == before
         assert list((catalog / "segments" / "compact").iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["checkpoint.linked", "checkpoint.after_link"])
+def test_a_compaction_that_fails_behind_its_checkpoint_keeps_what_that_names(
+    log_root: Path, place: str
+) -> None:
+    write(log_root, "shop", 4)
+    catalog = log_root / "shop"
+    before = rows_of(catalog)
+    with armed(f"{place}=error"), pytest.raises((LogError, OSError)):
+        compaction.compact(catalog, 5)
+    assert len(list((catalog / "segments" / "compact").iterdir())) == 1
+    assert delete_unnamed(catalog, 10, grace_s=0) != []
+    assert rows_of(catalog) == before
 
 
 @pytest.mark.slow
