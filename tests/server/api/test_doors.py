@@ -384,6 +384,22 @@ async def test_a_newer_token_lets_a_socket_and_its_subscriptions_go_on(
             pass
 
 
+async def test_what_two_may_read_as_two_requests_is_refused(guarded: Guarded) -> None:
+    """A proxy that counts by the length sees one request, with a second one in its body."""
+    smuggled = b"0\r\n\r\nGET /v1/catalogs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    token = guarded.headers()["authorization"].encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", guarded.face.address.port)
+    writer.write(
+        b"POST /v1/tickets HTTP/1.1\r\nHost: localhost\r\nAuthorization: %b\r\nContent-Length: %d\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n%b" % (token, len(smuggled), smuggled)
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
 RAW = [
     b"Authorization: Bearer \0x",
     b"Authorization: Bearer " + b"x" * 200_000,

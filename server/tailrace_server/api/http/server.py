@@ -26,7 +26,7 @@ from starlette.routing import Route, WebSocketRoute
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 from uvicorn.protocols.utils import ClientDisconnected
 
-from tailrace.errors import NotPermitted
+from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.access.door import Door
 from tailrace_server.api import metrics
 from tailrace_server.api.connection_age import ConnectionAge
@@ -431,6 +431,9 @@ def _with_connection(application: ASGIApp) -> ASGIApp:
             if connection.aged:
                 scope["headers"].append(_CLOSE)  # uvicorn answers it in kind
         try:
+            if _has_two_lengths(scope):
+                await _two_lengths()(scope, receive, send)
+                return
             await application(scope, receive, send)
         except asyncio.CancelledError:
             # Only `_cut` cancels these tasks. Uvicorn would log it as an error of ours, with its frames.
@@ -440,6 +443,17 @@ def _with_connection(application: ASGIApp) -> ASGIApp:
             scope.pop(CONNECTION, None)  # it holds the cycle, and that the scope
 
     return outermost
+
+
+def _has_two_lengths(scope: Scope) -> bool:
+    names = {name for name, _ in scope["headers"]}
+    return b"transfer-encoding" in names and b"content-length" in names
+
+
+def _two_lengths() -> Response:
+    """Refuse a request that a proxy may end elsewhere than we do: what is left of it would be another's."""
+    error = InvalidRequest("a request has Content-Length or Transfer-Encoding, never both")
+    return Response(encoded_problem(error), 400, {"Connection": "close"}, PROBLEM_TYPE)
 
 
 def _with_origins(application: ASGIApp, settings: HttpSettings) -> ASGIApp:
