@@ -11,24 +11,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import deque
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from tailrace import wire
 from tailrace.cursor import Cursor
-from tailrace.errors import SubscriptionBroken, SubscriptionClosed, TransportError
+from tailrace.errors import SubscriptionBroken
 from tailrace.position import Position, TimestampMicros
-from tailrace.transport.event_loop import OnOneLoop
+from tailrace.reads.pinned_read import PinnedRead
 from tailrace.v1.capture_fields_pb2 import ReadStateResponseParts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from types import TracebackType
 
     from tailrace.capture import Capture
     from tailrace.transport import Stream
@@ -87,97 +84,18 @@ class StateRow:
         return found
 
 
-class State(OnOneLoop):
+class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow]):
     """One read of state; made by ``Client.state``. Iterate it once, under ``async with``.
 
-    The server sends as fast as you take. A read that breaks raises: read again, at ``header.version`` if the
-    rows that came are to stay.
+    The server sends as fast as you take, in an order of its own. A read that breaks raises: read again, at
+    ``header.version`` if the rows that came are to stay. One that waits for a version that is not published in
+    time raises ``DeadlineExceeded`` as it is entered.
     """
 
     def __init__(self, open_stream: Callable[[], Stream], patience_s: float) -> None:
         """Keep how to begin; nothing is sent before the context is entered."""
-        self._open_stream = open_stream
-        self._patience_s = patience_s
-        self._stream: Stream | None = None
-        self._header: StateHeader | None = None
-        self._end: StateEnd | None = None
-        self._current: deque[StateRow] = deque()
+        super().__init__(open_stream, patience_s)
         self._came = 0
-
-    async def __aenter__(self) -> Self:
-        """Begin the read and wait for its header.
-
-        Raises:
-            DeadlineExceeded: The version that it waits for was not published in time.
-            TailraceError: The server refused, or could not be reached.
-        """
-        if self._stream is not None:
-            raise SubscriptionClosed("a read is entered once; read again")
-        self._note_loop()
-        self._stream = self._open_stream()
-        try:
-            try:
-                async with asyncio.timeout(self._patience_s):
-                    message = await self._receive()
-            except TimeoutError:
-                raise TransportError(f"no header came for {self._patience_s:g} s") from None
-            if not message.HasField("header"):
-                raise TransportError("the first message is not a header")
-        except BaseException:
-            self._stream.close()
-            raise
-        header = message.header
-        self._header = StateHeader(
-            catalog=header.catalog,
-            catalog_uuid=UUID(header.catalog_uuid),
-            entity_type=header.entity_type,
-            version=header.version,
-            commit_timestamp=TimestampMicros(header.commit_timestamp),
-            cursor=Cursor.parse(header.resume_cursor),
-        )
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """End the call, also in the middle."""
-        self._check_loop()
-        if self._stream is not None:
-            self._stream.close()
-
-    @property
-    def header(self) -> StateHeader:
-        """What the read is pinned to."""
-        if self._header is None:
-            raise SubscriptionClosed("the read has not been entered")
-        return self._header
-
-    @property
-    def end(self) -> StateEnd:
-        """How it ended; only once iteration is over."""
-        if self._end is None:
-            raise SubscriptionClosed("the read has not been iterated to its end")
-        return self._end
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> StateRow:
-        """Return the next row, in the server's order; cancelling it ends the read.
-
-        Raises:
-            SubscriptionBroken: The connection failed.
-            SubscriptionClosed: The read or its client was closed under it, or it was not entered.
-            TailraceError: The server ended the read.
-        """
-        while not self._current:
-            if self._end is not None:
-                raise StopAsyncIteration
-            await self._advance()
-        return self._current.popleft()
 
     async def batches(self) -> AsyncIterator[list[StateRow]]:
         """Yield the rows message by message, none empty; raises as the iteration by row."""
@@ -190,14 +108,21 @@ class State(OnOneLoop):
                 return
             await self._advance()
 
-    async def _advance(self) -> None:
-        self._check_loop()
-        if self._stream is None:
-            raise SubscriptionClosed("the read has not been entered: iterate inside async with")
-        try:
-            message = await self._receive()
-        except TransportError as error:
-            raise SubscriptionBroken(str(error)) from error
+    def _parsed(self, data: bytes) -> ReadStateResponseParts:
+        return wire.parsed(ReadStateResponseParts, data)
+
+    def _header_of(self, message: ReadStateResponseParts) -> StateHeader:
+        header = message.header
+        return StateHeader(
+            catalog=header.catalog,
+            catalog_uuid=UUID(header.catalog_uuid),
+            entity_type=header.entity_type,
+            version=header.version,
+            commit_timestamp=TimestampMicros(header.commit_timestamp),
+            cursor=Cursor.parse(header.resume_cursor),
+        )
+
+    def _take(self, message: ReadStateResponseParts) -> None:
         if message.rows:
             rows = _rows(wire.captures(message.rows, self.header.catalog_uuid))
             self._current.extend(rows)
@@ -207,14 +132,6 @@ class State(OnOneLoop):
             if end.rows != self._came:
                 raise SubscriptionBroken(f"the server sent {end.rows} rows, {self._came} came")
             self._end = StateEnd(next_page=end.next_page or None, rows=end.rows)
-
-    async def _receive(self) -> ReadStateResponseParts:
-        # As of history: between two messages the server may have the whole log to look at.
-        assert self._stream is not None
-        data = await self._stream.receive()
-        if data is None:
-            raise TransportError("the server completed the read without its last message")
-        return wire.parsed(ReadStateResponseParts, data)
 
 
 def _rows(captures: Sequence[Capture]) -> list[StateRow]:

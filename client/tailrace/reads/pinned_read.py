@@ -1,0 +1,140 @@
+"""What every read that ends shares: entered once, pinned by its header, iterated to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+from tailrace.errors import SubscriptionBroken, SubscriptionClosed, TransportError
+from tailrace.transport.event_loop import OnOneLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from tailrace.transport import Stream
+    from tailrace.v1.capture_fields_pb2 import ReadChangesResponseParts, ReadStateResponseParts
+
+_Header = TypeVar("_Header")
+_End = TypeVar("_End")
+_Item = TypeVar("_Item")
+_Message = TypeVar("_Message", "ReadChangesResponseParts", "ReadStateResponseParts")
+
+
+class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
+    """One read under ``async with``. The server sends as fast as its items are taken."""
+
+    def __init__(self, open_stream: Callable[[], Stream], patience_s: float) -> None:
+        """Keep how to begin; nothing is sent before the context is entered."""
+        self._open_stream = open_stream
+        self._patience_s = patience_s
+        self._stream: Stream | None = None
+        self._header: _Header | None = None
+        self._end: _End | None = None
+        self._current: deque[_Item] = deque()
+
+    async def __aenter__(self) -> Self:
+        """Begin the read and wait for its header.
+
+        Raises:
+            TailraceError: The server refused, or could not be reached.
+        """
+        if self._stream is not None:
+            raise SubscriptionClosed("a read is entered once; read again")
+        self._note_loop()
+        self._stream = self._open_stream()
+        try:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    message = await self._receive()
+            except TimeoutError:
+                raise TransportError(f"no header came for {self._patience_s:g} s") from None
+            if not message.HasField("header"):
+                raise TransportError("the first message is not a header")
+        except BaseException:
+            self._stream.close()
+            raise
+        self._header = self._header_of(message)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the call, also in the middle."""
+        self._check_loop()
+        if self._stream is not None:
+            self._stream.close()
+
+    @property
+    def header(self) -> _Header:
+        """What the read is pinned to."""
+        if self._header is None:
+            raise SubscriptionClosed("the read has not been entered")
+        return self._header
+
+    @property
+    def end(self) -> _End:
+        """How it ended; only once iteration is over."""
+        if self._end is None:
+            raise SubscriptionClosed("the read has not been iterated to its end")
+        return self._end
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> _Item:
+        """Return the next item; cancelling it ends the read.
+
+        Raises:
+            SubscriptionBroken: The connection failed.
+            SubscriptionClosed: The read or its client was closed under it, or it was not entered.
+            TailraceError: The server ended the read.
+        """
+        while not self._current:
+            if self._end is not None:
+                raise StopAsyncIteration
+            await self._advance()
+        return self._taken(self._current.popleft())
+
+    async def _advance(self) -> None:
+        """Take one message."""
+        self._check_loop()
+        if self._stream is None:
+            raise SubscriptionClosed("the read has not been entered: iterate inside async with")
+        try:
+            message = await self._receive()
+        except TransportError as error:
+            raise SubscriptionBroken(str(error), self._resume_cursor()) from error
+        self._take(message)
+
+    async def _receive(self) -> _Message:
+        # Between two messages lies as much of the log as there is: no silence is too long. A server that is no
+        # longer there is found by the connection's own probes.
+        assert self._stream is not None
+        data = await self._stream.receive()
+        if data is None:
+            raise TransportError("the server completed the read without its last message")
+        return self._parsed(data)
+
+    @abstractmethod
+    def _parsed(self, data: bytes) -> _Message: ...
+
+    @abstractmethod
+    def _header_of(self, message: _Message) -> _Header: ...
+
+    @abstractmethod
+    def _take(self, message: _Message) -> None:
+        """Keep the items of a message, and the end if it has that."""
+
+    def _taken(self, item: _Item) -> _Item:
+        """Return an item that the caller takes now."""
+        return item
+
+    def _resume_cursor(self) -> str | None:
+        """Return where a broken read may go on; None: only from its beginning."""
+        return None
