@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tailrace.criteria import Criteria
 
-CRITERIA_SHARE: Final = 4
+CRITERIA_SHARE: Final = 5
 """Criteria may come to one part in so many of the memory budget: 100,000 subscribers of a key each need it."""
 PAGES_SHARE: Final = 8
 """The same of pages."""

@@ -13,7 +13,7 @@ from tailrace.errors import CatalogUnknown, ServerFull
 from tailrace_server.capture.codecs import JSON
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.history import HistoryBounds
-from tailrace_server.capture.kept_bytes import KeptBytes, criteria_bytes
+from tailrace_server.capture.kept_bytes import CRITERIA_SHARE, KeptBytes, criteria_bytes
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings
 from tests.server.capture.test_engine import upsert
@@ -54,7 +54,7 @@ async def test_contract_16_criteria_of_open_subscriptions_are_bounded_and_equal_
     log_root: Path, writer: ModelWriter
 ) -> None:
     writer.write([upsert(1)])
-    small = replace(SMALL, memory_bytes=SMALL.memory_bytes // 2)
+    small = replace(SMALL, memory_bytes=SMALL.memory_bytes // 8 * CRITERIA_SHARE)
     async with Engine(log_root, small) as engine, AsyncExitStack() as stack:
         opened = [
             await engine.subscribe(ANONYMOUS, "shop", keys(number), codec=JSON, demand=0)
