@@ -311,8 +311,7 @@ async def _read(
         "reverse": reverse,
         "anchor": anchor,
     }
-    given = {name: value for name, value in arguments.items() if value is not UNSET}
-    return await context.page(info, given, context.built.histories[info.field_name])
+    return await context.page(info, _given(arguments), context.built.histories[info.field_name])
 
 
 async def _read_rows(
