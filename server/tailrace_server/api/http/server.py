@@ -34,6 +34,7 @@ from tailrace_server.api.errors import PROBLEM_TYPE, encoded_problem, http_statu
 from tailrace_server.api.face_watch import reachable
 from tailrace_server.api.graphql import GraphqlFace
 from tailrace_server.api.graphql.errors import encoded_errors
+from tailrace_server.api.http.caching import with_no_store
 from tailrace_server.api.http.guard import caller_of, with_door
 from tailrace_server.api.http.hosts import with_hosts
 from tailrace_server.api.http.protocol import AnsweredConnection
@@ -198,7 +199,7 @@ class HttpFace:
             engine, settings, self.sockets, health=self._state, lines=lines or RecentLines()
         )
         sessions = BrowserSessions()
-        application = Starlette(
+        routed = Starlette(
             routes=[
                 Route(_HEALTH, self._health),
                 Route("/metrics", self._metrics),
@@ -211,33 +212,18 @@ class HttpFace:
             ],
             exception_handlers={HTTPException: http_problem},
         )
-        self.routes = application.routes
+        self.routes = routed.routes
         """What is served, behind the door."""
+        # From the innermost outwards: what is last here sees a request first.
+        application = self._once_accepting(routed)
+        application = with_door(application, self._door, self.sockets, sessions, encoded_errors)
+        application = with_hosts(_with_origins(application, settings), hosts, self.sockets)
+        application = with_proxies(
+            _in_turns(application, engine.turns), proxies, settings.root_path
+        )
         self._server = _Uvicorn(
             uvicorn.Config(
-                _with_connection(
-                    with_proxies(
-                        _in_turns(
-                            with_hosts(
-                                _with_origins(
-                                    with_door(
-                                        self._once_accepting(application),
-                                        self._door,
-                                        self.sockets,
-                                        sessions,
-                                        encoded_errors,
-                                    ),
-                                    settings,
-                                ),
-                                hosts,
-                                self.sockets,
-                            ),
-                            engine.turns,
-                        ),
-                        proxies,
-                        settings.root_path,
-                    )
-                ),
+                _with_connection(with_no_store(application)),
                 http=self.sockets.http_protocol(),
                 ws=self.sockets.protocol(),
                 ws_max_size=settings.ws_message_bytes,
