@@ -197,6 +197,8 @@ def subscribe_request(
     max_message_bytes: int,
     *,
     decoded: bool = False,
+    wait_for: int | None = None,
+    wait_s: float = 0.0,
 ) -> SubscribeRequest:
     """Return a request for a catalog's changes, without a start; call it inside ``sendable``.
 
@@ -210,6 +212,8 @@ def subscribe_request(
         max_message_bytes=message_bytes(max_message_bytes),
         heartbeat_interval_ms=milliseconds(heartbeat_interval_s),
         values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
+        wait_for_version=waited_version(wait_for),
+        wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
     )
 
 
@@ -241,7 +245,7 @@ def state_request(
         keys_only=keys_only,
         limit=limit,
         page=page,
-        wait_for_version=None if wait_for is None else _whole("wait_for", wait_for),
+        wait_for_version=waited_version(wait_for),
         wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
         max_message_bytes=message_bytes(max_message_bytes),
         values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
@@ -251,6 +255,15 @@ def state_request(
     elif at is not None:
         request.at_version = _whole("at", at)
     return request
+
+
+def waited_version(wait_for: int | None) -> int | None:
+    """Return the version that is waited for; None: none is.
+
+    Raises:
+        InvalidRequest: It is no version.
+    """
+    return None if wait_for is None else _whole("wait_for", wait_for)
 
 
 def texts(name: str, values: Sequence[str]) -> Sequence[str]:

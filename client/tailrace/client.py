@@ -148,6 +148,8 @@ class Client(ReadCalls):
         demand: int = DEMAND,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        wait_for: int | None = None,
+        wait_s: float = 10.0,
         checkpoint: CheckpointStore | None = None,
         on_disconnect: Callable[[Disconnected], None] | None = None,
         on_reconnect: Callable[[Reconnected], None] | None = None,
@@ -170,6 +172,8 @@ class Client(ReadCalls):
                 but what ``Subscription.request`` asks for.
             heartbeat_interval_s: None = the server's setting.
             max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
+            wait_for: Begin once this version is published: who has written V begins behind it, or reads it.
+            wait_s: For so long at most; then ``DeadlineExceeded``.
             checkpoint: Where its cursor is kept: a saved one comes before ``since``, ``after`` and
                 ``from_time``; ``Subscription.commit`` saves. Without any of them the place where it begins
                 is saved as it begins.
@@ -183,6 +187,8 @@ class Client(ReadCalls):
             request = subscribe_request(
                 *(catalog, criteria, content, heartbeat_interval_s, max_message_bytes),
                 decoded=decoded,
+                wait_for=wait_for,
+                wait_s=wait_s,
             )
             wire.set_start(request, start_of(since, after, from_time))
         open_link = self._link_opener(request, on_disconnect, on_reconnect)
@@ -261,6 +267,8 @@ class Client(ReadCalls):
         decoded: bool = False,
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        wait_for: int | None = None,
+        wait_s: float = 10.0,
     ) -> Publisher:
         """Return the same subscription in Reactive Streams form; sends nothing. Arguments as ``subscribe``.
 
@@ -271,6 +279,8 @@ class Client(ReadCalls):
             request = subscribe_request(
                 *(catalog, criteria, content, heartbeat_interval_s, max_message_bytes),
                 decoded=decoded,
+                wait_for=wait_for,
+                wait_s=wait_s,
             )
             wire.set_start(request, start_of(since, after, from_time))
         return Publisher(self._link_opener(request), self._start_publishing)

@@ -29,6 +29,7 @@ from tailrace.errors import (
     TransportError,
 )
 from tailrace.retry import Attempts
+from tailrace.v1.change_capture_pb2 import SubscribeRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from tailrace.transport import Stream, Transport
     from tailrace.v1.change_capture_pb2 import (
         DemandRequest,
-        SubscribeRequest,
         SubscribeSystemRequest,
     )
 
@@ -151,6 +151,10 @@ class Link:
         self._begun = False
         """Whether a capture has come, ever. Until then a resume sends the start by time again."""
         self._patience_s = 0.0
+        self._wait_s = 0.0
+        """For so long the server may wait for a version before it acknowledges."""
+        if isinstance(request, SubscribeRequest) and request.HasField("wait_for_version"):
+            self._wait_s = request.wait_ms / 1000
 
     def begin_after(self, saved: Cursor) -> None:
         """Go on after a saved cursor, whatever start the request names."""
@@ -176,7 +180,7 @@ class Link:
                 the first connection did not come about in time.
         """
         options = self._options
-        attempts = Attempts(options.retry, options.timeouts, options.clock)
+        attempts = Attempts(options.retry, options.timeouts, options.clock, self._wait_s)
         while True:
             try:
                 # 1. One connection, until it breaks. `_serve` only ever returns by an error.

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tailrace.errors import ConnectTimeout, SubscriptionBroken, TlsFailed
+from tailrace.errors import ConnectTimeout, DeadlineExceeded, SubscriptionBroken, TlsFailed
 
 if TYPE_CHECKING:
     from tailrace.clock import Clock
@@ -61,16 +61,16 @@ class Attempts:
     number is limited, by ``Retry.attempts_max``.
     """
 
-    def __init__(self, retry: Retry, timeouts: Timeouts, clock: Clock) -> None:
-        """Start the time of the first connection."""
+    def __init__(self, retry: Retry, timeouts: Timeouts, clock: Clock, wait_s: float = 0.0) -> None:
+        """Start the time of the first connection; the server may wait so long before it acknowledges."""
         self.number = 0
         """Attempts since the last message; 0 while a connection works."""
         self.acknowledged = False
         """Whether the server has ever acknowledged the subscription."""
         self._retry = retry
-        self._connect_s = timeouts.connect_s
+        self._connect_s = timeouts.connect_s + wait_s
         self._clock = clock
-        self._deadline = clock.monotonic() + timeouts.connect_s
+        self._deadline = clock.monotonic() + self._connect_s
         """When the first acknowledgement must have come, by the clock's monotonic time."""
 
     @property
@@ -93,8 +93,8 @@ class Attempts:
         try:
             if not error.retriable:
                 raise error
-            if not self.acknowledged and isinstance(error, TlsFailed):
-                raise error  # nobody waits for what a setting has to change
+            if not self.acknowledged and isinstance(error, TlsFailed | DeadlineExceeded):
+                raise error  # a setting has to change, or the wait that was asked for is over
             self.number += 1
             wait_s = self._retry.wait_s(self.number)
             if not self.acknowledged and wait_s > self.patience_s:

@@ -8,7 +8,13 @@ import pytest
 
 from tailrace import Retry, Timeouts
 from tailrace.clock import SystemClock
-from tailrace.errors import ConnectTimeout, InvalidRequest, SubscriptionBroken, TransportError
+from tailrace.errors import (
+    ConnectTimeout,
+    DeadlineExceeded,
+    InvalidRequest,
+    SubscriptionBroken,
+    TransportError,
+)
 from tailrace.retry import Attempts
 
 
@@ -52,6 +58,18 @@ def test_before_the_first_acknowledgement_all_attempts_share_one_time_limit() ->
     assert attempts.patience_s == pytest.approx(0.1)
     with pytest.raises(ConnectTimeout, match="no subscription within 5 s: refused"):
         attempts.wait_after(TransportError("refused"))
+
+
+def test_a_server_that_waits_for_a_version_has_that_time_too() -> None:
+    clock = FakeClock()
+    attempts = Attempts(Retry(first_s=0.1), Timeouts(connect_s=5.0), clock, wait_s=60.0)
+    assert attempts.patience_s == 65.0
+    # Whoever begins is told; a subscription that stood may have come to a server that is behind.
+    late = DeadlineExceeded("shop", 9, 8, 60.0)
+    with pytest.raises(DeadlineExceeded):
+        attempts.wait_after(late)
+    attempts.acknowledged = True
+    assert attempts.wait_after(late) <= 0.1
 
 
 def test_after_an_acknowledgement_only_the_number_of_attempts_is_limited() -> None:

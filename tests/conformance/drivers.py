@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_STATE_ARGUMENTS: Final = {
+_ARGUMENTS: Final = {
     "primary_key": "keys",
     "at_version": "at",
     "column": "columns",
@@ -85,6 +85,7 @@ class InProcess(Driver):
         start: Start | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
+        **asked: Any,
     ) -> DrivenSubscription:
         subscription = await self.engine.subscribe(
             ANONYMOUS,
@@ -94,6 +95,7 @@ class InProcess(Driver):
             content=content,
             codec=PROTOBUF,
             demand=demand,
+            limits=requests.wish(SubscribeRequest(**asked)).limits,
         )
         return _InProcessSubscription(subscription)
 
@@ -209,6 +211,7 @@ class OurClient(_OverGrpc):
         start: Start | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
+        **asked: Any,
     ) -> DrivenSubscription:
         subscription = self.client.subscribe(
             catalog,
@@ -216,6 +219,7 @@ class OurClient(_OverGrpc):
             content=content,
             demand=4096 if demand is None else 0,
             **_arguments(start),
+            **_renamed(asked),
         )
         await subscription.__aenter__()
         if demand:
@@ -235,7 +239,9 @@ class OurClient(_OverGrpc):
         if "until_version" in bounds:
             version, index = bounds.pop("until_version"), bounds.pop("until_index", None)
             bounds["until"] = version if index is None else tailrace.Position(version, index)
-        read = self.client.read_changes("shop", tuple(criteria), content=content, **bounds)
+        read = self.client.read_changes(
+            "shop", tuple(criteria), content=content, **_renamed(bounds)
+        )
         async with asyncio.timeout(PATIENCE_S), read as history:
             captures = [capture async for capture in history]
             header, end = history.header, history.end
@@ -243,14 +249,9 @@ class OurClient(_OverGrpc):
         return Page(captures, header.anchor, header.closed_until, end.next_cursor, header.truncated)
 
     async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
-        renamed = {
-            _STATE_ARGUMENTS.get(name, name): value
-            for name, value in asked.items()
-            if name not in ("wait_ms", "at_time")
-        }
-        if "wait_ms" in asked:
-            renamed["wait_s"] = asked["wait_ms"] / 1000
+        renamed = _renamed(asked)
         if "at_time" in asked:
+            del renamed["at_time"]
             renamed["at"] = EPOCH + timedelta(microseconds=asked["at_time"])
         async with (
             asyncio.timeout(PATIENCE_S),
@@ -322,11 +323,13 @@ class BareStub(_OverGrpc):
         start: Start | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
+        **asked: Any,
     ) -> DrivenSubscription:
         request = SubscribeRequest(
             catalog=catalog,
             criteria=wire.criteria_messages(criteria),
             body=wire.body_numbers(content),
+            **asked,
         )
         wire.set_start(request, start)
         call: Any
@@ -438,6 +441,14 @@ def _as_text(bounds: dict[str, Any]) -> dict[str, Any]:
         name: str(value) if isinstance(value, tailrace.Cursor) else value
         for name, value in bounds.items()
     }
+
+
+def _renamed(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a request as arguments of our client."""
+    renamed = {_ARGUMENTS.get(name, name): value for name, value in asked.items()}
+    if "wait_ms" in renamed:
+        renamed["wait_s"] = renamed.pop("wait_ms") / 1000
+    return renamed
 
 
 def _arguments(start: Start | None) -> dict[str, Any]:

@@ -31,8 +31,9 @@ _HEAD: Final = (
     "containerType containerName omittedBytes"
 )
 _TYPES: Final = {
-    **dict.fromkeys(("first", "sinceIndex", "untilIndex"), "Int"),
+    **dict.fromkeys(("first", "sinceIndex", "untilIndex", "waitMs"), "Int"),
     **dict.fromkeys(("from", "to", "fromTime", "sinceVersion", "untilVersion", "anchor"), "Long"),
+    "waitForVersion": "Long",
     **dict.fromkeys(("after", "before"), "String"),
     "reverse": "Boolean",
     "criteria": "[Criteria!]",
@@ -54,12 +55,13 @@ class GraphqlWebSocket(OverHttp):
         start: Start | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
+        **asked: Any,
     ) -> DrivenSubscription:
         assert demand is None, self.cannot["demand"]
         # A token comes with `connection_init`, as browsers send it; over REST it is in the handshake.
         socket = await self.connect(f"/v1/catalogs/{catalog}/graphql", SUBPROTOCOL, {})
         subscription = _Subscription(socket)
-        await subscription.begin(self.entrance.init, _asked(criteria, start, content))
+        await subscription.begin(self.entrance.init, _asked(criteria, start, content, asked))
         return subscription
 
     async def read(
@@ -123,19 +125,20 @@ class GraphqlEvents(GraphqlWebSocket):
         start: Start | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
+        **asked: Any,
     ) -> DrivenSubscription:
         assert demand is None, self.cannot["demand"]
         headers = {"accept": "text/event-stream"}
-        asked = _asked(criteria, start, content)
-        if "fromTime" not in asked["variables"] and "after" in asked["variables"]:
-            headers["last-event-id"] = asked["variables"].pop("after")
+        payload = _asked(criteria, start, content, asked)
+        if "fromTime" not in payload["variables"] and "after" in payload["variables"]:
+            headers["last-event-id"] = payload["variables"].pop("after")
         request = self.http.stream(
-            "POST", f"/v1/catalogs/{catalog}/graphql", json=asked, headers=headers
+            "POST", f"/v1/catalogs/{catalog}/graphql", json=payload, headers=headers
         )
         answer = await self.stack.enter_async_context(request)
         if answer.status_code != 200:
             raise _error(msgspec.json.decode(await answer.aread())["errors"])
-        timed = "fromTime" in asked["variables"]
+        timed = "fromTime" in payload["variables"]
         subscription = _EventSubscription(answer, self.chunks(answer), timed=timed)
         await subscription.begin()
         return subscription
@@ -200,9 +203,12 @@ def _checked(answer: _Answer) -> _Answer:
     return answer
 
 
-def _asked(criteria: Sequence[Criteria], start: Start | None, content: Content) -> dict[str, Any]:
+def _asked(
+    criteria: Sequence[Criteria], start: Start | None, content: Content, more: Mapping[str, Any]
+) -> dict[str, Any]:
     arguments = {
         **json_captures.start(start),
+        **json_captures.members(more),
         "criteria": json_captures.criteria(tuple(criteria)),
     }
     fields = " ".join((_HEAD, *json_captures.bodies(content)))

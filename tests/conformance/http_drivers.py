@@ -156,6 +156,7 @@ class RestWebSocket(OverHttp):
         start: Start | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
+        **asked: Any,
     ) -> DrivenSubscription:
         path = f"/v1/catalogs/{catalog}/changes/live"
         socket = await self.connect(path, SUBPROTOCOL, self.entrance.headers)
@@ -164,6 +165,7 @@ class RestWebSocket(OverHttp):
             **json_captures.start(start),
             "criteria": json_captures.criteria(tuple(criteria)),
             "body": json_captures.bodies(content),
+            **json_captures.members(asked),
         }
         if demand is not None:
             payload["request"] = demand
@@ -242,9 +244,14 @@ class ServerSentEvents(OverHttp):
         start: Start | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
+        **asked: Any,
     ) -> DrivenSubscription:
         assert demand is None, self.cannot["demand"]
-        asked = {**json_captures.start(start), "body": json_captures.bodies(content)}
+        asked = {
+            **json_captures.start(start),
+            "body": json_captures.bodies(content),
+            **json_captures.members(asked),
+        }
         asked["criteria"] = json_captures.criteria(tuple(criteria))
         path = f"/v1/catalogs/{catalog}/changes/live"
         large = len(criteria) > 1 or any(len(each.primary_key) > 100 for each in criteria)

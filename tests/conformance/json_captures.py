@@ -13,6 +13,8 @@ from tailrace.position import Position, TimestampMicros
 from tailrace.transport.grpc_status import rebuild
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tailrace.errors import TailraceError
 
 _NULL: Final = b"null"
@@ -152,6 +154,11 @@ def start(value: tailrace.criteria.Start | None) -> dict[str, Any]:
             return {"after": str(cursor), "fromTime": from_time}
         case tailrace.FromTime(timestamp):
             return {"fromTime": timestamp}
+
+
+def members(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of a request by their JSON names."""
+    return {camel(name): value for name, value in asked.items()}
 
 
 def camel(name: str) -> str:

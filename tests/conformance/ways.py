@@ -107,8 +107,9 @@ class Driver:
         start: Start | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
+        **asked: Any,
     ) -> DrivenSubscription:
-        """Subscribe; ``demand`` None takes everything as it comes."""
+        """Subscribe; ``demand`` None takes everything as it comes; ``asked`` are more fields of the request."""
         raise NotImplementedError
 
     async def read(

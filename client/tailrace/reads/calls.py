@@ -14,9 +14,11 @@ from tailrace.arguments import (
     lower_bound_of,
     message_bytes,
     micros,
+    milliseconds,
     sendable,
     several,
     state_request,
+    waited_version,
 )
 from tailrace.criteria import Content
 from tailrace.errors import InvalidRequest
@@ -68,6 +70,8 @@ class ReadCalls(OnOneLoop):
         anchor: int | None = None,
         content: Content = Content.HEADER,
         decoded: bool = False,
+        wait_for: int | None = None,
+        wait_s: float = 10.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> History:
         """Return a read of a closed range; it begins when its context is entered.
@@ -88,6 +92,9 @@ class ReadCalls(OnOneLoop):
             content: Bodies that the captures carry.
             decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
                 They come as the source wrote them otherwise.
+            wait_for: Wait until this version is published, and read what is published then: who has written V
+                reads what it wrote. Not with ``anchor``, whose version is past.
+            wait_s: For so long at most; then ``DeadlineExceeded``.
             max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
 
         Raises:
@@ -103,6 +110,8 @@ class ReadCalls(OnOneLoop):
                 body=content_numbers(content),
                 max_message_bytes=message_bytes(max_message_bytes),
                 values=VALUES_DECODED if decoded else VALUES_UNSPECIFIED,
+                wait_for_version=waited_version(wait_for),
+                wait_ms=None if wait_for is None else milliseconds(wait_s, "wait_s"),
             )
             wire.set_start(request, lower_bound_of(since, after, from_time))
             if sum(bound is not None for bound in (until, before, to_time)) > 1:
@@ -119,7 +128,7 @@ class ReadCalls(OnOneLoop):
         def open_stream() -> Stream:
             return self._require().read("ReadChanges", request.SerializeToString())
 
-        return History(open_stream, self._patience_s)
+        return History(open_stream, self._patience_s + (wait_s if wait_for else 0.0))
 
     def state(
         self,

@@ -119,6 +119,8 @@ class SubscribeRequest(_message.Message):
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    WAIT_FOR_VERSION_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     since_version: _builtins.int
@@ -149,6 +151,12 @@ class SubscribeRequest(_message.Message):
     """
     values: Global___Values.ValueType
     """How values stand in the bodies. UNSPECIFIED: as the source wrote them. Not with CDCV2."""
+    wait_for_version: _builtins.int
+    """Waits until this version is published, and only then finds the start and acknowledges: the published version that
+    the acknowledgement names is this one or a later one.
+    """
+    wait_ms: _builtins.int
+    """As in ReadStateRequest."""
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
         """Alternatives, OR. Empty: every record at entity level, transaction leads included."""
@@ -171,10 +179,12 @@ class SubscribeRequest(_message.Message):
         heartbeat_interval_ms: _builtins.int | None = ...,
         encoding: Global___Encoding.ValueType = ...,
         values: Global___Values.ValueType = ...,
+        wait_for_version: _builtins.int | None = ...,
+        wait_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "after", b"after", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_from_time", b"_from_time", "_heartbeat_interval_ms", b"_heartbeat_interval_ms", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "encoding", b"encoding", "from_time", b"from_time", "heartbeat_interval_ms", b"heartbeat_interval_ms", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -188,6 +198,10 @@ class SubscribeRequest(_message.Message):
     _WhichOneofArgType__since_index: _TypeAlias = _typing.Literal["_since_index", b"_since_index"]  # noqa: Y015
     _WhichOneofReturnType__since_version: _TypeAlias = _typing.Literal["since_version"]  # noqa: Y015
     _WhichOneofArgType__since_version: _TypeAlias = _typing.Literal["_since_version", b"_since_version"]  # noqa: Y015
+    _WhichOneofReturnType__wait_for_version: _TypeAlias = _typing.Literal["wait_for_version"]  # noqa: Y015
+    _WhichOneofArgType__wait_for_version: _TypeAlias = _typing.Literal["_wait_for_version", b"_wait_for_version"]  # noqa: Y015
+    _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
     @_typing.overload
@@ -200,6 +214,10 @@ class SubscribeRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_index) -> _WhichOneofReturnType__since_index | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_version) -> _WhichOneofReturnType__since_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_for_version) -> _WhichOneofReturnType__wait_for_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms) -> _WhichOneofReturnType__wait_ms | None: ...
 
 Global___SubscribeRequest: _TypeAlias = SubscribeRequest  # noqa: Y015
 
@@ -656,6 +674,8 @@ class ReadChangesRequest(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    WAIT_FOR_VERSION_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     catalog: _builtins.str
     """Name of the catalog. Required."""
     since_version: _builtins.int
@@ -686,6 +706,12 @@ class ReadChangesRequest(_message.Message):
     """As in SubscribeRequest."""
     values: Global___Values.ValueType
     """As in SubscribeRequest."""
+    wait_for_version: _builtins.int
+    """Waits until this version is published, and reads what is published then: who has written V reads what it wrote.
+    Not with `anchor`, whose version is past.
+    """
+    wait_ms: _builtins.int
+    """As in ReadStateRequest."""
     @_builtins.property
     def criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
         """As in SubscribeRequest."""
@@ -713,10 +739,12 @@ class ReadChangesRequest(_message.Message):
         body: _abc.Iterable[_capture_pb2.Body.ValueType] | None = ...,
         max_message_bytes: _builtins.int | None = ...,
         values: Global___Values.ValueType = ...,
+        wait_for_version: _builtins.int | None = ...,
+        wait_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_anchor", b"_anchor", "_before", b"_before", "_from_time", b"_from_time", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_to_time", b"_to_time", "_until_index", b"_until_index", "_until_version", b"_until_version", "after", b"after", "anchor", b"anchor", "before", b"before", "from_time", b"from_time", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "to_time", b"to_time", "until_index", b"until_index", "until_version", b"until_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_anchor", b"_anchor", "_before", b"_before", "_from_time", b"_from_time", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_to_time", b"_to_time", "_until_index", b"_until_index", "_until_version", b"_until_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "anchor", b"anchor", "before", b"before", "from_time", b"from_time", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "since_index", b"since_index", "since_version", b"since_version", "to_time", b"to_time", "until_index", b"until_index", "until_version", b"until_version", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_anchor", b"_anchor", "_before", b"_before", "_from_time", b"_from_time", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_to_time", b"_to_time", "_until_index", b"_until_index", "_until_version", b"_until_version", "after", b"after", "anchor", b"anchor", "before", b"before", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "from_time", b"from_time", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "reverse", b"reverse", "since_index", b"since_index", "since_version", b"since_version", "to_time", b"to_time", "until_index", b"until_index", "until_version", b"until_version", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_anchor", b"_anchor", "_before", b"_before", "_from_time", b"_from_time", "_limit", b"_limit", "_max_message_bytes", b"_max_message_bytes", "_since_index", b"_since_index", "_since_version", b"_since_version", "_to_time", b"_to_time", "_until_index", b"_until_index", "_until_version", b"_until_version", "_wait_for_version", b"_wait_for_version", "_wait_ms", b"_wait_ms", "after", b"after", "anchor", b"anchor", "before", b"before", "body", b"body", "catalog", b"catalog", "criteria", b"criteria", "from_time", b"from_time", "limit", b"limit", "max_message_bytes", b"max_message_bytes", "reverse", b"reverse", "since_index", b"since_index", "since_version", b"since_version", "to_time", b"to_time", "until_index", b"until_index", "until_version", b"until_version", "values", b"values", "wait_for_version", b"wait_for_version", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -740,6 +768,10 @@ class ReadChangesRequest(_message.Message):
     _WhichOneofArgType__until_index: _TypeAlias = _typing.Literal["_until_index", b"_until_index"]  # noqa: Y015
     _WhichOneofReturnType__until_version: _TypeAlias = _typing.Literal["until_version"]  # noqa: Y015
     _WhichOneofArgType__until_version: _TypeAlias = _typing.Literal["_until_version", b"_until_version"]  # noqa: Y015
+    _WhichOneofReturnType__wait_for_version: _TypeAlias = _typing.Literal["wait_for_version"]  # noqa: Y015
+    _WhichOneofArgType__wait_for_version: _TypeAlias = _typing.Literal["_wait_for_version", b"_wait_for_version"]  # noqa: Y015
+    _WhichOneofReturnType__wait_ms: _TypeAlias = _typing.Literal["wait_ms"]  # noqa: Y015
+    _WhichOneofArgType__wait_ms: _TypeAlias = _typing.Literal["_wait_ms", b"_wait_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__after) -> _WhichOneofReturnType__after | None: ...
     @_typing.overload
@@ -762,6 +794,10 @@ class ReadChangesRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__until_index) -> _WhichOneofReturnType__until_index | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__until_version) -> _WhichOneofReturnType__until_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_for_version) -> _WhichOneofReturnType__wait_for_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__wait_ms) -> _WhichOneofReturnType__wait_ms | None: ...
 
 Global___ReadChangesRequest: _TypeAlias = ReadChangesRequest  # noqa: Y015
 

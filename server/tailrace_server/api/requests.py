@@ -28,6 +28,7 @@ from tailrace.errors import InvalidRequest
 from tailrace.position import END, MAX_VERSION, Position, TimestampMicros
 from tailrace.v1 import capture_pb2
 from tailrace.v1.change_capture_pb2 import ENCODING_CDCV2, VALUES_DECODED, Values
+from tailrace_server.capture.delivery.version_waits import VersionWait
 from tailrace_server.capture.history import HistoryBounds
 from tailrace_server.capture.reads.state import StateAsked
 from tailrace_server.capture.reads.state_page import StatePage
@@ -147,6 +148,7 @@ def _captures_wish(request: SubscribeRequest) -> Wish:
         limits=SubscriptionLimits(
             max_message_bytes=_max_message_bytes(request),
             heartbeat_interval_s=_heartbeat_interval_s(request),
+            wait=_wait(request),
         ),
         decoded=decoded(request.values),
     )
@@ -282,6 +284,9 @@ def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
     """
     _refuse_several(request, ("since_version", "after", "from_time"))
     _refuse_several(request, ("until_version", "before", "to_time"))
+    wait = _wait(request)
+    if wait is not None and request.HasField("anchor"):
+        raise InvalidRequest("wait_for_version: not with anchor, whose version is past")
     if request.HasField("until_index") and not request.HasField("until_version"):
         raise InvalidRequest("until_index: it needs an until_version")
     return HistoryBounds(
@@ -290,6 +295,7 @@ def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
         until_time=request.to_time if request.HasField("to_time") else None,
         before=Cursor.parse(request.before) if request.HasField("before") else None,
         anchor=request.anchor if request.HasField("anchor") else None,
+        wait=wait,
     )
 
 
@@ -318,8 +324,7 @@ def state(request: ReadStateRequest) -> StateAsked:
     """
     if not request.entity_type:
         raise InvalidRequest("entity_type: a name is required")
-    if request.HasField("wait_ms") and not request.HasField("wait_for_version"):
-        raise InvalidRequest("wait_ms: it needs a wait_for_version")
+    wait = _wait(request)
 
     def given(name: Any) -> int | None:
         if not request.HasField(name):
@@ -327,7 +332,6 @@ def state(request: ReadStateRequest) -> StateAsked:
         value: int = getattr(request, name)
         return value if name == "at_time" else _at_least(0, value, name)
 
-    wait_ms = _within(_WAIT_MS, request.wait_ms, "wait_ms") if request.HasField("wait_ms") else None
     return StateAsked(
         entity_type=request.entity_type,
         primary_keys=tuple(request.primary_key),
@@ -337,9 +341,21 @@ def state(request: ReadStateRequest) -> StateAsked:
         columns=tuple(request.column),
         keys_only=request.keys_only,
         limit=_at_least(1, request.limit, "limit") if request.HasField("limit") else None,
-        wait_for_version=given("wait_for_version"),
-        wait_s=_WAIT_S if wait_ms is None else wait_ms / 1000,
+        wait_for_version=None if wait is None else wait.version,
+        wait_s=_WAIT_S if wait is None else wait.patience_s,
     )
+
+
+def _wait(request: SubscribeRequest | ReadChangesRequest | ReadStateRequest) -> VersionWait | None:
+    """Return what a request waits for before it is answered; None: nothing."""
+    if not request.HasField("wait_for_version"):
+        if request.HasField("wait_ms"):
+            raise InvalidRequest("wait_ms: it needs a wait_for_version")
+        return None
+    version = _at_least(0, request.wait_for_version, "wait_for_version")
+    if not request.HasField("wait_ms"):
+        return VersionWait(version, _WAIT_S)
+    return VersionWait(version, _within(_WAIT_MS, request.wait_ms, "wait_ms") / 1000)
 
 
 def demand(n: int) -> int:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tailrace_server.capture.delivery.memory_governor import Stallable
     from tailrace_server.capture.delivery.publisher import Publisher
     from tailrace_server.capture.delivery.subscription import Subscription
+    from tailrace_server.capture.delivery.version_waits import VersionWait
     from tailrace_server.capture.history import HistoryBounds, HistoryRead
     from tailrace_server.capture.observer import Observer
     from tailrace_server.capture.principal import Principal
@@ -189,6 +190,7 @@ class Engine:
             CatalogUnknown: No such catalog; names the known ones.
             CatalogReplaced: The cursor belongs to another log.
             PositionCompacted: The start is no longer retained.
+            DeadlineExceeded: The version that it waits for was not published in time.
             ServerFull: There is no room for the criteria.
             NotPermitted: The criteria name what is not granted, or nothing of them is.
         """
@@ -230,7 +232,7 @@ class Engine:
         the read by ``with``, so that the room of its last message is free for others.
 
         Raises:
-            CatalogUnknown, CatalogReplaced, PositionCompacted: As ``subscribe``.
+            CatalogUnknown, CatalogReplaced, PositionCompacted, DeadlineExceeded: As ``subscribe``.
             InvalidRequest: An anchor above what is published, or a limit below one.
             ServerFull: There is no room for the criteria.
         """
@@ -271,7 +273,7 @@ class Engine:
         self,
         caller: Principal,
         catalog: str,
-        with_version: int = 0,
+        with_version: int | VersionWait = 0,
         action: Action | None = None,
     ) -> LogView:
         """Return what is published of a catalog: its uuid, bounds, times and schemas, these as granted.
@@ -279,7 +281,7 @@ class Engine:
         Args:
             caller: Who asks.
             catalog: Its name, exact.
-            with_version: Shown by the view, if the log's folder has it.
+            with_version: Shown by the view, if the log's folder has it, or once it is published.
             action: What it is for, if that is not granted with everything.
 
         Raises:

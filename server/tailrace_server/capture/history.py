@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace_server.capture.codecs import Codec
     from tailrace_server.capture.delivery.followed_log import FollowedLog
+    from tailrace_server.capture.delivery.version_waits import VersionWait
     from tailrace_server.capture.matching.predicate import Predicate
     from tailrace_server.capture.matching.run import Run
     from tailrace_server.capture.reading.catalog_reader import Scan
@@ -56,6 +57,8 @@ class HistoryBounds:
     """Reverse pages: only captures strictly before it."""
     anchor: int | None = None
     """Version that an earlier page was pinned to."""
+    wait: VersionWait | None = None
+    """The range is that of the moment when a version is published; None: of now."""
 
 
 @dataclass(frozen=True, slots=True)

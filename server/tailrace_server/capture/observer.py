@@ -146,14 +146,18 @@ class Observer:
                 del error  # this frame would keep it, and it this frame
 
     async def subscribe(self, start: Start | None, options: DeliveryOptions) -> Subscription:
-        """Resolve a start and attach a subscription to what its options grant.
+        """Resolve a start and attach a subscription to what its options grant, after the wait that they name.
 
         Raises:
+            DeadlineExceeded: The version that it waits for was not published in time.
             PositionCompacted: The start lies below the oldest retained position.
             CatalogReplaced: The cursor belongs to another log.
             ServerFull: There is no room for the criteria, and no open subscription has the same.
         """
         criteria, shown, _ = options.use.narrowed
+        if options.wait is not None:
+            with self.keep_criteria(criteria):
+                await self.log.reach(*options.wait)
         key = criteria, shown
         known = self._by_criteria.get(key)
         kept = self._criteria.nothing() if known is not None else self.keep_criteria(criteria)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailrace_server.capture.delivery.version_waits import VersionWait
 
 
 def setting(default: Any, unit: str, reason: str) -> Any:
@@ -120,8 +123,10 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionLimits:
-    """What one subscription may ask of the bounds; None takes the engine's."""
+    """What one subscription asks for beside its start; None takes the engine's bound."""
 
     queue_captures: int | None = None
     max_message_bytes: int | None = None
     heartbeat_interval_s: float | None = None
+    wait: VersionWait | None = None
+    """For a version to be published, before the start is found; None: for nothing."""

@@ -73,6 +73,25 @@ def changes(
         Option("--limit", metavar="N", least=1, help="N records at most.", panel=_RANGE),
     ] = None,
     reverse: Annotated[bool, Option("--reverse", help="Newest first.", panel=_RANGE)] = False,
+    wait_for: Annotated[
+        int | None,
+        Option(
+            "--wait-for",
+            metavar="V",
+            least=0,
+            help="Wait until this version is published.",
+            panel=_RANGE,
+        ),
+    ] = None,
+    wait: Annotated[
+        str,
+        Option(
+            "--wait",
+            metavar="TIME",
+            help="How long to wait for it: 500ms, 30s, 5m.",
+            panel=_RANGE,
+        ),
+    ] = "10s",
     body: options.Bodies = "all",
     values: options.Values = None,
     as_json: options.AsJson = False,
@@ -109,6 +128,8 @@ def changes(
         "decoded": options.decoded_of(values, as_json=as_json),
         "reverse": reverse,
         "limit": limit,
+        "wait_for": wait_for,
+        "wait_s": options.wait_s(wait),
     }
     form = form_for_stdout(content, as_json=as_json)
     return run(

@@ -289,6 +289,18 @@ def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMic
     return TimestampMicros(found)
 
 
+def wait_s(text: str) -> float:
+    """Return how long ``--wait`` waits for a version.
+
+    Raises:
+        InvalidRequest: It is no length of time.
+    """
+    try:
+        return parse_seconds(text)
+    except ValueError:
+        raise InvalidRequest(f"--wait {text!r}: write 500ms, 30s or 5m") from None
+
+
 def _micros_of(text: str, now: float | None) -> int:
     if re.fullmatch(r"0|[0-9]{15,19}", text, re.ASCII):
         return int(text)

@@ -15,6 +15,7 @@ from tailrace_server.cli.changes import changes
         ({"last": "1h", "since": "3"}, "^--last and --since both say where to begin"),
         ({"last": "soon"}, "^--last 'soon': "),
         ({"last": "15"}, "^--last '15' has no unit; write 15m for minutes"),
+        ({"wait": "a while"}, "^--wait 'a while': write 500ms"),
         ({"before": "x"}, "^not a cursor: 'x'"),
     ],
 )

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from tailrace_server.capture.principal import Principal
     from tailrace_server.wal.state.view import LogView
 
-_BOUNDS: Final = ("sinceVersion", "sinceIndex", "untilVersion", "untilIndex", "anchor")
+_BOUNDS: Final = (
+    *("sinceVersion", "sinceIndex", "untilVersion", "untilIndex"),
+    *("anchor", "waitForVersion", "waitMs"),
+)
 """Arguments that go to the request as they are."""
 COPIES: Final = 4
 """A page is messages, then captures, then values of an answer, then its text."""
@@ -77,6 +80,8 @@ async def read_page(
     names = [name for name in ("after", "before") if name in asked]
     cursors: dict[str, Cursor] = {name: Cursor.parse(asked[name]) for name in names}
     newest = max((each.version for each in cursors.values()), default=0)
+    if bounds.wait is not None:
+        await engine.view(caller, catalog, bounds.wait)  # a cursor may be of what is waited for
     view = await engine.view(caller, catalog, newest)
     history = await engine.history(
         caller,

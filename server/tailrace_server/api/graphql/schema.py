@@ -274,6 +274,8 @@ def _subscribe(
     from_time: Long | None = UNSET,
     max_message_bytes: int | None = UNSET,
     heartbeat_interval_ms: int | None = UNSET,
+    wait_for_version: Long | None = UNSET,
+    wait_ms: int | None = UNSET,
     signals: bool | None = UNSET,
 ) -> AsyncIterator[Any]:
     raise AssertionError("a subscription is compiled, never executed")
@@ -294,6 +296,8 @@ async def _read(
     until_index: int | None = UNSET,
     reverse: bool | None = UNSET,
     anchor: Long | None = UNSET,
+    wait_for_version: Long | None = UNSET,
+    wait_ms: int | None = UNSET,
 ) -> Any:
     context: Context = info.context
     arguments = {
@@ -310,6 +314,8 @@ async def _read(
         "untilIndex": until_index,
         "reverse": reverse,
         "anchor": anchor,
+        "waitForVersion": wait_for_version,
+        "waitMs": wait_ms,
     }
     return await context.page(info, _given(arguments), context.built.histories[info.field_name])
 
@@ -381,7 +387,8 @@ def _live(change: type, scope: Scope) -> Any:
         graphql_type=change | None,
         description=(
             f"Changes of {about}. Begins at sinceVersion (with sinceIndex; inclusive), after (a cursor; "
-            "exclusive) or fromTime (µs); else with the next version. signals: also acknowledgement and "
+            "exclusive) or fromTime (µs); else with the next version; all of them once waitForVersion is "
+            "published. signals: also acknowledgement and "
             "heartbeats, as results whose data is null, in their extensions."
         ),
     )
@@ -394,7 +401,8 @@ def _history(connection: type) -> Any:
         graphql_type=connection | None,
         description=(
             "History, a page of whole records: the first so many after a cursor, or the last so many before "
-            "one; from (inclusive) and to (exclusive) in µs; newest first with reverse."
+            "one; from (inclusive) and to (exclusive) in µs; newest first with reverse; "
+            "waitForVersion reads your own writes."
         ),
     )
 

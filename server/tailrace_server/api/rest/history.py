@@ -164,7 +164,11 @@ def _tag(
 
     Whoever is granted less, or more by now, has another one: a browser keeps answers for whoever sits there.
     """
-    asked = message.SerializeToString(deterministic=True)
+    ranged = ReadChangesRequest()
+    ranged.CopyFrom(message)
+    for name in ("wait_for_version", "wait_ms"):
+        ranged.ClearField(name)
+    asked = ranged.SerializeToString(deterministic=True)
     shape = (kind, form.objects.name, str(limit))
     parts = (view.uuid.hex, str(view.oldest), granted, *shape, asked.hex())
     return f'W/"{hashlib.blake2s("|".join(parts).encode(), digest_size=12).hexdigest()}"'

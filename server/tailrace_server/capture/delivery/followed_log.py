@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tailrace.errors import DeadlineExceeded, LogCorrupted, PositionCompacted
 from tailrace.position import END, Position
-from tailrace_server.capture.delivery.version_waits import VersionWaits
+from tailrace_server.capture.delivery.version_waits import VersionWait, VersionWaits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,11 +83,17 @@ class FollowedLog:
         # Versions without records behind the last row are routed with it.
         self.routed_position = self.newest if row == self.view.end_row else position
 
-    async def view_with(self, version: int) -> LogView:
-        """Return a view that shows a version, if the log's folder has it.
+    async def view_with(self, version: int | VersionWait) -> LogView:
+        """Return a view that shows a version, if the log's folder has it, or once it is there.
 
         A reader may come with a cursor of another server that has read the folder a moment earlier.
+
+        Raises:
+            DeadlineExceeded: A version that is waited for was not published in time.
         """
+        if isinstance(version, VersionWait):
+            await self.reach(*version)
+            return self.view
         if version > self.view.published:
             view = await self._refresh()
             if view is not None:

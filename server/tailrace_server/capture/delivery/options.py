@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace.cursor import Cursor
     from tailrace.position import Position
     from tailrace_server.capture.codecs import Codec
+    from tailrace_server.capture.delivery.version_waits import VersionWait
     from tailrace_server.capture.granting.use import GrantUse
     from tailrace_server.capture.principal import Principal
     from tailrace_server.capture.settings import EngineSettings
@@ -71,6 +72,8 @@ class DeliveryOptions:
     heartbeat_interval_s: float
     peer: Peer = IN_PROCESS
     admission: Admission = FREE
+    wait: VersionWait | None = None
+    """For a version to be published, before the start is found."""
     caller: Principal = ANONYMOUS
     """Who asked; its subscriptions end when it may no longer have them."""
 
@@ -110,6 +113,7 @@ def delivery_options(
         max_message_bytes=max_message_bytes,
         heartbeat_interval_s=limits.heartbeat_interval_s or settings.heartbeat_interval_s,
         peer=peer,
+        wait=limits.wait,
         caller=use.caller,
         admission=admission,
     )

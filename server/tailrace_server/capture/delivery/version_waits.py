@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.errors import again
 
 if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace_server.wal.state.view import LogView
+
+
+class VersionWait(NamedTuple):
+    """What a read or a subscribe waits for before it begins."""
+
+    version: int
+    """Until it is published,"""
+    patience_s: float
+    """for so long at most."""
 
 
 class VersionWaits:

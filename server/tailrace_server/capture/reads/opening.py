@@ -87,11 +87,14 @@ class Reads:
             observer = await self._observer(caller, catalog)
             use = use_of(caller, catalog, Action.HISTORY, criteria, content)
             alternatives, shown, _ = use.narrowed
+            bounds = bounds or HistoryBounds()
             with self._charged(observer, use, admission) as kept:
+                if bounds.wait is not None:
+                    await observer.log.reach(*bounds.wait)
                 history = HistoryRead(
                     observer.log,
                     await compiled(alternatives, shown),
-                    bounds or HistoryBounds(),
+                    bounds,
                     self._terms(kept, use, admission, max_message_bytes),
                     reverse=reverse,
                     content=content,

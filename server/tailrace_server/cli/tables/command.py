@@ -19,7 +19,6 @@ from tailrace_server.cli.shown.lines import LineWriter
 from tailrace_server.cli.tables.cells import Cells, line_of
 from tailrace_server.cli.tables.files import form_of, table_file
 from tailrace_server.cli.tables.text_table import TextTable
-from tailrace_server.units import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +115,7 @@ def state(
         "keys_only": keys_only,
         "limit": limit,
         "wait_for": wait_for,
-        "wait_s": _seconds(wait),
+        "wait_s": options.wait_s(wait),
         "decoded": options.decoded_of(values, as_json=lines),
     }
     asked = options.server_of(
@@ -216,10 +215,3 @@ def _at(text: str) -> int | datetime:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
     except OverflowError:
         raise InvalidRequest(f"--at {text!r}: beyond every calendar") from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError:
-        raise InvalidRequest(f"--wait {text!r}: write 500ms, 30s or 5m") from None
