@@ -1,0 +1,400 @@
+"""Which Arrow type holds a column's values, and how one JSON text becomes a value of it.
+
+===================================  ==========================  =====================================
+column                               Arrow                       a value that is a misfit
+===================================  ==========================  =====================================
+BOOLEAN                              bool
+SMALLINT, INTEGER, BIGINT            int16, int32, int64         out of range, a fraction
+REAL, DOUBLE                         float32, float64            beyond the largest
+DECIMAL(p,s), p up to 76             decimal128, decimal256      more digits
+DECIMAL(p,s) in decimal.bytes(t)     the same, of scale t        more digits
+other DECIMAL                        string of its digits
+VARCHAR, UUID, other texts           string                      what is no text
+VARBINARY in base64, debezium.Bits   binary                      not base64
+DATE, debezium.Date, connect.Date    date32                      years beyond 0001 to 9999
+TIME, debezium.MicroTime             time64[us]                  24:00 and beyond
+debezium.Time, connect.Time          time32[ms]                  the same
+debezium.NanoTime                    time64[ns]                  the same
+TIMESTAMP, debezium.MicroTimestamp   timestamp[us]               years as above, parts of a microsecond
+debezium.Timestamp, connect.…        timestamp[ms]               the same years
+debezium.NanoTimestamp               timestamp[ns]
+TIMESTAMP WITH TIME ZONE,            timestamp[us, UTC]          no zone; years as above
+debezium.ZonedTimestamp
+TIME WITH TIME ZONE                  string, as written
+debezium.Year, debezium.MicroDur…    int32, int64                out of range
+JSON, a type that is not known       string of the JSON text
+===================================  ==========================  =====================================
+
+Numbers of REAL and DOUBLE round to the nearest, as their type does, and may be the texts ``"NaN"``,
+``"Infinity"`` and ``"-Infinity"``. All others are exact or misfits. A moment with a zone is the same moment in
+UTC.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+from dataclasses import dataclass
+from datetime import date
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from tailrace_server.wal.schema.column_types import parts_of
+from tailrace_server.wal.schema.decoding import YEARS, Undecodable, decoding_of
+from tailrace_server.wal.schema.restating import SCALED, UNITS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tailrace.schema import Column
+
+
+class ValueKind(Enum):
+    """How the values of a column are read."""
+
+    BOOLEAN = "truth"
+    WHOLE = "whole number"
+    FLOAT = "number"
+    DECIMAL = "decimal number"
+    QUOTED_DECIMAL = "decimal number in a text"
+    SCALED_DECIMAL = "decimal number in base64"
+    DIGITS = "number as its digits"
+    TEXT = "text"
+    BYTES = "bytes in base64"
+    DATE = "day"
+    TIME = "time of day"
+    TIMESTAMP = "moment"
+    INSTANT = "moment with a zone"
+    COUNTED = "count of days, or of parts of a second"
+    JSON = "JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the values of a column come."""
+
+    kind: ValueKind
+    type: pa.DataType
+    """Of the Arrow array."""
+    label: str
+    """What the column is, for messages: ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
+    decode: Callable[[bytes], Any]
+    """JSON text, not null → value as `pyarrow.array` takes it; raises `Misfit`."""
+    least: int = 0
+    greatest: int = 0
+    """Bounds of a whole number, or of a count; inclusive."""
+    is_json: bool = False
+    """Whether the string is JSON text."""
+
+
+class Misfit(ValueError):
+    """A value that its column's Arrow type cannot hold; says why."""
+
+
+_INTEGERS: Final[Mapping[str, tuple[int, pa.DataType]]] = {
+    "SMALLINT": (16, pa.int16()),
+    "INTEGER": (32, pa.int32()),
+    "BIGINT": (64, pa.int64()),
+}
+_DIGITS_MAX: Final = 76
+"""Of decimal256."""
+_INTEGER_DIGITS_MAX: Final = 19
+"""Of the greatest whole number of 64 bits."""
+_NARROW_DIGITS_MAX: Final = 38
+"""Of decimal128."""
+_FLOATS: Final[Mapping[str, pa.DataType]] = {"REAL": pa.float32(), "DOUBLE": pa.float64()}
+_NO_NUMBERS: Final = {b'"NaN"': math.nan, b'"Infinity"': math.inf, b'"-Infinity"': -math.inf}
+_EXACTLY: Final = Context(
+    prec=_DIGITS_MAX, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
+)
+"""Arithmetic that refuses to round."""
+_WHOLE: Final = re.compile(rb"-?[0-9]+")
+_NUMBER: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_CLOCK: Final = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,12}))?)?"
+_TIME: Final = re.compile(_CLOCK, re.ASCII)
+_ZONE: Final = r"(?:Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)"
+_MOMENT: Final = re.compile(rf"(\d{{4}}-\d\d-\d\d)[T ]{_CLOCK}({_ZONE})?", re.ASCII)
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_FIRST_DAY, _LAST_DAY = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
+_DAY_NS: Final = 86_400 * 1_000_000_000
+_UNIT_NAMES: Final = {1_000_000: "ms", 1_000: "us", 1: "ns"}
+"""Nanoseconds → Arrow's name of the unit."""
+_SHOWN_MAX: Final = 40
+_decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+def form_of(column: Column) -> Form:
+    """Return how the values of a column come: as JSON text where its type or encoding is not known."""
+    sql_type, encoding = column.sql_type, column.encoding
+    label = sql_type or "JSON"
+    if encoding != "json":
+        label = f"{sql_type or 'value'} in encoding {encoding}"
+    base, first, second = ("JSON", None, None) if sql_type is None else parts_of(sql_type)
+    if base == "JSON":
+        if encoding == "debezium.Json":
+            return Form(ValueKind.TEXT, pa.string(), label, _text, is_json=True)
+        return Form(ValueKind.JSON, pa.string(), label, _json, is_json=True)
+    if encoding in UNITS:
+        return _counted(label, *UNITS[encoding])
+    if encoding == "debezium.VariableScaleDecimal":
+        return Form(ValueKind.DIGITS, pa.string(), label, partial(_decoded_digits, column))
+    if (scaled := SCALED.fullmatch(encoding)) is not None:
+        scale = int(scaled[1])
+        if base != "DECIMAL" or first is None or (kind := _decimal(first, second, scale)) is None:
+            return Form(ValueKind.DIGITS, pa.string(), label, partial(_decoded_digits, column))
+        decode = partial(_scaled_decimal, column, kind)
+        return Form(ValueKind.SCALED_DECIMAL, kind, label, decode)
+    if encoding in ("base64", "debezium.Bits"):
+        return Form(ValueKind.BYTES, pa.binary(), label, _bytes)
+    if encoding == "debezium.Year":
+        return _whole(label, 32, pa.int32())
+    if encoding == "debezium.MicroDuration":
+        return _whole(label, 64, pa.int64())
+    if encoding == "debezium.ZonedTimestamp":
+        return Form(ValueKind.INSTANT, pa.timestamp("us", "UTC"), label, _instant)
+    quoted = encoding == "decimal.string"
+    if encoding != "json" and not quoted:
+        return Form(ValueKind.TEXT, pa.string(), label, _text)
+    if quoted or base == "DECIMAL":
+        kind = None if first is None or base != "DECIMAL" else _decimal(first, second)
+        if kind is None:
+            digits = _quoted_digits if quoted else _digits
+            return Form(ValueKind.DIGITS, pa.string(), label, digits)
+        if quoted:
+            return Form(ValueKind.QUOTED_DECIMAL, kind, label, partial(_quoted_number, kind))
+        return Form(ValueKind.DECIMAL, kind, label, partial(_number, kind))
+    return _plain(label, base)
+
+
+def _plain(label: str, base: str) -> Form:
+    """Return the form of values that JSON writes as they are."""
+    if base in _INTEGERS:
+        return _whole(label, *_INTEGERS[base])
+    if base in _FLOATS:
+        return Form(ValueKind.FLOAT, _FLOATS[base], label, partial(_float, _FLOATS[base]))
+    match base:
+        case "BOOLEAN":
+            return Form(ValueKind.BOOLEAN, pa.bool_(), label, _boolean)
+        case "DATE":
+            return Form(ValueKind.DATE, pa.date32(), label, _date, _FIRST_DAY, _LAST_DAY)
+        case "TIME":
+            return Form(ValueKind.TIME, pa.time64("us"), label, _time)
+        case "TIMESTAMP":
+            return Form(ValueKind.TIMESTAMP, pa.timestamp("us"), label, _moment)
+        case "TIMESTAMP WITH TIME ZONE":
+            return Form(ValueKind.INSTANT, pa.timestamp("us", "UTC"), label, _instant)
+        case _:
+            return Form(ValueKind.TEXT, pa.string(), label, _text)
+
+
+def _whole(label: str, bits: int, kind: pa.DataType) -> Form:
+    least, greatest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    decode = partial(_integer, least, greatest, "")
+    return Form(ValueKind.WHOLE, kind, label, decode, least, greatest)
+
+
+def _counted(label: str, what: str, unit: int) -> Form:
+    """Return the form of a count of days, or of parts of a second of ``unit`` nanoseconds."""
+    if what == "day":
+        least, greatest, kind, why = _FIRST_DAY, _LAST_DAY, pa.date32(), YEARS
+    elif what == "time":
+        least, greatest, why = 0, _DAY_NS // unit - 1, "a time of day ends before 24:00"
+        kind = pa.time32("ms") if unit == 1_000_000 else pa.time64(_UNIT_NAMES[unit])
+    elif unit == 1:
+        least, greatest, kind, why = -(1 << 63), (1 << 63) - 1, pa.timestamp("ns"), ""
+    else:
+        day = _DAY_NS // unit
+        least, greatest, why = _FIRST_DAY * day, (_LAST_DAY + 1) * day - 1, YEARS
+        kind = pa.timestamp(_UNIT_NAMES[unit])
+    decode = partial(_integer, least, greatest, why)
+    return Form(ValueKind.COUNTED, kind, label, decode, least, greatest)
+
+
+def _decimal(precision: int, scale: int | None, counted: int | None = None) -> pa.DataType | None:
+    """Return the type of a decimal; None where Arrow has none of so many digits.
+
+    Args:
+        precision: Digits, as SQL states them.
+        scale: Those behind the point.
+        counted: Scale of the encoding, where the bytes count in units of it, whatever scale the type has.
+    """
+    places = scale or 0
+    if counted is not None:
+        precision, places = precision - places + max(counted, 0), max(counted, 0)
+    precision = max(precision, places, 1)
+    if precision > _DIGITS_MAX:
+        return None
+    make = pa.decimal128 if precision <= _NARROW_DIGITS_MAX else pa.decimal256
+    return make(precision, places)
+
+
+def _boolean(raw: bytes) -> bool:
+    if raw not in (b"true", b"false"):
+        raise Misfit("it is neither true nor false")
+    return raw == b"true"
+
+
+def _integer(least: int, greatest: int, why: str, raw: bytes) -> int:
+    if _WHOLE.fullmatch(raw) is None:
+        raise Misfit("it is no whole number" if _NUMBER.fullmatch(raw) else "it is no number")
+    # Not longer than any bound, as Python takes time over a number of a million digits, or refuses it.
+    if len(raw) > 1 + _INTEGER_DIGITS_MAX or not least <= int(raw) <= greatest:
+        raise Misfit(why or "it is out of range")
+    return int(raw)
+
+
+def _float(kind: pa.DataType, raw: bytes) -> float:
+    if raw in _NO_NUMBERS:
+        return _NO_NUMBERS[raw]
+    if _NUMBER.fullmatch(raw) is None:
+        raise Misfit("it is no number")
+    # By way of a double a REAL would be rounded twice.
+    found: float = pa.scalar(raw.decode()).cast(kind).as_py()
+    if math.isinf(found):
+        raise Misfit("it is out of range")
+    return found
+
+
+def _number(kind: pa.DataType, raw: bytes) -> Decimal:
+    """Return a number of a decimal's precision and scale, exactly."""
+    if _NUMBER.fullmatch(raw) is None:
+        raise Misfit("it is no number")
+    try:
+        return _fitting(kind, Decimal(raw.decode()))
+    except ArithmeticError:  # an exponent beyond every number's
+        raise Misfit("it has more digits") from None
+
+
+def _quoted_number(kind: pa.DataType, raw: bytes) -> Decimal:
+    return _number(kind, _text(raw).encode())
+
+
+def _scaled_decimal(column: Column, kind: pa.DataType, raw: bytes) -> Decimal:
+    return _number(kind, _decoded_digits(column, raw).encode())
+
+
+def _fitting(kind: pa.DataType, number: Decimal) -> Decimal:
+    # Checked before scaling: an exponent of a billion would make a number of a billion digits.
+    if number and number.adjusted() + kind.scale >= kind.precision:
+        raise Misfit("it has more digits")
+    if not number:
+        return Decimal(0).scaleb(-kind.scale)
+    return number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACTLY)
+
+
+def _digits(raw: bytes) -> str:
+    if _NUMBER.fullmatch(raw) is None:
+        raise Misfit("it is no number")
+    return raw.decode()
+
+
+def _quoted_digits(raw: bytes) -> str:
+    return _digits(_text(raw).encode())
+
+
+def _decoded_digits(column: Column, raw: bytes) -> str:
+    decoding = decoding_of(column)
+    if decoding is None:
+        raise Misfit("its encoding is of no number that there is")
+    try:
+        return _text(decoding.decode(raw))
+    except Undecodable as error:
+        raise Misfit(error.reason or "it is not of the encoding's form") from None
+
+
+def _text(raw: bytes) -> str:
+    if raw[:1] != b'"':
+        raise Misfit("it is no text")
+    return _decode_text(raw)
+
+
+def _json(raw: bytes) -> str:
+    return raw.decode()
+
+
+def _bytes(raw: bytes) -> bytes:
+    text = _text(raw)
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise Misfit("it is no base64") from None
+
+
+def _date(raw: bytes) -> int:
+    text = _text(raw)
+    if _DAY.fullmatch(text) is None:
+        raise Misfit("it is no day of the form 2024-02-29")
+    return _days(text)
+
+
+def _days(text: str) -> int:
+    try:
+        return date.fromisoformat(text).toordinal() - _EPOCH
+    except ValueError:
+        raise Misfit(f"there is no such day; {YEARS}") from None
+
+
+def _time(raw: bytes) -> int:
+    found = _TIME.fullmatch(_text(raw))
+    if found is None:
+        raise Misfit("it is no time of the form 13:37:00.25")
+    return _micros_of_day(*found.groups())
+
+
+def _micros_of_day(hour: str, minute: str, second: str | None, fraction: str | None) -> int:
+    if hour > "23":
+        raise Misfit("a time of day ends before 24:00")
+    if minute > "59" or (second or "0") > "59":
+        raise Misfit("there is no such time")
+    if (fraction or "")[6:].strip("0"):
+        raise Misfit("it has parts of a microsecond")
+    seconds = int(hour) * 3_600 + int(minute) * 60 + int(second or 0)
+    return seconds * 1_000_000 + int((fraction or "")[:6].ljust(6, "0"))
+
+
+def _moment(raw: bytes) -> int:
+    micros, zone = _micros(raw)
+    if zone is not None:
+        raise Misfit("it has a zone")
+    return micros
+
+
+def _instant(raw: bytes) -> int:
+    micros, zone = _micros(raw)
+    if zone is None:
+        raise Misfit("it has no zone")
+    micros -= _offset(zone)
+    if not _FIRST_DAY <= micros // (_DAY_NS // 1_000) <= _LAST_DAY:
+        raise Misfit(YEARS)
+    return micros
+
+
+def _micros(raw: bytes) -> tuple[int, str | None]:
+    """Return microseconds since 1970, as the clock showed it, and the zone."""
+    found = _MOMENT.fullmatch(_text(raw))
+    if found is None:
+        raise Misfit(f"it is no moment of the form 2024-02-29T13:37:00.25; {YEARS}")
+    day, *clock, zone = found.groups()
+    return _days(day) * (_DAY_NS // 1_000) + _micros_of_day(*clock), zone
+
+
+def _offset(zone: str) -> int:
+    """Return how far a zone's clock is ahead of UTC, in microseconds."""
+    if zone == "Z":
+        return 0
+    digits = zone[1:].replace(":", "").ljust(6, "0")
+    seconds = int(digits[:2]) * 3_600 + int(digits[2:4]) * 60 + int(digits[4:])
+    return (-seconds if zone[0] == "-" else seconds) * 1_000_000
+
+
+def shown(raw: bytes) -> str:
+    """Return the beginning of a value, for messages."""
+    text = raw[: 4 * _SHOWN_MAX].decode(errors="replace")
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

@@ -1,0 +1,231 @@
+"""Columns of images: JSON objects become one Arrow array for each column that is asked for.
+
+Columns are matched by their id, so that one that was renamed is found under the name that it had. An image is
+read by the columns of its own version. Where that version has another type than is asked for, the value is
+restated (`wal.schema.restating`), which is exact or a misfit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace_server.typed.forms import Form, Misfit, form_of, shown
+from tailrace_server.typed.members import ABSENT, Members, members_of
+from tailrace_server.typed.misfits import ColumnMisfit, OnMisfit, ValueMisfit
+from tailrace_server.wal.record.unavailable import unavailable
+from tailrace_server.wal.schema.restating import conversion_of, read_as, restated_or_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column
+    from tailrace_server.wal.schema.restating import Stated
+
+_NULL: Final = b"null"
+
+
+@dataclass(frozen=True, slots=True)
+class TypedColumns:
+    """The columns of some images; row n of each is image n's."""
+
+    batch: pa.RecordBatch
+    """A column for each that was asked for, of the reader's schema. Null: the image has null, or no value."""
+    present: Mapping[str, pa.BooleanArray]
+    """By column, whether the image has it. What the source did not send is not there."""
+    misfits: tuple[ColumnMisfit, ...]
+    """The first value of each column that did not fit, where those are null by choice."""
+    others: pa.StringArray | None
+    """What else the image has, a JSON object or null; None where nobody asked."""
+
+
+class ColumnReader:
+    """Reads columns out of images. It holds nothing of them; use one from one thread at a time."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        stated: Mapping[int, Column] | None = None,
+        placeholders: tuple[str, ...] = (),
+        on_misfit: OnMisfit = OnMisfit.RAISE,
+        others: bool = False,
+    ) -> None:
+        """Prepare to read columns.
+
+        Args:
+            columns: Those that are asked for, in their order; each with the type that its array is to have.
+            stated: By id, each column as it was first stated (`restating.first_stated`).
+            placeholders: What stands for values that were not sent, as the schema has it.
+            on_misfit: What becomes of a value that does not fit.
+            others: Whether to tell what else an image has.
+        """
+        self.columns = tuple(columns)
+        self._forms = tuple(map(form_of, columns))
+        self.schema = pa.schema(
+            [_field(*each) for each in zip(self.columns, self._forms, strict=True)]
+        )
+        """Of the batches."""
+        self._stated = stated or {}
+        self._unavailable = unavailable(placeholders)
+        self._on_misfit = on_misfit
+        self._others = others
+        self._written: Sequence[Column] | None = None
+        self._sources: tuple[_Source, ...] = ()
+
+    def read(self, images: pa.BinaryArray, written: Sequence[Column]) -> TypedColumns:
+        """Return the columns of images of one version, or of several whose columns are the same.
+
+        Args:
+            images: JSON objects in UTF-8, as a log has them; null counts as an object without members.
+            written: The entity type's columns at that version.
+
+        Raises:
+            ValueMisfit: A value does not fit, and is not to be null.
+            ValueError: A row is no JSON object.
+        """
+        if written is not self._written:  # the same columns come batch after batch
+            self._sources, self._written = self._sources_of(written), written
+        members = members_of(images, [each.name for each in self._sources], others=self._others)
+        arrays, present, misfits = [], {}, []
+        for place, (source, form) in enumerate(zip(self._sources, self._forms, strict=True)):
+            array, found, misfit = self._column(members, place, source, form)
+            arrays.append(array)
+            present[self.columns[place].name] = found
+            if misfit is not None:
+                misfits.append(misfit)
+        batch = pa.record_batch(arrays, schema=self.schema)
+        return TypedColumns(batch, present, tuple(misfits), members.others)
+
+    def read_mixed(
+        self, images: pa.BinaryArray, written: Sequence[Sequence[Column]], which: NDArray[np.int64]
+    ) -> TypedColumns:
+        """Return the columns of images of several versions, whose columns differ.
+
+        Args:
+            images: As for `read`.
+            written: Columns of the entity type, as different versions have them.
+            which: For each image the place of its columns in ``written``, shape (images,).
+
+        Raises:
+            ValueMisfit: As for `read`; its row is a row of ``images``.
+            ValueError: As for `read`.
+        """
+        used = np.unique(which).tolist()
+        if len(used) <= 1:
+            return self.read(images, written[used[0]] if used else ())
+        # 1. The images of each version by themselves.
+        parts, rows = [], []
+        for each in used:
+            places = np.flatnonzero(which == each)
+            try:
+                part = self.read(images.take(pa.array(places)), written[each])
+            except ValueMisfit as error:
+                row = int(places[error.misfit.row])
+                raise ValueMisfit(replace(error.misfit, row=row)) from None
+            told = (replace(found, row=int(places[found.row])) for found in part.misfits)
+            parts.append(replace(part, misfits=tuple(told)))
+            rows.append(places)
+        # 2. Back in the order in which they came.
+        order = pa.array(np.argsort(np.concatenate(rows)))
+        return self._joined(parts, order)
+
+    def _joined(self, parts: Sequence[TypedColumns], order: pa.Int64Array) -> TypedColumns:
+        batch = pa.concat_batches([each.batch for each in parts]).take(order)
+        present = {
+            each.name: pa.concat_arrays([part.present[each.name] for part in parts]).take(order)
+            for each in self.columns
+        }
+        others = None
+        if self._others:
+            others = pa.concat_arrays([part.others for part in parts]).take(order)
+        misfits: dict[str, ColumnMisfit] = {}
+        for found in (each for part in parts for each in part.misfits):
+            first = misfits.setdefault(found.column, found)
+            if first is not found:
+                earlier = min(first, found, key=lambda each: each.row)
+                misfits[found.column] = replace(earlier, count=first.count + found.count)
+        return TypedColumns(batch, present, tuple(misfits.values()), others)
+
+    def _sources_of(self, written: Sequence[Column]) -> tuple[_Source, ...]:
+        """Return where each column's values come from, in images of a version."""
+        by_id = {each.id: each for each in written if each.id}
+        by_name = {each.name: each for each in written}
+        found = []
+        for column in self.columns:
+            source = by_id.get(column.id) if column.id else by_name.get(column.name)
+            if source is None:
+                found.append(_Source(None, None))
+                continue
+            stated = self._stated.get(column.id)
+            read, wanted = read_as(source, stated), read_as(column, stated)
+            conversion = conversion_of(read, (wanted.sql_type, wanted.encoding))
+            found.append(_Source(source.name, conversion))
+        return tuple(found)
+
+    def _column(
+        self, members: Members, place: int, source: _Source, form: Form
+    ) -> tuple[pa.Array, pa.BooleanArray, ColumnMisfit | None]:
+        """Return a column's values, where it is present, and what did not fit."""
+        values, present = [], []
+        misfit = None
+        count = 0
+        for row, raw in enumerate(members.texts(place)):
+            sent = raw is not ABSENT and not self._unavailable.is_one(raw)
+            present.append(sent)
+            value = None
+            if sent and raw != _NULL:
+                try:
+                    value = form.decode(self._as_wanted(raw, source.conversion))
+                except Misfit as error:
+                    count += 1
+                    if misfit is None:
+                        misfit = self._told(place, row, raw, form, str(error))
+            values.append(value)
+        if misfit is not None:
+            misfit = replace(misfit, count=count)
+        return pa.array(values, form.type), pa.array(present, pa.bool_()), misfit
+
+    def _as_wanted(self, raw: bytes, conversion: tuple[Stated, Stated] | None) -> bytes:
+        """Return a value as the column that is asked for writes it."""
+        if conversion is None:
+            return raw
+        found = restated_or_shown(raw, *conversion, self._unavailable)
+        if found is None:
+            written = " in encoding ".join(each or "an unknown type" for each in conversion[0])
+            raise Misfit(f"it was written as {written}, which is not exactly one")
+        return found
+
+    def _told(self, place: int, row: int, raw: bytes, form: Form, reason: str) -> ColumnMisfit:
+        """Return what does not fit.
+
+        Raises:
+            ValueMisfit: It is to be raised.
+        """
+        name = self.columns[place].name
+        misfit = ColumnMisfit(name, row, shown(raw), form.label, reason)
+        if self._on_misfit is OnMisfit.RAISE:
+            raise ValueMisfit(misfit)
+        return misfit
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a column's values come from, in images of one version."""
+
+    name: str | None
+    """Of the member; None where the version has no such column."""
+    conversion: tuple[Stated, Stated] | None
+    """What the values are written in and wanted in, where that differs."""
+
+
+def _field(column: Column, form: Form) -> pa.Field:
+    metadata = {} if column.sql_type is None else {"tailrace.type": column.sql_type}
+    if form.is_json:
+        metadata["tailrace.text"] = "json"
+    return pa.field(column.name, form.type, metadata=metadata or None)
