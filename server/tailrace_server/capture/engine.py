@@ -133,7 +133,7 @@ class Engine:
         self._start(self._follow_root(), "follow log root")
         self._start(self._govern_memory(), "memory governor")
         self._start(self._faults.run(), "faults")
-        self._start(self._faults.measure_rooms(self._folder_threads), "room on the disk")
+        self._start(self._faults.look_at_files(self._folder_threads), "files on the disk")
         return self
 
     async def __aexit__(self, *_: object) -> None:

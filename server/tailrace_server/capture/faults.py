@@ -4,6 +4,7 @@ A fault is there as long as its cause is, and goes by itself::
 
     log_unreadable       damaged, lost, of a newer format, or without permission; the log cannot be served
     log_not_read         its storage does not answer, or its reader stands still
+    base_damaged         state is read around a file that keeps rows of tables, more slowly
     unpublished          versions are durable, and whoever is to publish them does not
     disk_full            little room is left for those who write the log
     read_only            its file system was writable, and is not any more
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 FaultKind = Literal[
     "log_unreadable",
     "log_not_read",
+    "base_damaged",
     "unpublished",
     "disk_full",
     "read_only",
@@ -66,6 +68,9 @@ class CanBeFaulty(Protocol):
 
     def fault(self) -> ServerFault | None:
         """Return it, or None."""
+
+    def look(self) -> None:
+        """Look at its files whether a fault is mended; blocks."""
 
     def versions(self) -> tuple[int, int] | None:
         """Return the highest published and the highest durable version; None while it cannot be read."""
@@ -134,14 +139,20 @@ class FaultWatch:
             self._unpublished = unpublished.see(versions, time.monotonic())
             told.tell(self.found())
 
-    async def measure_rooms(self, threads: Executor) -> None:
-        """Look at the file systems every second until cancelled; one that does not answer is waited for."""
+    async def look_at_files(self, threads: Executor) -> None:
+        """Look at file systems, and at damaged files, every second until cancelled; waits for slow ones."""
         loop = asyncio.get_running_loop()
         while True:
             found = await loop.run_in_executor(threads, rooms, self._root, tuple(self._catalogs))
             self._first_rooms = found | self._first_rooms
             self._rooms = found
+            await loop.run_in_executor(threads, _look_at, tuple(self._catalogs.values()))
             await asyncio.sleep(_EVERY_S)
+
+
+def _look_at(catalogs: Iterable[CanBeFaulty]) -> None:
+    for each in catalogs:
+        each.look()
 
 
 class UnpublishedVersions:

@@ -70,6 +70,7 @@ class ObservedCatalog:
         self._opening_since: float | None = None
         """Monotonic time since which it is being opened; None while it is not."""
         self._tailer: Tailer | None = None
+        self._reading: CatalogReader | None = None
         self.opened = asyncio.Event()
         """Set once the first try to open it has ended, well or badly."""
         self.observer: Observer | None = None
@@ -96,12 +97,19 @@ class ObservedCatalog:
             tailer.looked_at if tailer is not None else now if since is None else since
         )
         if unseen_s < self._settings.standstill_s:
-            return None
+            damaged = None if self._reading is None else self._reading.damaged_bases.reason()
+            return None if damaged is None else ServerFault("base_damaged", name, damaged)
         reason = (
             f"nothing was read of it for {unseen_s:.0f} s: its storage does not answer; look at the mount, or "
             "restart the server if that is well"
         )
         return ServerFault("log_not_read", name, reason)
+
+    def look(self) -> None:
+        """Look whether what was found damaged is mended; blocks."""
+        reading = self._reading
+        if reading is not None:
+            reading.damaged_bases.look()
 
     def versions(self) -> tuple[int, int] | None:
         """Return the highest published and the highest durable version; None while it cannot be read."""
@@ -125,7 +133,7 @@ class ObservedCatalog:
             except Exception as error:  # ends this catalog's subscriptions, and no others
                 self._report(error)
             finally:
-                self.observer = self._tailer = self._opening_since = None
+                self.observer = self._tailer = self._reading = self._opening_since = None
                 self.opened.set()
             await asyncio.sleep(self._settings.reopen_interval_s)
             loop = asyncio.get_running_loop()
@@ -171,6 +179,7 @@ class ObservedCatalog:
                 self._turns,
             )
             self.observer, self.error, self._opening_since = observer, None, None
+            self._reading = reading
             self.opened.set()
             small_commits = reading.small_commits
             async with Tailer(

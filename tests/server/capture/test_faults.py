@@ -13,10 +13,13 @@ import structlog.testing
 
 from tailrace.errors import LogCorrupted
 from tailrace_server.capture.codecs import JSON
+from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.faults import UNPUBLISHED_S, Room, UnpublishedVersions, room_faults
 from tailrace_server.capture.principal import ANONYMOUS
+from tailrace_server.capture.reads.state import StateAsked
 from tailrace_server.capture.settings import EngineSettings
+from tailrace_server.wal.base.making import make_base
 from tailrace_server.wal.log_writer import LogWriter
 from tests.server.wal.logs import upsert
 from tests.support.polling import until
@@ -61,6 +64,29 @@ async def test_contract_33_a_reader_that_stands_still_is_told_and_so_is_its_retu
             await until(lambda: faults_of(engine) == [])
 
 
+async def test_contract_33_a_damaged_base_costs_no_reader_its_rows_and_is_told_until_it_is_made_again(
+    log_root: Path,
+) -> None:
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert(str(key), entity_type="product") for key in range(9)])
+        writer.commit(publish=True)
+    make_base(log_root / "shop", 5)
+    for path in (log_root / "shop" / "bases" / "rows").iterdir():
+        path.unlink()
+    with structlog.testing.capture_logs() as lines:
+        async with Engine(log_root) as engine:
+            asked = StateAsked(entity_type="product")
+            peer = Peer("grpc", "10.0.0.1:5000", "grpc-python")
+            with await engine.state(ANONYMOUS, "shop", asked, codec=JSON, peer=peer) as read:
+                assert sum([frames.count async for frames in read]) == 9
+            await until(lambda: told(lines, "fault") == [("base_damaged", "shop")])
+            [fault] = engine.statistics(ANONYMOUS).faults
+            assert "bases/rows/" in fault.reason
+            assert "tailrace log rebase --anew" in fault.reason
+            make_base(log_root / "shop", 6, anew=True)
+            await until(lambda: told(lines, "fault mended") == [("base_damaged", "shop")])
+
+
 @pytest.mark.slow
 async def test_contract_33_an_entry_that_is_lost_before_it_was_read_is_told(log_root: Path) -> None:
     """Subscribers get an error; else they would wait for it for ever, and miss what stands behind it."""
@@ -87,6 +113,7 @@ import asyncio, json, os, subprocess, sys
 from pathlib import Path
 root = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", root], check=True)
+from tailrace_server.capture.delivery.peer import Peer
 from tailrace_server.capture.engine import Engine
 from tailrace_server.capture.principal import ANONYMOUS
 from tailrace_server.capture.settings import EngineSettings

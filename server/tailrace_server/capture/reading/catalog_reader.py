@@ -19,6 +19,7 @@ from tailrace_server.capture.latency import committed_at
 from tailrace_server.capture.matching.record_classes import GroupedHead, group_by_class
 from tailrace_server.capture.matching.run import Run, whole_batch
 from tailrace_server.capture.reading.batch_cache import CacheKind
+from tailrace_server.capture.reading.damaged_bases import DamagedBases
 from tailrace_server.capture.reading.frames import CrowdFrames, FrameBlock, body_columns, encode
 from tailrace_server.capture.reading.small_commits import Bodies, SmallCommits
 from tailrace_server.wal.base.reading import table_state
@@ -98,6 +99,8 @@ class CatalogReader:
         self._settings = settings
         self.small_commits = SmallCommits(uuid, reader, settings)
         """The newest small batches; the tailer fills it."""
+        self.damaged_bases = DamagedBases(uuid, reader.store)
+        """What reads of state have found."""
 
     async def grouped(self, ref: BatchRef) -> GroupedHead:
         """Return a batch's head, grouped by class."""
@@ -303,7 +306,8 @@ class CatalogReader:
             SegmentMissing: A file has gone since the view was taken.
         """
         key = (self._id, view.revision, entity_type, version)
-        load = partial(_load_table, view, self._reader, entity_type, version)
+        told = self.damaged_bases.add
+        load = partial(_load_table, view, self._reader, entity_type, version, told)
         return (await self._cache.get(CacheKind.SCAN, key, load)).table
 
     async def state_block(
@@ -409,8 +413,14 @@ class _LoadedTable:
     nbytes: int = 2_000
 
 
-def _load_table(view: LogView, reader: BatchReader, entity_type: str, version: int) -> _LoadedTable:
-    return _LoadedTable(table_state(view, reader, entity_type, version))
+def _load_table(
+    view: LogView,
+    reader: BatchReader,
+    entity_type: str,
+    version: int,
+    on_damage: Callable[[LogCorrupted], None],
+) -> _LoadedTable:
+    return _LoadedTable(table_state(view, reader, entity_type, version, on_damage))
 
 
 def _behind(view: LogView, place: int, *, bytes_max: int) -> list[BatchRef]:

@@ -27,7 +27,7 @@ import pyarrow as pa
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, LogCorrupted, PositionCompacted
 from tailrace.position import FIRST, Position
-from tailrace_server.wal.base.bases import newest_bases, paths_in, table_in
+from tailrace_server.wal.base.bases import KnownBases, newest_bases, paths_in, table_in
 from tailrace_server.wal.base.overlay import BaseRows, merged
 from tailrace_server.wal.base.state_rows import NO_ROWS, StatePlace, StateRows, joined_rows
 from tailrace_server.wal.base.winners import (
@@ -43,7 +43,7 @@ from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tailrace_server.wal.files.base_documents import BaseDocument, BaseTableDocument
     from tailrace_server.wal.segment.reader import BatchReader
@@ -62,7 +62,8 @@ class TableState:
 
     Its calls raise ``SegmentMissing`` where a compaction or a trim has taken a file since the view was made:
     ask for the same version of a newer view, and go on behind the last row. If a newer base has replaced the
-    one that it reads, it goes on with that by itself.
+    one that it reads, it goes on with that by itself; so it does around a damaged base, where it is told whom
+    to tell.
     """
 
     entity_type: str
@@ -73,6 +74,8 @@ class TableState:
     _after: int
     """The version of the base; 0 for none."""
     _bounds: FoldBounds = _BOUNDS
+    _on_damage: Callable[[LogCorrupted], None] | None = None
+    """Told of a damaged base that is read around; None: what is damaged is raised."""
 
     def parts(self, behind: StatePlace | None = None) -> Iterator[StateRows]:
         """Yield the rows by (key hash, key), none empty.
@@ -97,8 +100,11 @@ class TableState:
                     for part in left.parts(self._bounds.part_rows, self._bounds.part_bytes):
                         yield part
                         behind = part.place(-1)
-            except SegmentMissing as missing:
-                state = state._over_newer_base(missing)
+            except (SegmentMissing, LogCorrupted) as error:
+                other = state._over_another_base(error)
+                if other is None:
+                    raise
+                state = other
             else:
                 return
 
@@ -117,8 +123,11 @@ class TableState:
             try:
                 rows = joined_rows([*state.windows(Wanted(chosen=hashes))])
                 break
-            except SegmentMissing as missing:
-                state = state._over_newer_base(missing)
+            except (SegmentMissing, LogCorrupted) as error:
+                other = state._over_another_base(error)
+                if other is None:
+                    raise
+                state = other
         asked = np.flatnonzero(np.isin(rows.primary_keys.to_pylist(), keys))
         return rows if len(asked) == len(rows) else rows.taken(asked)
 
@@ -140,29 +149,47 @@ class TableState:
         """Return whether records of it may be behind the base; False: there are none."""
         return any(True for _ in self._table.batches(self._after, self.version))
 
-    def _over_newer_base(self, missing: SegmentMissing) -> TableState:
-        """Return the same state without a file of its base, which is gone.
+    def _over_another_base(self, error: SegmentMissing | LogCorrupted) -> TableState | None:
+        """Return the same state without a file of its base that is gone or damaged; None if nothing gives it.
 
         Raises:
-            SegmentMissing: The file is not of a base.
-            LogCorrupted: It is of a base that stands.
+            LogCorrupted: The file is gone though a base names it, and nothing else gives the state.
         """
         # A newer base has replaced the one that was chosen when this was asked for. The view of the log may be
         # older too: if a segment is missing next, that is for the caller, who has newer ones.
-        if not missing.path.startswith(f"{BASES}/"):
-            raise missing
-        table = self._table
-        known = newest_bases(table.reader.store, table.view.uuid)
-        if missing.path in paths_in(known.bases):
+        if not error.path.startswith(f"{BASES}/"):
+            return None
+        if isinstance(error, LogCorrupted):
+            return self._around(error)
+        view = self._table.view
+        known = newest_bases(self._table.reader.store, view.uuid)
+        if error.path in paths_in(known.bases):
             reason = "this file of a base is missing; tailrace log verify says what to do"
-            raise LogCorrupted(missing.path, 0, reason) from missing
-        base = known.below(table.view, self.version)
-        if base is None and table.view.oldest > FIRST:
-            raise missing
-        newer = state_over(
+            around = self._around(LogCorrupted(error.path, 0, reason))
+            if around is None:
+                raise LogCorrupted(error.path, 0, reason) from error
+            return around
+        base = known.below(view, self.version)
+        return None if base is None and view.oldest > FIRST else self._over(base)
+
+    def _around(self, damaged: LogCorrupted) -> TableState | None:
+        """Return the same state over an older base, or over none if the log has its whole past."""
+        if self._on_damage is None:
+            return None
+        # Only older ones: each step leads further down, and at last to the log or to the error.
+        view = self._table.view
+        base = newest_bases(self._table.reader.store, view.uuid).below(view, self._after - 1)
+        if base is None and view.oldest > FIRST:
+            return None
+        self._on_damage(damaged)
+        return self._over(base)
+
+    def _over(self, base: BaseDocument | None) -> TableState:
+        table = self._table
+        other = state_over(
             table.view, table.reader, table.names, self.entity_type, self.version, base
         )
-        return replace(newer, _bounds=self._bounds)
+        return replace(other, _bounds=self._bounds, _on_damage=self._on_damage)
 
     def windows(self, wanted: Wanted) -> Iterator[StateRows]:
         """Yield the rows of some key hashes in windows of bounded images, some empty; errors as ``parts``."""
@@ -178,7 +205,13 @@ class TableState:
             wanted = replace(wanted, start=found.stop)
 
 
-def table_state(view: LogView, reader: BatchReader, entity_type: str, version: int) -> TableState:
+def table_state(
+    view: LogView,
+    reader: BatchReader,
+    entity_type: str,
+    version: int,
+    on_damage: Callable[[LogCorrupted], None] | None = None,
+) -> TableState:
     """Return the state of an entity type as of a published version.
 
     Args:
@@ -186,6 +219,8 @@ def table_state(view: LogView, reader: BatchReader, entity_type: str, version: i
         reader: Reads its batches; must stay open while the state is read.
         entity_type: Its name in the schema of the version, else in the newest one.
         version: From 0 on; with version 0 there are no rows.
+        on_damage: Told of a damaged base, which is then read around if the log or an older base reaches
+            back to the rows; in the thread that reads. None: what is damaged is raised.
 
     Raises:
         InvalidRequest: No entity type is called so, or the version is not published.
@@ -198,7 +233,13 @@ def table_state(view: LogView, reader: BatchReader, entity_type: str, version: i
             f"{view.published}"
         )
     names = _names(view, entity_type, version)
-    known = newest_bases(reader.store, view.uuid)
+    try:
+        known = newest_bases(reader.store, view.uuid)
+    except LogCorrupted as damaged:
+        if on_damage is None or view.oldest > FIRST:
+            raise
+        on_damage(damaged)
+        known = KnownBases()
     base = known.below(view, version)
     if base is None and view.oldest > FIRST:
         first = known.first_readable(view.oldest)
@@ -207,7 +248,8 @@ def table_state(view: LogView, reader: BatchReader, entity_type: str, version: i
         if first is not None:
             oldest, advice = Position(first, 0), "state can be read from there on"
         raise PositionCompacted(Position(version, 0), oldest, newest, advice)
-    return state_over(view, reader, names, entity_type, version, base)
+    state = state_over(view, reader, names, entity_type, version, base)
+    return replace(state, _on_damage=on_damage)
 
 
 def state_over(

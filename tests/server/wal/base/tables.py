@@ -21,8 +21,9 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.wal.logs import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from tailrace.errors import LogCorrupted
     from tailrace_server.wal.base.state_rows import StateRows
     from tests.server.wal.logs import Row
 
@@ -80,12 +81,17 @@ def as_table(parts: Iterator[StateRows] | Sequence[StateRows]) -> Table:
     return table
 
 
-def state(root: Path, entity_type: str = "order", version: int | None = None) -> Table:
+def state(
+    root: Path,
+    entity_type: str = "order",
+    version: int | None = None,
+    on_damage: Callable[[LogCorrupted], None] | None = None,
+) -> Table:
     """Return a table of the catalog shop, by default as of the newest version."""
     log = open_catalog(root, "shop")
     with BatchReader(log.path) as reader:
         at = log.view.published if version is None else version
-        return as_table(table_state(log.view, reader, entity_type, at).parts())
+        return as_table(table_state(log.view, reader, entity_type, at, on_damage).parts())
 
 
 def row_files(root: Path) -> list[Path]:

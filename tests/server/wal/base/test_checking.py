@@ -8,14 +8,17 @@ import pytest
 
 from tailrace.errors import LogCorrupted
 from tailrace_server.wal.base import base_files, checking, making
+from tailrace_server.wal.base.bases import newest_bases, table_in
 from tailrace_server.wal.base.making import delete_unnamed_rows, make_base
-from tailrace_server.wal.base.reading import TableState, state_over
+from tailrace_server.wal.base.reading import TableState, state_over, table_state
+from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.upkeep.copying import copy_log
 from tailrace_server.wal.upkeep.inspect import summarize
 from tailrace_server.wal.upkeep.retention import trim
 from tailrace_server.wal.upkeep.verify import verify
-from tests.server.wal.base.tables import row_files, state
+from tests.server.wal.base.tables import as_table, row_files, state
 from tests.server.wal.logs import remove, upsert
 
 if TYPE_CHECKING:
@@ -157,3 +160,52 @@ def test_a_copy_of_a_log_has_its_bases(catalog: Path, tmp_path: Path) -> None:
     wanted = state(catalog.parent, "a")
     assert state(tmp_path / "copies", "a") == wanted
     assert verify(tmp_path / "copies" / "shop").bases == 1
+
+
+@pytest.mark.parametrize("how", ["flipped", "deleted", "list"])
+def test_a_damaged_base_is_read_around_where_somebody_is_told(catalog: Path, how: str) -> None:
+    root = catalog.parent
+    wanted = state(root, "a")
+    log = open_catalog(root, "shop")
+    (base,) = newest_bases(log.store, log.uuid).bases
+    table = table_in(base, "a")
+    assert table is not None
+    file = table.files[-1]
+    victim = catalog / file.path
+    # In the last batch, so that rows have been given before it is met.
+    if how == "flipped":
+        flip(victim, file.offset[-1] + file.length[-1] // 2)
+    elif how == "deleted":
+        victim.unlink()
+    else:
+        victim = catalog / "bases" / f"{1:020d}.json"
+        flip(victim, 40)
+    with pytest.raises(LogCorrupted, match=victim.name):
+        state(root, "a")
+    told: list[LogCorrupted] = []
+    assert state(root, "a", on_damage=told.append) == wanted
+    assert {victim.name} == {each.path.rpartition("/")[2] for each in told}
+    with BatchReader(catalog) as reader:
+        found = table_state(log.view, reader, "a", 2, told.append).rows_of(list(wanted))
+        assert as_table([found]) == wanted
+
+
+def test_an_older_base_stands_in_for_a_damaged_one_of_a_trimmed_log(catalog: Path) -> None:
+    root = catalog.parent
+    with LogWriter.open(root, "shop") as writer:
+        writer.append([upsert("5", 7, "a"), upsert("5", 7, "b")])
+        writer.append([upsert("6", 8, "a")])
+    trim(catalog, 2, 8)
+    assert make_base(catalog, 9, 3) is not None
+    wanted = state(root, "a")
+    told: list[LogCorrupted] = []
+    for path in row_files(root):
+        if not path.name.startswith(f"{1:020d}-"):
+            path.unlink()
+    assert state(root, "a", on_damage=told.append) == wanted
+    assert told
+    # Nothing else says what the rows were before the log begins.
+    for path in row_files(root):
+        path.unlink()
+    with pytest.raises(LogCorrupted):
+        state(root, "a", on_damage=told.append)
